@@ -119,8 +119,14 @@ pub mod guide {
     #[doc = "[benchmarks]: mod@benchmarks"]
     #[doc = "[columns]: mod@columns"]
     #[doc = "[files]: mod@files"]
+    #[doc = "[other]: mod@other_runtimes"]
     #[doc = include_str!("../docs/replay.md")]
     pub mod replay {}
+
+    #[doc = "[files]: mod@files"]
+    #[doc = "[memory]: mod@memory"]
+    #[doc = include_str!("../docs/other-runtimes.md")]
+    pub mod other_runtimes {}
 
     #[doc = "[columns]: mod@columns"]
     #[doc = "[heap]: mod@benchmarks#accounts-recordings-and-exports"]
@@ -133,6 +139,7 @@ pub mod guide {
     pub mod data {}
 
     #[doc = "[data]: mod@data"]
+    #[doc = "[other]: mod@other_runtimes"]
     #[doc = include_str!("../docs/files.md")]
     pub mod files {}
 
@@ -203,6 +210,7 @@ pub mod guide {
     #[doc = "[replay]: mod@replay"]
     #[doc = "[training]: mod@training"]
     #[doc = "[bf16]: mod@bf16"]
+    #[doc = "[other]: mod@other_runtimes"]
     #[doc = include_str!("../docs/features.md")]
     pub mod features {}
 

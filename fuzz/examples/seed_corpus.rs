@@ -91,6 +91,7 @@ fn traces() -> Outcome {
         let header = beginning(&file, 1).len();
         seed(&[target], name, &file[header..])?;
     }
+    other_runtimes()?;
     let gaps = "a,0,10,8,1,2-8@0:4\nb,2,8,4,4,\n";
     seed(&["trace_minimalloc_gaps"], "gaps", gaps.as_bytes())?;
     let snapshot = r#"{"device_traces":[[{"action":"alloc","addr":16,"size":9,"frames":[]}]],"segments":[]}"#;
@@ -100,6 +101,29 @@ fn traces() -> Outcome {
     let steps =
         format!("# mark: start\na 0 4096 weights\n{step}{}", step.replace('1', "3").replace('2', "4"));
     seed(&["trace_text", "trace_any", "trace_replay"], "steps", steps.as_bytes())
+}
+
+/// Files of other tools, without the bytes that each target adds.
+fn other_runtimes() -> Outcome {
+    let files = [
+        ("jax-before.prof", "trace_pprof", Some("\n")),
+        ("jax-after.prof", "trace_pprof", Some("\n")),
+        ("heaptrack-50.gz", "trace_heaptrack", Some("v 10400 3\n")),
+        ("memray.csv", "trace_memray", Some("allocator,num_allocations,size,tid,thread_name,stack_trace\n")),
+        ("pytorch-timeline.raw.json.gz", "trace_timeline", Some("[[")),
+        ("pytorch-profiler.json.gz", "trace_any", None),
+    ];
+    for (name, target, added) in files {
+        let file = repository(&format!("crates/tracking/tests/data/runtimes/{name}"))?;
+        seed(&["trace_any"], name, &file)?;
+        let file = if file.starts_with(&[0x1f, 0x8b]) { gunzip(&file)? } else { file };
+        let rest = added.and_then(|added| file.strip_prefix(added.as_bytes()));
+        seed(&[target], name, rest.unwrap_or(&file))?;
+    }
+    let events = r#"{"ph":"X","cat":"cpu_op","name":"aten::mm","tid":1,"ts":1,"dur":9},{"name":"[memory]","tid":1,"ts":2,
+"args":{"Total Allocated":96,"Bytes":64,"Device Id":-1,"Device Type":0,"Addr":16}},{"name":"[memory]","tid":1,"ts":3,
+"args":{"Total Allocated":32,"Bytes":-64,"Device Id":-1,"Device Type":0,"Addr":16}}]}"#;
+    seed(&["trace_profiler"], "two-events", events.as_bytes())
 }
 
 /// A file in memory.

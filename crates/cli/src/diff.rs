@@ -14,12 +14,12 @@ use crate::files::read::{ReadArguments, cut_remark};
 /// The arguments of `highwater diff`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DiffArguments {
-    /// The first run; one of both may be -, standard input
-    #[arg(value_name = "A.hwm")]
+    /// The first run: a recording (.hwm) or a file of another tool; one of both may be -, standard input
+    #[arg(value_name = "A")]
     before: PathBuf,
 
     /// The second run
-    #[arg(value_name = "B.hwm")]
+    #[arg(value_name = "B")]
     after: PathBuf,
 
     /// The most rows of a table

@@ -17,8 +17,8 @@ use crate::files::read::{ReadArguments, cut_remark};
 /// The arguments of `highwater export`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExportArguments {
-    /// A recording, as examples write with --record, or - for standard input
-    #[arg(value_name = "RUN.hwm")]
+    /// A recording (.hwm), a file of another tool, or - for standard input
+    #[arg(value_name = "RUN")]
     run: PathBuf,
 
     /// The output format

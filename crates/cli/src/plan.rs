@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::error::{CommandError, STANDARD};
 use crate::files::input::remark;
 use crate::files::output::{OutputFile, print};
-use crate::files::read::{TraceArguments, trace_remarks};
+use crate::files::read::{ReadArguments, trace_remarks};
 use crate::progress::Progress;
 use crate::replay::power_of_two;
 
@@ -45,7 +45,7 @@ pub(crate) struct PlanArguments {
     json: bool,
 
     #[command(flatten)]
-    read: TraceArguments,
+    read: ReadArguments,
 }
 
 /// A step as written on the command line.

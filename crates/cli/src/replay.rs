@@ -15,7 +15,7 @@ use highwater_tracking::Replayer;
 use crate::error::{self, CommandError};
 use crate::files::input::remark;
 use crate::files::output::print;
-use crate::files::read::{self, TraceArguments, trace_remarks};
+use crate::files::read::{self, ReadArguments, trace_remarks};
 use crate::pools::policies::{self, Policy};
 use crate::pools::spec::{PoolArguments, PoolSpec};
 use crate::progress::Progress;
@@ -25,7 +25,7 @@ use measure::{Measurement, measure};
 #[derive(Args, Clone, Debug)]
 #[command(after_help = policies::help())]
 pub(crate) struct ReplayArguments {
-    /// Recordings (.hwm), Highwater traces, PyTorch snapshots, RMM logs or MiniMalloc problems, also .gz or -
+    /// Recordings (.hwm), Highwater traces or files of other tools, also .gz or -
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
@@ -61,7 +61,7 @@ pub(crate) struct ReplayArguments {
     pool: PoolArguments,
 
     #[command(flatten)]
-    read: TraceArguments,
+    read: ReadArguments,
 }
 
 /// Parses a number of bytes that is a power of two.

@@ -27,8 +27,8 @@ If a file cannot be read, the report shows the other ranks, and the exit code is
 #[derive(Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct ReportArguments {
-    /// A recording, as examples write with --record, or - for standard input; several: the ranks of one run
-    #[arg(value_name = "RUN.hwm", required = true)]
+    /// A recording (.hwm), a file of another tool, or - for standard input; several: the ranks of one run
+    #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
 
     /// The most rows of a table

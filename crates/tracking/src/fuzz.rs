@@ -33,12 +33,17 @@ const LIMITS: TraceLimits = TraceLimits {
     ratio: 100,
 };
 
-/// A file of any format.
+/// A file of any format, as a trace and as a recording.
 pub fn any(data: &[u8]) {
     for device in [None, Some(0), Some(1)] {
         let options = ReadOptions { limits: LIMITS, device };
-        if let Ok(trace) = Trace::read(data, &options) {
-            check(&trace);
+        let trace = Trace::read(data, &options).inspect(check);
+        let recording = Recording::read_any(data, &options).inspect(check_recording);
+        let (Ok(trace), Ok(recording)) = (trace, recording) else { continue };
+        // A recording counts granted bytes, and knows no blocks that lend a part of their bytes.
+        let is_exact = recording.blocks().iter().all(|block| block.granted == block.requested);
+        if is_exact && is_ordinary(&trace) {
+            assert_eq!(trace.peak_live_bytes(), recording.peak().map_or(0, |peak| peak.bytes));
         }
     }
 }
@@ -176,6 +181,31 @@ pub fn minimalloc_gaps(data: &[u8]) {
     assert_eq!(Plan::from_blocks(1, blocks, constraints).as_ref(), Ok(&plan));
 }
 
+/// A heap profile of pprof, uncompressed, after its first byte.
+pub fn pprof(data: &[u8]) {
+    any(&[&[0x0a], data].concat());
+}
+
+/// The data of heaptrack, after its version.
+pub fn heaptrack(data: &[u8]) {
+    any(&[b"v 10400 3\n", data].concat());
+}
+
+/// The CSV of memray, after its header.
+pub fn memray(data: &[u8]) {
+    any(&[b"allocator,num_allocations,size,tid,thread_name,stack_trace\n", data].concat());
+}
+
+/// A trace of PyTorch's profiler, after the begin of its events.
+pub fn profiler(data: &[u8]) {
+    any(&[b"{\"traceEvents\":[", data].concat());
+}
+
+/// A memory timeline of PyTorch, after its first bracket.
+pub fn timeline(data: &[u8]) {
+    any(&[b"[[", data].concat());
+}
+
 /// A memory snapshot in JSON.
 pub fn json(data: &[u8]) {
     any(&[b"{", data].concat());
@@ -204,7 +234,7 @@ const RECORDING_LIMITS: RecordingLimits = RecordingLimits {
 pub fn hwm(data: &[u8]) {
     for file in [data, &with_checksums(data)] {
         if let Ok(recording) = Recording::read(file, &RECORDING_LIMITS) {
-            check_recording(&recording);
+            check_limits(&recording);
         }
     }
 }
@@ -228,7 +258,7 @@ fn with_checksums(file: &[u8]) -> Vec<u8> {
 /// Reads the contents of a block of events in an `.hwm` file, without a checksum.
 pub fn hwm_events(data: &[u8]) {
     if let Ok(recording) = recording_of_events(data, &RECORDING_LIMITS) {
-        check_recording(&recording);
+        check_limits(&recording);
     }
 }
 
@@ -327,14 +357,19 @@ fn compare_ranks(report: &Report) {
     assert!(ranks.text(TextOptions::default()).to_string().len() < SHOWN_BYTES);
 }
 
-/// Checks that indices refer to existing rows, that blocks live as their events say, and that sums are correct.
-fn check_recording(recording: &Recording) {
-    assert!(recording.events().len() <= RECORDING_LIMITS.events as usize);
+/// Checks that a recording is within the limits, and everything else.
+fn check_limits(recording: &Recording) {
     assert!(recording.owners().len() <= RECORDING_LIMITS.owners as usize);
-    assert!(recording.events().is_sorted_by_key(|event| event.at_ns));
     for owner in 0..recording.owners().len() as u32 {
         assert!(recording.lineage(owner).len() <= RECORDING_LIMITS.depth as usize);
     }
+    check_recording(recording);
+}
+
+/// Checks that indices refer to existing rows, that blocks live as their events say, and that sums are correct.
+fn check_recording(recording: &Recording) {
+    assert!(recording.events().len() <= RECORDING_LIMITS.events as usize);
+    assert!(recording.events().is_sorted_by_key(|event| event.at_ns));
     for (index, block) in (0..).zip(recording.blocks()) {
         assert_eq!(recording.events()[block.born as usize].kind, EventKind::Alloc(index));
         if let Some(freed) = block.freed {

@@ -105,8 +105,8 @@ pub mod pickle {
 }
 
 pub use trace::{
-    CompressedProblem, PickleProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError,
-    TraceEvent, TraceLimits, TracePlace, TraceProblem,
+    CompressedProblem, PickleProblem, ProfileProblem, ReadOptions, SnapshotProblem, Trace, TraceComment,
+    TraceError, TraceEvent, TraceLimits, TracePlace, TraceProblem,
 };
 pub use training_log::{
     Curve, CurvePoint, NonFinite, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,

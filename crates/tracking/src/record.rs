@@ -6,6 +6,7 @@
 //! the same for a file that still grows.
 
 mod builder;
+mod composer;
 mod follow;
 pub(crate) mod hwm;
 mod parts;
@@ -22,8 +23,10 @@ mod timeline;
 pub(crate) mod varint;
 mod wire;
 
+pub(crate) use builder::MAX_DEPTH;
+use builder::MAX_REPORTS;
 pub use builder::{BlockProblem, RecordingLimits};
-use builder::{MAX_DEPTH, MAX_REPORTS};
+pub(crate) use composer::{Composer, NewBlock};
 pub use follow::Follower;
 pub use hwm::{HwmError, HwmProblem, Written};
 pub use peak::{LiveBlock, Peak};

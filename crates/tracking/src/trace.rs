@@ -35,15 +35,20 @@ mod limits;
 pub(crate) mod lines;
 mod minimalloc;
 pub(crate) mod pickle;
+pub(crate) mod profile;
+mod profiler;
 mod read;
 mod rmm;
+mod run;
 mod snapshot;
 mod text;
+mod timeline;
 
 use builder::{Builder, MAX_LABEL};
 pub use error::{CompressedProblem, TraceError, TracePlace, TraceProblem};
 pub use limits::TraceLimits;
 pub use pickle::{Pickle, PickleProblem, Value as PickleValue};
+pub use profile::ProfileProblem;
 pub use read::ReadOptions;
 pub use snapshot::SnapshotProblem;
 
@@ -114,6 +119,8 @@ pub struct Trace {
     events: Vec<TraceEvent>,
     labels: Vec<String>,
     comments: Vec<TraceComment>,
+    /// The time of each event, if the format has times.
+    times_ns: Vec<u64>,
     peak_live_bytes: u64,
     granule: Option<u64>,
     skipped: Vec<String>,
@@ -131,8 +138,8 @@ impl Trace {
     }
 
     /// Reads a trace of any format, plain or compressed by gzip, regardless of the file's name. Supports Highwater's
-    /// text format and recordings (`.hwm`), PyTorch's `snapshot.pickle`, the log of RAPIDS Memory Manager, and
-    /// MiniMalloc's CSV.
+    /// text format and recordings (`.hwm`), snapshots and profiles of PyTorch, the log of RAPIDS Memory Manager,
+    /// MiniMalloc's CSV, and heap profiles of pprof (JAX, Go), heaptrack and memray.
     ///
     /// A log may contain a block without its allocation. The trace allocates such a block at the beginning. In logs
     /// without names, labels contain the available information: the line of Python, the thread and the stream, or the
@@ -244,6 +251,13 @@ impl Trace {
     #[must_use]
     pub fn events(&self) -> &[TraceEvent] {
         &self.events
+    }
+
+    /// Returns the time of an event in nanoseconds since the first one; `None` if the file has no times. The text format
+    /// does not contain them.
+    #[must_use]
+    pub fn time_ns(&self, event: usize) -> Option<u64> {
+        self.times_ns.get(event).copied()
     }
 
     /// Returns the distinct labels, in the order of their first use.

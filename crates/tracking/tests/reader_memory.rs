@@ -163,6 +163,75 @@ fn plans_keep_the_memory_limit() {
     }
 }
 
+/// Reads a file as a trace and as a recording. Files of these sizes are read, or fail with the memory limit.
+fn both(what: &str, file: &[u8]) {
+    let read = |result: Result<usize, String>| {
+        assert!(
+            result.as_ref().is_ok_and(|events| *events > 0)
+                || result.as_ref().is_err_and(|error| error.contains("of memory")),
+            "{what}: {result:?}"
+        );
+    };
+    read(trace(what, file, file.len()));
+    let recording = || {
+        Recording::read_any(file, &ReadOptions::default()).map(|run| {
+            let report = Report::from_recording(&run);
+            assert!(report.peak.is_some());
+            run.events().len()
+        })
+    };
+    read(check(what, file.len(), recording).map_err(|error| error.to_string()));
+}
+
+#[test]
+fn heap_profiles_keep_the_memory_limit() {
+    let _alone = alone();
+    // A sample with one byte, and its location and function, once for each number.
+    let mut profile = b"\x0a\x04\x08\x01\x10\x02\x32\x002\x05space2\x05bytes2\x01f".to_vec();
+    for number in 1..300_000_u32 {
+        let id = [number as u8 | 0x80, (number >> 7) as u8 | 0x80, (number >> 14) as u8];
+        profile.extend(b"\x2a\x06\x08");
+        profile.extend(id);
+        profile.extend(b"\x10\x03\x22\x0a\x08");
+        profile.extend(id);
+        profile.extend(b"\x22\x04\x08");
+        profile.extend(id);
+        profile.extend(b"\x12\x08\x0a\x03");
+        profile.extend(id);
+        profile.extend(b"\x12\x01\x01");
+    }
+    both("functions", &profile);
+    let heaptrack = |rest: Vec<u8>| [b"v 10400 3\n".to_vec(), rest].concat();
+    let blocks = lines(500_000, |_, text| text.push_str("a 1 0\n+ 0\n"));
+    both("kinds of blocks", &heaptrack(blocks));
+    // Each stack is called by the one before, and allocates.
+    let stacks = lines(100_000, |number, text| {
+        put!(
+            text,
+            "s 1 f\ni 1 0 {:x}\nt {:x} {number:x}\na 1 {:x}\n+ {number:x}\n",
+            number + 1,
+            number + 1,
+            number + 1
+        )
+    });
+    both("stacks", &heaptrack(stacks));
+    let header = b"allocator,num_allocations,size,tid,thread_name,stack_trace\n".to_vec();
+    let rows = lines(200_000, |row, text| put!(text, "M,1,1,1,m,f{row};a.py;{row}\n"));
+    both("rows", &[header, rows].concat());
+}
+
+#[test]
+fn files_of_the_pytorch_profiler_keep_the_memory_limit() {
+    let _alone = alone();
+    let events = lines(200_000, |number, text| {
+        put!(text, ",{{\"name\":\"[memory]\",\"args\":{{\"Addr\":{number},\"Bytes\":1}}}}");
+        put!(text, ",{{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"{number}\"}}");
+    });
+    both("events", &[b"{\"traceEvents\":[{}".to_vec(), events, b"]}".to_vec()].concat());
+    let events = lines(500_000, |_, text| text.push_str(",[1,2,1,0]"));
+    both("timeline", &[b"[[1,2,1,0]".to_vec(), events, b"]".to_vec()].concat());
+}
+
 /// A pickle of a snapshot whose events of device 0 are these instructions.
 fn snapshot_of(before: &[u8], events: &[u8]) -> Vec<u8> {
     [b"\x80\x02", before, b"}\x8c\x0ddevice_traces](](", events, b"ees."].concat()

@@ -6,16 +6,21 @@ use std::sync::Arc;
 use bfc_core::{Bytes, Plan};
 use clap::Args;
 use highwater_tracking::{
-    BlockProblem, Cut, HwmProblem, PlanLimits, ReadOptions, Recording, RecordingLimits, Trace, TraceError,
-    TraceLimits, TraceProblem, parse_plan,
+    BlockProblem, Cut, HwmProblem, PlanLimits, ReadOptions, Recording, Trace, TraceError, TraceLimits,
+    TraceProblem, parse_plan,
 };
 
 use crate::error::CommandError;
 use crate::files::input;
 
-/// Limits that protect against malformed files.
+/// The part of a file to read, and limits that protect against malformed files.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Files")]
 pub(crate) struct ReadArguments {
+    /// The device to read from a PyTorch snapshot or profile of several
+    #[arg(long, value_name = "N")]
+    device: Option<u32>,
+
     /// Refuse files of more events than this
     #[arg(long, value_name = "N", default_value_t = TraceLimits::default().events)]
     max_events: u32,
@@ -27,18 +32,6 @@ pub(crate) struct ReadArguments {
     /// Refuse files that take more memory than this
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     max_memory: Bytes,
-}
-
-/// The part of a trace to read, and its limits.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Files")]
-pub(crate) struct TraceArguments {
-    /// The device to read from a PyTorch snapshot of several
-    #[arg(long, value_name = "N")]
-    device: Option<u32>,
-
-    #[command(flatten)]
-    limits: ReadArguments,
 
     /// Refuse files that grow by more than this factor when decompressed
     #[arg(long, value_name = "N", default_value_t = TraceLimits::default().ratio)]
@@ -53,7 +46,10 @@ fn with_advice(error: TraceError) -> String {
         TraceProblem::TooMuchInput { .. } | TraceProblem::Recording(HwmProblem::TooMuchInput { .. }) => {
             "--max-input"
         }
-        TraceProblem::TooMany { what: "events", .. } => "--max-events",
+        TraceProblem::TooMany { what: "events", .. }
+        | TraceProblem::Recording(HwmProblem::Events(BlockProblem::TooMany { what: "events", .. })) => {
+            "--max-events"
+        }
         TraceProblem::TooCompressed { .. } => "--max-ratio",
         _ => return error.to_string(),
     };
@@ -61,32 +57,25 @@ fn with_advice(error: TraceError) -> String {
 }
 
 impl ReadArguments {
-    /// Reads a recording.
-    pub(crate) fn recording(&self, path: &Path) -> Result<Recording, CommandError> {
-        let limits = RecordingLimits {
+    fn options(&self) -> ReadOptions {
+        let limits = TraceLimits {
             events: self.max_events,
             input_bytes: self.max_input.get(),
             held_bytes: self.max_memory.get(),
-            ..RecordingLimits::default()
-        };
-        input::read(path, |source| {
-            Recording::read(source, &limits).map_err(|error| with_advice(error.into()))
-        })
-    }
-}
-
-impl TraceArguments {
-    /// Reads the trace in a file of any format, plain or compressed.
-    pub(crate) fn trace(&self, path: &Path) -> Result<Trace, CommandError> {
-        let limits = TraceLimits {
-            events: self.limits.max_events,
-            input_bytes: self.limits.max_input.get(),
-            held_bytes: self.limits.max_memory.get(),
             ratio: self.max_ratio,
             ..TraceLimits::default()
         };
-        let options = ReadOptions { limits, device: self.device };
-        input::read(path, |source| Trace::read(source, &options).map_err(with_advice))
+        ReadOptions { limits, device: self.device }
+    }
+
+    /// Reads a recording, or makes one of a trace or profile of another tool.
+    pub(crate) fn recording(&self, path: &Path) -> Result<Recording, CommandError> {
+        input::read(path, |source| Recording::read_any(source, &self.options()).map_err(with_advice))
+    }
+
+    /// Reads the trace in a file of any format.
+    pub(crate) fn trace(&self, path: &Path) -> Result<Trace, CommandError> {
+        input::read(path, |source| Trace::read(source, &self.options()).map_err(with_advice))
     }
 }
 

@@ -162,11 +162,26 @@ fn every_command_that_reads_a_cut_file_says_so_and_which() {
 fn what_is_no_recording_is_refused_with_the_place() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("run.hwm");
-    fs::write(&path, "a 0 100 x\n").unwrap();
+    fs::write(&path, "# a comment\nb 0 100 x\n").unwrap();
     for command in [vec!["report"], vec!["diff", "/dev/null"]] {
         let output = highwater(&command, &[&path]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(String::from_utf8(output.stderr).unwrap().contains("byte 0: not a recording"));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("line 2: expected `a ID BYTES LABEL`"), "{said}");
+    }
+}
+
+#[test]
+fn a_diff_compares_files_of_different_tools() {
+    let directory = TempDir::new().unwrap();
+    let (rmm, memray) = (directory.path().join("rmm.csv"), directory.path().join("memray.csv"));
+    fs::write(&rmm, "Thread,Time,Action,Pointer,Size,Stream\n1,0:0:0.1,allocate,0x10,1024,0\n").unwrap();
+    let header = "allocator,num_allocations,size,tid,thread_name,stack_trace";
+    fs::write(&memray, format!("{header}\nMALLOC,1,3072,1,m,f;/a/b.py;2\n")).unwrap();
+    let text = stdout(&highwater(&["diff"], &[&rmm, &memray]));
+    assert!(text.starts_with("peak: 1.00 KiB before, 3.00 KiB after, +2.00 KiB\n"), "{text}");
+    for (holder, change) in [("f b.py:2", "+3.00 KiB"), ("thread 1 stream 0", "-1.00 KiB")] {
+        assert!(text.lines().any(|line| line.starts_with(holder) && line.contains(change)), "{text}");
     }
 }
 

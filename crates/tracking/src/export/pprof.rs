@@ -13,50 +13,7 @@ use flate2::write::GzEncoder;
 
 use super::{ExportError, Output, at_peak};
 use crate::record::{Recording, varint};
-
-/// The numbers of the written fields.
-mod field {
-    /// Fields of a profile.
-    pub(super) mod profile {
-        pub(crate) const SAMPLE_TYPE: u32 = 1;
-        pub(crate) const SAMPLE: u32 = 2;
-        pub(crate) const LOCATION: u32 = 4;
-        pub(crate) const FUNCTION: u32 = 5;
-        pub(crate) const STRING_TABLE: u32 = 6;
-        pub(crate) const TIME_NANOS: u32 = 9;
-        pub(crate) const COMMENT: u32 = 13;
-        pub(crate) const DEFAULT_SAMPLE_TYPE: u32 = 14;
-    }
-    /// Fields of a value type.
-    pub(super) mod value_type {
-        pub(crate) const TYPE: u32 = 1;
-        pub(crate) const UNIT: u32 = 2;
-    }
-    /// Fields of a sample.
-    pub(super) mod sample {
-        pub(crate) const LOCATION_ID: u32 = 1;
-        pub(crate) const VALUE: u32 = 2;
-        pub(crate) const LABEL: u32 = 3;
-    }
-    /// Fields of a label of a sample.
-    pub(super) mod label {
-        pub(crate) const KEY: u32 = 1;
-        pub(crate) const TEXT: u32 = 2;
-    }
-    /// Fields of a location and of its line.
-    pub(super) mod location {
-        pub(crate) const ID: u32 = 1;
-        pub(crate) const LINE: u32 = 4;
-        pub(crate) const LINE_FUNCTION_ID: u32 = 1;
-    }
-    /// Fields of a function.
-    pub(super) mod function {
-        pub(crate) const ID: u32 = 1;
-        pub(crate) const NAME: u32 = 2;
-        pub(crate) const SYSTEM_NAME: u32 = 3;
-        pub(crate) const FILENAME: u32 = 4;
-    }
-}
+use crate::trace::profile::fields::{COMMENT, function, label, location, profile, sample, value_type};
 
 pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Result<(), ExportError> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
@@ -67,7 +24,6 @@ pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Res
 
 /// The uncompressed profile. Owners are both locations and functions: location 1 is the program, owner n is n + 1.
 fn profile(recording: &Recording) -> Vec<u8> {
-    use field::{function, label, location, profile, sample, value_type};
     let facts = recording.facts();
     let mut texts = Texts::new();
     let mut out = Message::default();
@@ -125,7 +81,7 @@ fn profile(recording: &Recording) -> Vec<u8> {
 
     out.number(profile::TIME_NANOS, facts.started_unix_ms.saturating_mul(1_000_000));
     out.number(profile::DEFAULT_SAMPLE_TYPE, texts.number("space"));
-    out.number(profile::COMMENT, texts.number("granted bytes that were live at the peak"));
+    out.number(profile::COMMENT, texts.number(COMMENT));
     for text in &texts.all {
         out.bytes(profile::STRING_TABLE, text.as_bytes());
     }

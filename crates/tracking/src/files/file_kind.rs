@@ -51,7 +51,7 @@ const AS_UTF8: &str = "save it as UTF-8";
 const OTHERS: [(&[u8], &str, &str); 18] = [
     (b"\x93NUMPY", "a NumPy array", "`read_npy` reads it"),
     (b"\x1f\x8b", "a file compressed with gzip", DECOMPRESS),
-    (b"\x28\xb5\x2f\xfd", "a file compressed with zstd", DECOMPRESS),
+    (b"\x28\xb5\x2f\xfd", "a file compressed with zstd", "decompress it first: `zstd -d FILE`"),
     (b"\xfd7zXZ\0", "a file compressed with xz", DECOMPRESS),
     (b"BZh", "a file compressed with bzip2", DECOMPRESS),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK),

@@ -44,7 +44,7 @@ impl Default for RecordingLimits {
 }
 
 /// The deepest owner that is written. Deeper ones are charged to it.
-pub(super) const MAX_DEPTH: u32 = 256;
+pub(crate) const MAX_DEPTH: u32 = 256;
 
 /// The most failures of a recording with a complete report.
 pub(super) const MAX_REPORTS: usize = 64;
@@ -191,6 +191,10 @@ impl Builder {
         &self.memory
     }
 
+    pub(super) const fn memory_mut(&mut self) -> &mut HeldMemory {
+        &mut self.memory
+    }
+
     /// Charges for a block of JSON in parsed form.
     pub(super) fn charge_json(&mut self, bytes: usize) -> Result<(), BlockProblem> {
         self.memory.note_input(bytes as u64);
@@ -202,7 +206,13 @@ impl Builder {
         Ok(self.memory.charge(bytes)?)
     }
 
-    fn take(&mut self, time: u64, context: EventContext, event: &RawEvent<'_>) -> Result<(), BlockProblem> {
+    /// Adds one event at a time in nanoseconds.
+    pub(super) fn take(
+        &mut self,
+        time: u64,
+        context: EventContext,
+        event: &RawEvent<'_>,
+    ) -> Result<(), BlockProblem> {
         match *event {
             RawEvent::Switch { .. } => Ok(()),
             RawEvent::Owner { owner, parent, phase, name } => {

@@ -15,7 +15,7 @@ pub(crate) fn put(bytes: &mut Vec<u8>, mut value: u64) {
 
 /// Reads a number from the start of `bytes`. Returns it and its length; `None` if it is cut off or exceeds 64 bits.
 #[inline]
-pub(super) fn get(bytes: &[u8]) -> Option<(u64, usize)> {
+pub(crate) fn get(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0;
     for (index, &byte) in bytes.iter().take(MAX_BYTES).enumerate() {
         let bits = u64::from(byte & 0x7f);

@@ -53,8 +53,8 @@ impl LiveRow {
         match (self.age_steps, self.age_ns) {
             (Some((youngest, oldest)), _) if youngest == oldest => steps(oldest),
             (Some((youngest, oldest)), _) => format!("{youngest} to {}", steps(oldest)),
-            (None, Some(_)) => self.time(),
-            (None, None) => "-".to_owned(),
+            (None, Some((_, oldest))) if oldest > 0 => self.time(),
+            (None, _) => "-".to_owned(),
         }
     }
 

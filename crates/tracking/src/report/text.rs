@@ -105,7 +105,11 @@ impl ReportText<'_> {
     fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(run) = &self.report.run {
             let name = if run.facts.program.is_empty() { "a run" } else { &run.facts.program };
-            writeln!(f, "{}: {} events in {}", plain(name), run.events, duration(run.duration_ns))?;
+            write!(f, "{}: {} events", plain(name), run.events)?;
+            match run.duration_ns {
+                0 => writeln!(f)?,
+                time => writeln!(f, " in {}", duration(time))?,
+            }
             let facts: Vec<String> =
                 run.facts.more.iter().map(|(name, value)| format!("{name} {value}")).collect();
             if !facts.is_empty() {
@@ -117,7 +121,7 @@ impl ReportText<'_> {
         if !peak.pool.is_empty() {
             write!(f, " in {}", plain(&peak.pool))?;
         }
-        if let Some(time) = peak.at_ns {
+        if let Some(time) = peak.at_ns.filter(|&time| time > 0) {
             write!(f, " after {}", duration(time))?;
         }
         match peak.owner() {

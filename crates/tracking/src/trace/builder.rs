@@ -6,6 +6,8 @@ use std::ops::Range;
 use super::{Trace, TraceComment, TraceEvent, TraceLimits, TraceProblem};
 use crate::files::lean::{self, HeldMemory};
 
+mod finish;
+
 /// The longest generated label, in characters of up to 4 bytes. A line with it is within the default limit.
 pub(super) const MAX_LABEL: usize = 1000;
 
@@ -43,13 +45,14 @@ pub(super) struct Builder {
     live_bytes: u64,
     blocks: u32,
     labels: HashMap<String, u32>,
-    /// The sizes of the blocks that are live from the start.
-    earlier: Vec<u64>,
+    /// The sizes and labels of the blocks that are live from the start.
+    earlier: Vec<(u64, u32)>,
     earlier_bytes: u64,
-    earlier_label: u32,
     memory: HeldMemory,
     /// Bytes of generated labels.
     made_bytes: usize,
+    /// The first time of the log, and the time of the following events since then.
+    clock: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,10 +73,22 @@ impl Builder {
             labels: HashMap::new(),
             earlier: Vec::new(),
             earlier_bytes: 0,
-            earlier_label: 0,
             memory: HeldMemory::new(limits.held_bytes),
             made_bytes: 0,
+            clock: None,
         }
+    }
+
+    /// Sets the time of the following events. Times that go back are ignored. Events before the first call happen at the
+    /// first time.
+    pub(super) fn at(&mut self, time_ns: u64) {
+        let (first, last) = self.clock.unwrap_or((time_ns, 0));
+        self.clock = Some((first, time_ns.saturating_sub(first).max(last)));
+    }
+
+    /// Returns the bytes of the blocks that were live before the log began.
+    pub(super) const fn earlier_bytes(&self) -> u64 {
+        self.earlier_bytes
     }
 
     /// Counts decompressed bytes of the file. The memory limit may be a multiple of them.
@@ -168,19 +183,29 @@ impl Builder {
             }
             Some(None) => return Err(TraceProblem::FreedBefore { address }),
             None => {
-                let block = self.add_earlier(bytes)?;
+                let block = self.add_earlier(bytes, None)?;
                 self.push(TraceEvent::Free { block })?;
             }
         }
         self.insert(address, None)
     }
 
+    /// Returns whether the log has an event for an address.
+    pub(super) fn is_known(&self, address: u64) -> bool {
+        self.live.contains_key(&address)
+    }
+
     /// Adds a block that is live at the end of a log by address. Without an event for it, the block was always live.
-    pub(super) fn live_at_end(&mut self, address: u64, bytes: u64) -> Result<(), TraceProblem> {
-        if self.live.contains_key(&address) {
+    pub(super) fn live_at_end(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        label: Option<u32>,
+    ) -> Result<(), TraceProblem> {
+        if self.is_known(address) {
             return Ok(());
         }
-        let block = self.add_earlier(bytes)?;
+        let block = self.add_earlier(bytes, label)?;
         self.insert(address, Some(Live { block, bytes }))
     }
 
@@ -242,39 +267,8 @@ impl Builder {
         if !self.earlier.is_empty() {
             self.put_earlier_in_front();
         }
-        order_labels(&mut self.trace);
+        finish::order_labels(&mut self.trace);
         self.trace
-    }
-
-    fn put_earlier_in_front(&mut self) {
-        let earlier = self.earlier.len();
-        for comment in &mut self.trace.comments {
-            comment.position += earlier;
-        }
-        // The number of events fits into 32 bits, and these are part of it.
-        let count = u32::try_from(earlier).unwrap_or(u32::MAX);
-        let label = self.earlier_label;
-        let front = (0..count).zip(&self.earlier).map(|(block, &bytes)| TraceEvent::Alloc {
-            block,
-            bytes,
-            label,
-            alignment: 1,
-        });
-        let renumber = |block: u32| if block < self.blocks { block + count } else { u32::MAX - block };
-        let renumbered = |event| match event {
-            TraceEvent::Alloc { block, bytes, label, alignment } => {
-                TraceEvent::Alloc { block: renumber(block), bytes, label, alignment }
-            }
-            TraceEvent::Free { block } => TraceEvent::Free { block: renumber(block) },
-            TraceEvent::Occupy { block, start, end } => {
-                TraceEvent::Occupy { block: renumber(block), start, end }
-            }
-        };
-        self.trace.events.iter_mut().for_each(|event| *event = renumbered(*event));
-        self.trace.events.reserve_exact(earlier);
-        self.trace.events.extend(front);
-        self.trace.events.rotate_right(earlier);
-        self.trace.peak_live_bytes = peak_live_bytes(&self.trace.events);
     }
 
     fn check_alloc(&self, id: u64, bytes: u64) -> Result<(), TraceProblem> {
@@ -311,15 +305,18 @@ impl Builder {
     }
 
     /// Adds a block that was live before the log began. Returns its temporary number.
-    fn add_earlier(&mut self, bytes: u64) -> Result<u32, TraceProblem> {
+    fn add_earlier(&mut self, bytes: u64, label: Option<u32>) -> Result<u32, TraceProblem> {
         self.check_room()?;
         self.note_peak();
-        self.earlier_label = self.label(EARLIER).or_else(|_| self.label(OTHER))?;
+        let label = match label {
+            Some(label) => label,
+            None => self.label(EARLIER).or_else(|_| self.label(OTHER))?,
+        };
         let sum = self.earlier_bytes.checked_add(bytes).ok_or(TraceProblem::TooManyBytes)?;
         self.trace.peak_live_bytes.checked_add(sum).ok_or(TraceProblem::TooManyBytes)?;
         let block = u32::MAX - u32::try_from(self.earlier.len()).unwrap_or(u32::MAX);
-        self.charge(lean::cost::<u64>() + lean::cost::<TraceEvent>() + EARLIER_BYTES)?;
-        lean::push(&mut self.earlier, bytes);
+        self.charge(lean::cost::<(u64, u32)>() + lean::cost::<TraceEvent>() + EARLIER_BYTES)?;
+        lean::push(&mut self.earlier, (bytes, label));
         self.earlier_bytes = sum;
         Ok(block)
     }
@@ -328,6 +325,13 @@ impl Builder {
         self.check_room()?;
         self.charge(lean::cost::<TraceEvent>())?;
         lean::push(&mut self.trace.events, event);
+        let Some((_, now)) = self.clock else { return Ok(()) };
+        let untimed = self.trace.events.len() - 1 - self.trace.times_ns.len();
+        self.charge(lean::cost::<u64>() * (1 + untimed as u64))?;
+        for _ in 0..untimed {
+            lean::push(&mut self.trace.times_ns, 0);
+        }
+        lean::push(&mut self.trace.times_ns, now);
         Ok(())
     }
 
@@ -355,42 +359,5 @@ impl Builder {
             }
             _ => Err(TraceProblem::TooMany { what: "different labels", limit }),
         }
-    }
-}
-
-/// Returns the peak of live bytes in a sequence whose sums were checked.
-fn peak_live_bytes(events: &[TraceEvent]) -> u64 {
-    let mut sizes = Vec::new();
-    let (mut live, mut peak) = (0_u64, 0);
-    for event in events {
-        match *event {
-            TraceEvent::Alloc { bytes, .. } => {
-                sizes.push(bytes);
-                live = live.saturating_add(bytes);
-                peak = live.max(peak);
-            }
-            TraceEvent::Free { block } => {
-                live = live.saturating_sub(sizes.get(block as usize).copied().unwrap_or(0));
-            }
-            // Logs that begin late are by address and have no such events.
-            TraceEvent::Occupy { .. } => {}
-        }
-    }
-    peak
-}
-
-/// Numbers the labels in the order of their first use. Reordered events make that differ from the order of creation.
-/// Removes unused labels.
-fn order_labels(trace: &mut Trace) {
-    let mut made: Vec<Option<String>> = std::mem::take(&mut trace.labels).into_iter().map(Some).collect();
-    let mut numbers = vec![0; made.len()];
-    for event in &mut trace.events {
-        let TraceEvent::Alloc { label, .. } = event else { continue };
-        if let Some(text) = made.get_mut(*label as usize).and_then(Option::take) {
-            // There are no more than were created, and their numbers have 32 bits.
-            numbers[*label as usize] = u32::try_from(trace.labels.len()).unwrap_or(u32::MAX);
-            trace.labels.push(text);
-        }
-        *label = numbers.get(*label as usize).copied().unwrap_or(0);
     }
 }

@@ -6,11 +6,12 @@ use std::io;
 use bfc_core::Bytes;
 
 use super::pickle::PickleProblem;
+use super::profile::ProfileProblem;
 use super::snapshot::SnapshotProblem;
 use crate::files::FileKind;
 use crate::files::gzip::RatioExceeded;
 use crate::files::lean::TooMuchHeld;
-use crate::record::{HwmError, HwmProblem};
+use crate::record::{BlockProblem, HwmError, HwmProblem};
 
 /// A file that is not a trace.
 #[derive(thiserror::Error)]
@@ -81,7 +82,7 @@ pub enum TraceProblem {
     #[error("{0}")]
     Compressed(CompressedProblem),
     /// The file does not distinguish devices.
-    #[error("device {device} was requested, but only PyTorch's snapshots distinguish devices")]
+    #[error("device {device} was requested, but only PyTorch's snapshots and profiles distinguish devices")]
     NoDevices {
         /// The requested device.
         device: u32,
@@ -118,8 +119,9 @@ pub enum TraceProblem {
     },
     /// The format is unknown.
     #[error(
-        "not a trace: expected `a ID BYTES LABEL` lines, a recording (.hwm), a PyTorch memory snapshot (pickle or JSON), an RMM \
-         log (`Thread,Time,Action,...`) or MiniMalloc's CSV (`id,lower,upper,size`), found {found:?}"
+        "not a trace: expected `a ID BYTES LABEL` lines, a recording (.hwm), a PyTorch memory snapshot (pickle or JSON) or \
+         profile, a heap profile of pprof, heaptrack or memray, an RMM log (`Thread,Time,Action,...`) or MiniMalloc's CSV \
+         (`id,lower,upper,size`), found {found:?}"
     )]
     UnknownFormat {
         /// The beginning.
@@ -224,9 +226,18 @@ pub enum TraceProblem {
     /// The file is not a valid PyTorch snapshot.
     #[error(transparent)]
     Snapshot(#[from] SnapshotProblem),
+    /// The file is not a valid heap profile.
+    #[error(transparent)]
+    Profile(#[from] ProfileProblem),
 }
 
 bfc_core::debug_as_message!(TraceProblem);
+
+impl From<BlockProblem> for TraceProblem {
+    fn from(problem: BlockProblem) -> Self {
+        Self::Recording(problem.into())
+    }
+}
 
 impl From<TooMuchHeld> for TraceProblem {
     fn from(TooMuchHeld { limit }: TooMuchHeld) -> Self {

@@ -5,11 +5,12 @@ use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
 use super::error::{CompressedProblem, TooMuchInput};
 use super::lines::{MARK, beginning};
+use super::profile::{heaptrack, memray, pprof, recording_limits};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
-use super::{lines, minimalloc, pickle, rmm, snapshot, text};
+use super::{lines, minimalloc, pickle, profiler, rmm, snapshot, text, timeline};
 use crate::files::FileKind;
 use crate::files::gzip::{self, Gzip, RatioExceeded};
-use crate::record::{Recording, RecordingLimits};
+use crate::record::Recording;
 
 /// Options for reading a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,89 +24,183 @@ pub struct ReadOptions {
 /// The number of bytes for the detection of a format.
 const SNIFFED: u64 = 4096;
 
+/// Reads a trace. Profiles and recordings become traces.
 pub(super) fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
-    let (start, reader) = sniff(reader)?;
+    open(reader, options, |format, mut reader, start| {
+        let limits = &options.limits;
+        let (recording, held_bytes) = match format {
+            Format::Recording => read_recording(&mut reader, limits, OF_RECORDING)?,
+            Format::Profile(profile) => profile.read(&mut reader, limits, OF_RECORDING)?,
+            Format::Trace(format) => return format.read(reader, options, start),
+        };
+        let limits = TraceLimits { held_bytes, ..*limits };
+        Trace::from_recording_within(&recording, &limits).map_err(|problem| TracePlace::Recording.of(problem))
+    })
+}
+
+/// The share of the memory limit for a recording, in eighths. The trace that is made of it gets the rest.
+const OF_RECORDING: u64 = 5;
+
+/// Passes a decompressed file to `read`, with its format and its first bytes.
+pub(super) fn open<T>(
+    reader: impl BufRead,
+    options: &ReadOptions,
+    read: impl FnOnce(Format, &mut dyn BufRead, &[u8]) -> Result<T, TraceError>,
+) -> Result<T, TraceError> {
+    let (start, mut reader) = sniff(reader)?;
     if start.starts_with(&gzip::MAGIC) {
         let decoder = Gzip::new(reader, options.limits.ratio.into());
-        read_plain(BufReader::new(Decompressed(decoder)), options)
+        open_plain(&mut BufReader::new(Decompressed(decoder)), options, read)
     } else {
-        read_plain(reader, options)
+        open_plain(&mut reader, options, read)
     }
 }
 
-fn read_plain(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
-    let limits = &options.limits;
-    let limit = limits.input_bytes;
+fn open_plain<T>(
+    reader: &mut dyn BufRead,
+    options: &ReadOptions,
+    read: impl FnOnce(Format, &mut dyn BufRead, &[u8]) -> Result<T, TraceError>,
+) -> Result<T, TraceError> {
+    let limit = options.limits.input_bytes;
     let (start, mut reader) = sniff(Bounded { reader, left: limit, limit })?;
     let format = Format::of(&start)?;
-    let has_devices = matches!(format, Format::Snapshot | Format::JsonSnapshot);
-    if let Some(device) = options.device.filter(|_| !has_devices) {
+    if let Some(device) = options.device.filter(|_| !format.has_devices()) {
         return Err(TracePlace::Byte(0).of(TraceProblem::NoDevices { device }));
     }
-    match format {
-        Format::Snapshot => snapshot::parse(reader, options),
-        Format::JsonSnapshot => {
-            // JSON has no byte-order mark. The first lines, which are in memory, identify this format.
-            reader.consume(if start.starts_with(MARK) { MARK.len() } else { 0 });
-            snapshot::parse_json(reader, options)
-        }
-        Format::Recording => recording(reader, limits),
-        Format::Rmm => lines::parse(reader, limits, rmm::parse_line),
-        Format::MiniMalloc => minimalloc::parse(reader, limits),
-        Format::Text => lines::parse(reader, limits, text::parse_line),
-    }
+    read(format, &mut reader, &start)
+}
+
+/// Reads a recording within so many eighths of the memory limit. Also returns the bytes of the other eighths.
+pub(super) fn read_recording(
+    reader: &mut dyn BufRead,
+    limits: &TraceLimits,
+    eighths: u64,
+) -> Result<(Recording, u64), TraceError> {
+    Ok(Recording::read_within(reader, &recording_limits(limits), eighths)?)
 }
 
 /// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+pub(super) enum Format {
+    Recording,
+    Profile(ProfileFormat),
+    Trace(TraceFormat),
+}
+
+/// The format of a heap profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProfileFormat {
+    Pprof,
+    Heaptrack,
+    Memray,
+}
+
+/// The format of a list of allocations and frees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TraceFormat {
     Snapshot,
     JsonSnapshot,
-    Recording,
+    /// PyTorch's profiler in the format of Chrome's traces.
+    Profiler,
+    /// PyTorch's memory timeline.
+    Timeline,
     Rmm,
     MiniMalloc,
     /// The text format of Highwater.
     Text,
 }
 
-impl Format {
-    /// Detects the format from the first bytes. A file without lines is text without events.
-    fn of(start: &[u8]) -> Result<Self, TraceError> {
-        match FileKind::of(start) {
-            Some(FileKind::Pickle) if start.first() == Some(&pickle::MAGIC) => return Ok(Self::Snapshot),
-            Some(FileKind::Recording) => return Ok(Self::Recording),
-            Some(kind) => return Err(TracePlace::Byte(0).of(TraceProblem::WrongFile { kind })),
-            None => {}
-        }
-        let start = String::from_utf8_lossy(start.strip_prefix(MARK).unwrap_or(start));
-        match start.lines().map(str::trim).zip(1..).find(|(line, _)| !line.is_empty()) {
-            None => Ok(Self::Text),
-            Some((line, _)) if line.starts_with(['{', '[']) => Ok(Self::JsonSnapshot),
-            Some((line, _)) if rmm::is_first_line(line) => Ok(Self::Rmm),
-            Some((line, _)) if minimalloc::is_first_line(line) => Ok(Self::MiniMalloc),
-            Some((line, _)) if ["#", "a ", "f "].iter().any(|start| line.starts_with(start)) => {
-                Ok(Self::Text)
-            }
-            Some((line, number)) => {
-                Err(TracePlace::Line(number).of(TraceProblem::UnknownFormat { found: beginning(line) }))
-            }
+impl ProfileFormat {
+    /// Reads a profile within so many eighths of the memory limit. Also returns the bytes of the other eighths.
+    pub(super) fn read(
+        self,
+        reader: &mut dyn BufRead,
+        limits: &TraceLimits,
+        eighths: u64,
+    ) -> Result<(Recording, u64), TraceError> {
+        match self {
+            Self::Pprof => pprof::read(reader, limits, eighths),
+            Self::Heaptrack => heaptrack::read(reader, limits, eighths),
+            Self::Memray => memray::read(reader, limits, eighths),
         }
     }
 }
 
-/// The share of the memory limit for a recording, in eighths. Its trace gets the rest.
-const OF_RECORDING: u64 = 5;
+impl TraceFormat {
+    pub(super) fn read(
+        self,
+        reader: &mut dyn BufRead,
+        options: &ReadOptions,
+        start: &[u8],
+    ) -> Result<Trace, TraceError> {
+        let limits = &options.limits;
+        // JSON has no byte-order mark. The first lines, which are in memory, identify this format.
+        if matches!(self, Self::JsonSnapshot | Self::Profiler | Self::Timeline) && start.starts_with(MARK) {
+            reader.consume(MARK.len());
+        }
+        match self {
+            Self::Snapshot => snapshot::parse(reader, options),
+            Self::JsonSnapshot => snapshot::parse_json(reader, options),
+            Self::Profiler => profiler::parse(reader, options),
+            Self::Timeline => timeline::parse(reader, limits),
+            Self::Rmm => lines::parse(reader, limits, rmm::parse_line),
+            Self::MiniMalloc => minimalloc::parse(reader, limits),
+            Self::Text => lines::parse(reader, limits, text::parse_line),
+        }
+    }
 
-/// Converts a recording to a trace. A recording that was cut off has events up to the cut.
-fn recording(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
-    let recording_limits = RecordingLimits {
-        events: limits.events,
-        held_bytes: limits.held_bytes,
-        ..RecordingLimits::default()
-    };
-    let (recording, held_bytes) = Recording::read_within(reader, &recording_limits, OF_RECORDING)?;
-    let limits = TraceLimits { held_bytes, ..*limits };
-    Trace::from_recording_within(&recording, &limits).map_err(|problem| TracePlace::Recording.of(problem))
+    /// The name of the format, for reports.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Snapshot | Self::JsonSnapshot => "a PyTorch snapshot",
+            Self::Profiler => "PyTorch's profiler",
+            Self::Timeline => "a PyTorch memory timeline",
+            Self::Rmm => "an RMM log",
+            Self::MiniMalloc => "a MiniMalloc problem",
+            Self::Text => "an allocation trace",
+        }
+    }
+}
+
+impl Format {
+    /// Detects the format from the first bytes. A file without lines is text without events.
+    fn of(start: &[u8]) -> Result<Self, TraceError> {
+        use {ProfileFormat as Profile, TraceFormat as Trace};
+        match FileKind::of(start) {
+            Some(FileKind::Pickle) if start.first() == Some(&pickle::MAGIC) => {
+                return Ok(Self::Trace(Trace::Snapshot));
+            }
+            Some(FileKind::Recording) => return Ok(Self::Recording),
+            Some(kind) => return Err(TracePlace::Byte(0).of(TraceProblem::WrongFile { kind })),
+            None if pprof::is_start(start) => return Ok(Self::Profile(Profile::Pprof)),
+            None => {}
+        }
+        let start = String::from_utf8_lossy(start.strip_prefix(MARK).unwrap_or(start));
+        Ok(match start.lines().map(str::trim).zip(1..).find(|(line, _)| !line.is_empty()) {
+            None => Self::Trace(Trace::Text),
+            Some((line, _)) if line.starts_with('{') && profiler::is_start(&start) => {
+                Self::Trace(Trace::Profiler)
+            }
+            Some((line, _)) if line.starts_with("[[") => Self::Trace(Trace::Timeline),
+            Some((line, _)) if line.starts_with(['{', '[']) => Self::Trace(Trace::JsonSnapshot),
+            Some((line, _)) if rmm::is_first_line(line) => Self::Trace(Trace::Rmm),
+            Some((line, _)) if minimalloc::is_first_line(line) => Self::Trace(Trace::MiniMalloc),
+            Some((line, _)) if memray::is_first_line(line) => Self::Profile(Profile::Memray),
+            Some((line, _)) if heaptrack::is_first_line(line) => Self::Profile(Profile::Heaptrack),
+            Some((line, _)) if ["#", "a ", "f "].iter().any(|start| line.starts_with(start)) => {
+                Self::Trace(Trace::Text)
+            }
+            Some((line, number)) => {
+                let problem = TraceProblem::UnknownFormat { found: beginning(line) };
+                return Err(TracePlace::Line(number).of(problem));
+            }
+        })
+    }
+
+    const fn has_devices(self) -> bool {
+        use TraceFormat::{JsonSnapshot, Profiler, Snapshot};
+        matches!(self, Self::Trace(Snapshot | JsonSnapshot | Profiler))
+    }
 }
 
 /// Returns the first bytes of a reader, and a reader of all bytes.

@@ -41,9 +41,12 @@ pub(super) fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, Trac
     if is_header(&fields) {
         return Ok(false);
     }
-    let [thread, _, action, address, bytes, stream] = fields;
+    let [thread, time, action, address, bytes, stream] = fields;
     let action = Action::of(action).ok_or_else(malformed)?;
     let (address, bytes) = (pointer(address)?, number(bytes)?);
+    if let Some(time) = time_ns(time) {
+        builder.at(time);
+    }
     match action {
         // Failed and empty requests use no memory.
         Action::Fail => return Ok(false),
@@ -55,6 +58,25 @@ pub(super) fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, Trac
         Action::Free => builder.free_at(address, bytes)?,
     }
     Ok(true)
+}
+
+/// Parses a time: `HH:MM:SS.microseconds`, in older versions with a colon before the microseconds, or seconds since
+/// 1970. Returns `None` for others. A log that passes midnight stays at the last time of the day.
+fn time_ns(text: &str) -> Option<u64> {
+    let (whole, fraction) = match text.rsplit_once('.') {
+        Some((whole, fraction)) => (whole, fraction),
+        None if text.matches(':').count() == 3 => text.rsplit_once(':')?,
+        None => (text, "0"),
+    };
+    let seconds = whole.split(':').try_fold(0_u64, |sum, part| {
+        let digits = part.parse::<u32>().ok()?;
+        sum.checked_mul(60)?.checked_add(digits.into())
+    })?;
+    let digits = fraction
+        .get(..fraction.len().min(9))
+        .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let scale = 10_u64.pow(9 - digits.len() as u32);
+    seconds.checked_mul(1_000_000_000)?.checked_add(digits.parse::<u64>().ok()? * scale)
 }
 
 fn is_header(fields: &[&str; 6]) -> bool {

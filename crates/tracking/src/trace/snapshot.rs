@@ -16,16 +16,18 @@ use super::builder::{Builder, MAX_LABEL};
 use super::json;
 use super::pickle::{self, Heap, Value};
 use super::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
-use crate::files::boundary::ceil_boundary;
 use crate::files::lean::HeldMemory;
+
+mod fields;
+mod frame;
+
+use fields::Fields;
+use frame::{Frame, Rank};
 
 /// The most entries of a dictionary that is searched for every event, and the most frames of a stack. Real ones have
 /// about ten and fewer than a hundred. The limit bounds the cost of a long one that many events share.
 const MOST_ENTRIES: usize = 64;
 const MOST_FRAMES: usize = 256;
-
-/// The most characters to search in the name of a file or function.
-const MOST_LETTERS: usize = MAX_LABEL;
 
 /// The reason why a snapshot has no trace.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -98,18 +100,24 @@ fn trace_of(heap: &Heap, root: Value, options: &ReadOptions) -> Result<Trace, Tr
             .event(event)
             .map_err(|problem| TracePlace::Event { device: device.number, index }.of(problem))?;
     }
-    if snapshot.is_list() {
+    if device.events.is_empty() {
         reader.builder.skip(NO_EVENTS.to_owned());
     }
     let most = limits.events;
     snapshot
-        .each_live_block(device.number, most, |address, bytes| reader.builder.live_at_end(address, bytes))
+        .each_live_block(device.number, most, |address, bytes, block| {
+            reader.live_block(address, bytes, block)
+        })
         .map_err(|problem| TracePlace::Snapshot.of(problem))?;
-    Ok(reader.builder.finish())
+    let trace = reader.builder.finish();
+    if trace.events().is_empty() && !snapshot.is_list() && device.events.is_empty() {
+        return Err(TracePlace::Snapshot.of(SnapshotProblem::NoEvents { device: options.device }));
+    }
+    Ok(trace)
 }
 
-/// The missing value of a list of segments.
-const NO_EVENTS: &str = "all events: torch.cuda.memory_snapshot() returns only the blocks live at that moment; call \
+/// The missing part of a snapshot without events, such as a list of segments.
+const NO_EVENTS: &str = "all events: the file contains only the blocks live at that moment; call \
     torch.cuda.memory._record_memory_history() first, and write the file with torch.cuda.memory._dump_snapshot()";
 
 struct Snapshot<'a> {
@@ -123,7 +131,8 @@ struct Device<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// Returns the events of the requested device, or of the only device with events.
+    /// Returns the events of the requested device, or of the only device with events. Without any events, returns the
+    /// device with segments.
     fn device(&self, asked: Option<u32>) -> Result<Device<'a>, SnapshotProblem> {
         let shape = |what| SnapshotProblem::Shape { what, expected: "a list" };
         if self.is_list() {
@@ -144,7 +153,7 @@ impl<'a> Snapshot<'a> {
             let (first, second) = (first.number, second.number);
             return Err(SnapshotProblem::SeveralDevices { count: devices.len(), first, second });
         }
-        devices.pop().ok_or(SnapshotProblem::NoEvents { device: asked })
+        devices.pop().map_or_else(|| self.device_of_blocks(asked), Ok)
     }
 
     /// Returns whether this is a bare list of segments, which has no events.
@@ -158,7 +167,7 @@ impl<'a> Snapshot<'a> {
         list.and_then(|list| self.heap.as_list(list))
     }
 
-    /// Returns the device of a list of segments: the requested one, or the only one with segments.
+    /// Returns the device of the segments: the requested one, or the only one with segments.
     fn device_of_blocks(&self, asked: Option<u32>) -> Result<Device<'a>, SnapshotProblem> {
         let mut devices = BTreeSet::new();
         for &segment in self.segments().unwrap_or_default() {
@@ -181,12 +190,12 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// Visits the address and the size of every block that is live at the end. Snapshots without segments have none.
+    /// Visits the address, the size and the dictionary of every block that is live at the end. Snapshots without segments have none.
     fn each_live_block(
         &self,
         device: u32,
         most: u32,
-        mut show: impl FnMut(u64, u64) -> Result<(), TraceProblem>,
+        mut show: impl FnMut(u64, u64, &Fields<'_>) -> Result<(), TraceProblem>,
     ) -> Result<(), TraceProblem> {
         let Some(segments) = self.segments() else { return Ok(()) };
         let mut seen = 0;
@@ -212,7 +221,7 @@ impl<'a> Snapshot<'a> {
                 let block = Fields::of(self.heap, block, "a block")?;
                 let size = block.number("size").unwrap_or(0);
                 if block.text("state").is_some_and(|state| state.starts_with("active")) {
-                    show(address, block.number("requested_size").unwrap_or(size))?;
+                    show(address, block.number("requested_size").unwrap_or(size), &block)?;
                 }
                 address = address.saturating_add(size);
             }
@@ -225,8 +234,8 @@ impl<'a> Snapshot<'a> {
 struct Reader<'a> {
     heap: &'a Heap,
     builder: Builder,
-    /// By the stack of a label, because many events share one.
-    labels: HashMap<u32, u32>,
+    /// By the stack and the metadata of a label, because many events share them.
+    labels: HashMap<(u32, Option<u32>), u32>,
     /// By the dictionary of a frame, because many stacks share one and its texts may be long. `None` for an invalid
     /// frame.
     frames: HashMap<u32, Option<FrameLabel>>,
@@ -235,8 +244,7 @@ struct Reader<'a> {
 /// The information of a frame.
 #[derive(Clone, Copy, Debug)]
 struct FrameLabel {
-    /// Whether it is a line of Python.
-    is_python: bool,
+    rank: Rank,
     /// The frame's label, created on first use.
     label: Option<u32>,
 }
@@ -247,6 +255,9 @@ const ENTRY_BYTES: u64 = 40;
 impl Reader<'_> {
     fn event(&mut self, event: Value) -> Result<(), TraceProblem> {
         let fields = Fields::of(self.heap, event, "an event")?;
+        if let Some(time) = fields.number("time_us") {
+            self.builder.at(time.saturating_mul(1000));
+        }
         match fields.text("action") {
             Some("alloc") => {
                 let (address, bytes) = fields.address_and_bytes()?;
@@ -269,30 +280,58 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the origin of an allocation: the innermost line of Python, otherwise the innermost frame, otherwise the
-    /// category.
-    fn label(&mut self, event: &Fields<'_>) -> Result<u32, TraceProblem> {
-        let Some(Value::List(stack)) = event.get("frames") else {
-            return self.builder.made_label(event.text("category").unwrap_or("unknown"));
+    /// Adds a block that is live at the end, with the stack that allocated it.
+    fn live_block(&mut self, address: u64, bytes: u64, block: &Fields<'_>) -> Result<(), TraceProblem> {
+        if self.builder.is_known(address) {
+            return Ok(());
+        }
+        // Snapshots before PyTorch 2.1 have the stack in the last entry of a history.
+        let history = block.list("history").and_then(|history| history.last()).copied();
+        let history = history.and_then(|entry| Fields::of(self.heap, entry, "an entry of a history").ok());
+        let stacked = history.as_ref().unwrap_or(block);
+        let label = match stacked.list("frames") {
+            Some([_, ..]) => Some(self.label(stacked)?),
+            _ => None,
         };
-        if let Some(&label) = self.labels.get(&stack) {
+        self.builder.live_at_end(address, bytes, label)
+    }
+
+    /// Returns the origin of an allocation: the innermost line of Python, otherwise the node of the backward pass, the op
+    /// or the innermost frame, otherwise the category. The metadata that the program set follows in brackets.
+    fn label(&mut self, event: &Fields<'_>) -> Result<u32, TraceProblem> {
+        let metadata = event.text("user_metadata").filter(|text| !text.is_empty());
+        let number = match event.get("user_metadata") {
+            Some(Value::Text(number)) => Some(number),
+            _ => None,
+        };
+        let Some(Value::List(stack)) = event.get("frames") else {
+            return self.builder.made_label(metadata.or(event.text("category")).unwrap_or("unknown"));
+        };
+        if let Some(&label) = self.labels.get(&(stack, number)) {
             return Ok(label);
         }
         let frames = event.list("frames").unwrap_or_default();
-        let mut chosen = None;
+        let mut chosen: Option<(Rank, Value)> = None;
         for &frame in frames.iter().take(MOST_FRAMES) {
             let Some(found) = self.frame(frame)? else { continue };
-            chosen = if found.is_python { Some(frame) } else { chosen.or(Some(frame)) };
-            if found.is_python {
+            if chosen.is_none_or(|(rank, _)| found.rank < rank) {
+                chosen = Some((found.rank, frame));
+            }
+            if found.rank == Rank::Python {
                 break;
             }
         }
-        let label = match chosen {
-            Some(frame) => self.frame_label(frame)?,
-            None => self.builder.made_label("unknown")?,
+        let label = match (chosen, metadata) {
+            (Some((_, frame)), None) => self.frame_label(frame)?,
+            (Some((_, frame)), Some(text)) => {
+                let frame = Frame::of(self.heap, frame).map_or_else(String::new, |frame| frame.label());
+                let text: String = text.chars().take(MAX_LABEL / 4).collect();
+                self.builder.made_label(&format!("{frame} [{text}]"))?
+            }
+            (None, text) => self.builder.made_label(text.or(event.text("category")).unwrap_or("unknown"))?,
         };
         self.builder.charge(ENTRY_BYTES)?;
-        self.labels.insert(stack, label);
+        self.labels.insert((stack, number), label);
         Ok(label)
     }
 
@@ -302,8 +341,7 @@ impl Reader<'_> {
         if let Some(&known) = self.frames.get(&number) {
             return Ok(known);
         }
-        let found = Frame::of(self.heap, value)
-            .map(|frame| FrameLabel { is_python: frame.file.ends_with(".py"), label: None });
+        let found = Frame::of(self.heap, value).map(|frame| FrameLabel { rank: frame.rank(), label: None });
         self.builder.charge(ENTRY_BYTES)?;
         self.frames.insert(number, found);
         Ok(found)
@@ -322,81 +360,5 @@ impl Reader<'_> {
             known.label = Some(label);
         }
         Ok(label)
-    }
-}
-
-/// One line of a stack.
-struct Frame<'a> {
-    function: &'a str,
-    file: &'a str,
-    line: Option<u64>,
-}
-
-impl<'a> Frame<'a> {
-    fn of(heap: &'a Heap, value: Value) -> Option<Self> {
-        let fields = Fields::of(heap, value, "a frame").ok()?;
-        let file = fields.text("filename").unwrap_or_default();
-        Some(Self { function: fields.text("name")?, file: file_name(file), line: fields.number("line") })
-    }
-
-    fn label(&self) -> String {
-        let function: String = self.function.chars().take(MOST_LETTERS / 2).collect();
-        match self.line {
-            Some(line) if !self.file.is_empty() => format!("{function} {}:{line}", self.file),
-            _ => function,
-        }
-    }
-}
-
-/// Returns the part of a path after its last separator; empty if that is too long.
-fn file_name(path: &str) -> &str {
-    let start = ceil_boundary(path, path.len().saturating_sub(MOST_LETTERS + 1));
-    let tail = &path[start..];
-    match tail.rsplit_once(['/', '\\']) {
-        Some((_, name)) => name,
-        None if tail.len() > MOST_LETTERS || start > 0 => "",
-        None => tail,
-    }
-}
-
-/// Returns a dictionary that is small enough to be searched repeatedly.
-struct Fields<'a> {
-    heap: &'a Heap,
-    value: Value,
-}
-
-impl<'a> Fields<'a> {
-    fn of(heap: &'a Heap, value: Value, what: &'static str) -> Result<Self, SnapshotProblem> {
-        match heap.entries(value) {
-            Some(0..=MOST_ENTRIES) => Ok(Self { heap, value }),
-            Some(_) => Err(SnapshotProblem::Shape { what, expected: "a dictionary of up to 64 entries" }),
-            None => Err(SnapshotProblem::Shape { what, expected: "a dictionary" }),
-        }
-    }
-
-    fn get(&self, key: &str) -> Option<Value> {
-        self.heap.get(self.value, key)
-    }
-
-    fn text(&self, key: &str) -> Option<&'a str> {
-        self.get(key).and_then(|value| self.heap.as_text(value))
-    }
-
-    fn list(&self, key: &str) -> Option<&'a [Value]> {
-        self.get(key).and_then(|value| self.heap.as_list(value))
-    }
-
-    fn number(&self, key: &str) -> Option<u64> {
-        match self.get(key) {
-            Some(Value::Natural(number)) => Some(number),
-            _ => None,
-        }
-    }
-
-    fn address_and_bytes(&self) -> Result<(u64, u64), SnapshotProblem> {
-        let field = |key, what| {
-            self.number(key).ok_or(SnapshotProblem::Shape { what, expected: "an integer below 2^64" })
-        };
-        Ok((field("addr", "an event's `addr`")?, field("size", "an event's `size`")?))
     }
 }

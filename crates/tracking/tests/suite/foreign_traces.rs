@@ -151,6 +151,22 @@ const JSON: &[u8] =
 "device_traces":[[{"action":"alloc","addr":128,"size":9,"frames":[{"name":"f","filename":"a.py","line":3}]},
 {"action":"free_completed","addr":256,"size":7,"category":null},{"action":"oom","size":1.5e3}]]}"#;
 const GAPS: &[u8] = include_bytes!("../data/minimalloc-gaps.csv");
+/// Two samples: 2 blocks of 100 bytes by `leaf` in `root`, and 1 block of 7 bytes by `root`, on the device `d`.
+const PPROF: &[u8] = b"\x0a\x04\x08\x01\x10\x02\x0a\x04\x08\x03\x10\x04\
+    \x12\x0f\x0a\x02\x01\x02\x12\x03\x02\xc8\x01\x1a\x04\x08\x07\x10\x08\x12\x07\x0a\x01\x02\x12\x02\x01\x07\
+    \x22\x08\x08\x01\x22\x04\x08\x01\x10\x05\x22\x08\x08\x02\x22\x04\x08\x02\x10\x09\
+    \x2a\x06\x08\x01\x10\x05\x20\x09\x2a\x06\x08\x02\x10\x06\x20\x09\
+    2\x00\x32\x03num2\x05count2\x05space2\x05bytes2\x04leaf2\x04root2\x06device2\x01d2\x04a.py";
+const HEAPTRACK: &[u8] =
+    b"v 10400 3\nX ./a b\ns 1 a\ns 4 main\ns 3 a.c\ni 10 1 2 3 5\nt 1 0\ni 20 1\nt 2 1\na 64 1\na 7 2\n\
+    + 0\n+ 1\nc a\n- 0\n+ 0\nR ff\n- 1\n";
+const MEMRAY: &[u8] = b"allocator,num_allocations,size,tid,thread_name,stack_trace\n\
+    MALLOC,2,30,1,main,f;a.py;7|main;a.py;9\nMMAP,1,99,1,\"a, \"\"b\"\"\",\n";
+const PROFILER: &[u8] = br#"{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"aten::mm","tid":1,"ts":1,"dur":9},
+{"name":"[memory]","tid":1,"ts":2,"args":{"Total Allocated":96,"Bytes":64,"Device Id":-1,"Device Type":0,"Addr":16}},
+{"name":"[memory]","tid":1,"ts":30,"args":{"Total Allocated":32,"Bytes":-64,"Device Id":-1,"Device Type":0,"Addr":16}}]}"#;
+const TIMELINE: &[u8] =
+    b"[[-1, 1, 64, 0], [1000, 2, 9, 4], [2000, 3, -9, 4], [2000, 3, 9, 3], [3000, 4, -64, 0]]";
 
 fn plan(file: &[u8], granule: u64) -> Plan {
     let options = PlanOptions::default().with_granule(granule);
@@ -304,6 +320,13 @@ fn other_files_are_identified() {
     assert!(error.contains("not a training log: an HTML page"), "{error}");
 }
 
+#[test]
+fn small_profiles_have_their_peak() {
+    for (file, peak) in [(PPROF, 207), (HEAPTRACK, 0x64 + 7), (MEMRAY, 129), (PROFILER, 96), (TIMELINE, 73)] {
+        assert_eq!(read(file).unwrap().peak_live_bytes(), peak, "{}", String::from_utf8_lossy(file));
+    }
+}
+
 /// A file, the fuzz target that reads it, and the offset of its first byte.
 type Case = (&'static [u8], fn(&[u8]), usize);
 
@@ -321,6 +344,13 @@ fn files() -> Vec<Case> {
         files.push((problem, fuzz::minimalloc_gaps, header));
     }
     files.push((JSON, fuzz::json, 1));
+    files.extend([
+        (PPROF, fuzz::pprof as fn(&[u8]), 1),
+        (HEAPTRACK, fuzz::heaptrack, "v 10400 3\n".len()),
+        (MEMRAY, fuzz::memray, MEMRAY.iter().position(|&byte| byte == b'\n').unwrap() + 1),
+        (PROFILER, fuzz::profiler, "{\"traceEvents\":[".len()),
+        (TIMELINE, fuzz::timeline, 2),
+    ]);
     files.extend(SNAPSHOTS.map(|snapshot| (snapshot, fuzz::pickle as fn(&[u8]), 1)));
     files.extend(
         [TEXT, RMM, MINIMALLOC, ALIGNMENT, GAPS, SNAPSHOTS[0], SNAPSHOTS[2]]

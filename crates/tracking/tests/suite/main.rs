@@ -6,5 +6,6 @@ mod atomic_file;
 mod collections;
 mod foreign_traces;
 mod guarded;
+mod other_runtimes;
 mod report_threads;
 mod traces;

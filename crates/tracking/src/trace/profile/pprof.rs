@@ -1,0 +1,349 @@
+//! Profiles in the format of `pprof`: live bytes by call stack at one moment, usually compressed by gzip.
+//!
+//! A sample becomes as many blocks as it counts, if the profile counts at most [`MOST_BLOCKS`] in all. Otherwise it
+//! becomes one block. All blocks are live at the end.
+//!
+//! Source: the field numbers in `profile.proto` of the project pprof.
+
+use std::collections::HashMap;
+use std::io::BufRead;
+
+use bfc_core::Category;
+
+use super::fields::{COMMENT, location, profile, sample};
+use super::protobuf::{Message, Value};
+use super::stacks::{Frame, MOST_FRAMES, owner_of};
+use super::{ProfileProblem, Reading, facts};
+use crate::record::{BlockProblem, Composer, NewBlock, Recording};
+use crate::scope::Phase;
+use crate::trace::{TraceError, TraceLimits, TracePlace, TraceProblem};
+
+/// The most blocks of a profile whose samples are divided into blocks.
+const MOST_BLOCKS: u64 = 1 << 16;
+
+/// The most lines of a location: functions that were inlined there.
+const MOST_INLINED: usize = 16;
+
+/// The cost of an entry of a table, including unused capacity.
+const ENTRY_BYTES: u64 = 96;
+
+/// Returns whether these are the first bytes of a profile: a value type with its two numbers.
+pub(in crate::trace) fn is_start(start: &[u8]) -> bool {
+    matches!(start, [0x0a, 2..=24, 0x08 | 0x10, ..])
+}
+
+/// Reads a profile within so many eighths of the memory limit. Also returns the bytes of the other eighths.
+pub(in crate::trace) fn read(
+    mut reader: impl BufRead,
+    limits: &TraceLimits,
+    eighths: u64,
+) -> Result<(Recording, u64), TraceError> {
+    let mut bytes = Vec::new();
+    let read = reader.read_to_end(&mut bytes);
+    read.map_err(|error| TracePlace::Byte(bytes.len() as u64).of(error))?;
+    let mut reading = Reading::new(limits, eighths);
+    reading.composer.memory().note_input(bytes.len() as u64);
+    let profile = Profile::read(&bytes, &mut reading)?;
+    let values = profile.values()?;
+    let blocks = profile.blocks(&values)?;
+    let one_each = blocks.is_none_or(|blocks| blocks > MOST_BLOCKS);
+    for &sample in &profile.samples {
+        let at = TracePlace::Byte(sample.offset);
+        let sample = profile.sample(sample, &values)?;
+        profile.compose(&mut reading, &sample, one_each).map_err(|problem| at.of(problem))?;
+    }
+    let mut facts = facts(profile.program(), "a pprof profile");
+    facts.started_unix_ms = profile.time_ns / 1_000_000;
+    reading.finish(facts)
+}
+
+/// A function in the file: indices of texts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Function {
+    name: u64,
+    system_name: u64,
+    file: u64,
+}
+
+/// The tables of a profile.
+#[derive(Debug, Default)]
+struct Profile<'a> {
+    texts: Vec<Message<'a>>,
+    /// The name and unit of each value of a sample.
+    types: Vec<(u64, u64)>,
+    samples: Vec<Message<'a>>,
+    functions: HashMap<u64, Function>,
+    /// The lines (function, line) and the mapping of each location.
+    locations: HashMap<u64, (Vec<(u64, u64)>, u64)>,
+    /// The file of each mapping.
+    mappings: HashMap<u64, u64>,
+    time_ns: u64,
+    comments: Vec<u64>,
+}
+
+/// The indices of the values of a sample that count bytes and blocks.
+struct Values {
+    bytes: usize,
+    blocks: Option<usize>,
+}
+
+/// One sample.
+#[derive(Debug, Default)]
+struct Sample {
+    locations: Vec<u64>,
+    bytes: u64,
+    blocks: u64,
+    /// Pairs of key and text.
+    labels: Vec<(u64, u64)>,
+    offset: u64,
+}
+
+impl<'a> Profile<'a> {
+    /// Reads the tables, and the places of the samples.
+    fn read(bytes: &'a [u8], reading: &mut Reading) -> Result<Self, TraceError> {
+        let mut found = Self::default();
+        let mut fields = Message::new(bytes);
+        while let Some((number, value)) = fields.next()? {
+            let at = TracePlace::Byte(fields.offset);
+            reading.charge(ENTRY_BYTES).map_err(|problem| at.of(problem))?;
+            let number = u32::try_from(number).unwrap_or(0);
+            match (number, value) {
+                (profile::SAMPLE_TYPE, Value::Bytes(message)) => {
+                    let [_, name, unit] = numbers(message)?;
+                    found.types.push((name, unit));
+                }
+                (profile::SAMPLE, Value::Bytes(message)) => found.samples.push(message),
+                (profile::MAPPING, Value::Bytes(message)) => {
+                    let [_, id, _, _, _, file] = numbers(message)?;
+                    found.mappings.insert(id, file);
+                }
+                (profile::LOCATION, Value::Bytes(message)) => found.add_location(message, reading)?,
+                (profile::FUNCTION, Value::Bytes(message)) => {
+                    let [_, id, name, system_name, file] = numbers(message)?;
+                    found.functions.insert(id, Function { name, system_name, file });
+                }
+                (profile::STRING_TABLE, Value::Bytes(text)) => found.texts.push(text),
+                (profile::TIME_NANOS, Value::Number(time)) => found.time_ns = time,
+                (profile::COMMENT, Value::Number(comment)) => found.comments.push(comment),
+                (profile::COMMENT, Value::Bytes(mut packed)) if !packed.bytes.is_empty() => {
+                    found.comments.push(packed.number()?);
+                }
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    fn add_location(&mut self, mut message: Message<'a>, reading: &mut Reading) -> Result<(), TraceError> {
+        let (mut id, mut mapping, mut lines) = (0, 0, Vec::new());
+        while let Some((number, value)) = message.next()? {
+            match (u32::try_from(number).unwrap_or(0), value) {
+                (location::ID, Value::Number(number)) => id = number,
+                (location::MAPPING_ID, Value::Number(number)) => mapping = number,
+                (location::LINE, Value::Bytes(line)) => {
+                    let at = TracePlace::Byte(line.offset);
+                    reading.charge(ENTRY_BYTES).map_err(|problem| at.of(problem))?;
+                    let [_, function, number] = numbers(line)?;
+                    lines.push((function, number));
+                }
+                _ => {}
+            }
+        }
+        self.locations.insert(id, (lines, mapping));
+        Ok(())
+    }
+
+    /// Returns a text; empty if it is not UTF-8.
+    fn text(&self, index: u64) -> Result<&'a str, TraceProblem> {
+        let text = usize::try_from(index).ok().and_then(|index| self.texts.get(index));
+        let text = text.ok_or(ProfileProblem::Missing { what: "text", number: index })?;
+        Ok(std::str::from_utf8(text.bytes).unwrap_or_default())
+    }
+
+    /// Chooses the values: live bytes if there are several kinds, and the number of their blocks.
+    fn values(&self) -> Result<Values, TraceError> {
+        let at = |problem: TraceProblem| TracePlace::Byte(0).of(problem);
+        let mut names = Vec::new();
+        for &(name, unit) in self.types.iter().take(MOST_TYPES) {
+            names.push((self.text(name).map_err(at)?, self.text(unit).map_err(at)?));
+        }
+        let of_unit = |wanted: &str| {
+            let found = |&index: &usize| names[index].1 == wanted;
+            let mut indices = (0..names.len()).filter(found);
+            let is_allocated = |&index: &usize| names[index].0.starts_with("alloc_");
+            let live = indices.clone().find(|index| !is_allocated(index));
+            live.or_else(|| indices.next())
+        };
+        let bytes = of_unit("bytes").ok_or_else(|| {
+            let found = names.iter().map(|(name, unit)| format!("{name} ({unit})")).collect::<Vec<_>>();
+            at(ProfileProblem::NoBytes { found: found.join(", ") }.into())
+        })?;
+        Ok(Values { bytes, blocks: of_unit("count") })
+    }
+
+    /// Returns the number of blocks of all samples; `None` if the profile does not count them.
+    fn blocks(&self, values: &Values) -> Result<Option<u64>, TraceError> {
+        let mut blocks = 0_u64;
+        for &sample in &self.samples {
+            blocks = blocks.saturating_add(self.sample(sample, values)?.blocks);
+        }
+        Ok(values.blocks.map(|_| blocks))
+    }
+
+    fn sample(&self, mut message: Message<'a>, values: &Values) -> Result<Sample, TraceError> {
+        let (mut found, mut index) = (Sample { offset: message.offset, ..Sample::default() }, 0);
+        let mut value = |found: &mut Sample, number: u64| {
+            if i64::try_from(number).is_err() {
+                return Err(TracePlace::Byte(found.offset).of(ProfileProblem::Negative));
+            }
+            if index == values.bytes {
+                found.bytes = number;
+            }
+            if Some(index) == values.blocks {
+                found.blocks = number;
+            }
+            index += 1;
+            Ok(())
+        };
+        while let Some((number, content)) = message.next()? {
+            match (u32::try_from(number).unwrap_or(0), content) {
+                (sample::LOCATION_ID, Value::Number(location)) => found.add_location(location),
+                (sample::LOCATION_ID, Value::Bytes(mut packed)) => {
+                    while !packed.bytes.is_empty() {
+                        found.add_location(packed.number()?);
+                    }
+                }
+                (sample::VALUE, Value::Number(number)) => value(&mut found, number)?,
+                (sample::VALUE, Value::Bytes(mut packed)) => {
+                    while !packed.bytes.is_empty() {
+                        value(&mut found, packed.number()?)?;
+                    }
+                }
+                (sample::LABEL, Value::Bytes(pair)) if found.labels.len() < MOST_TYPES => {
+                    let [_, key, text] = numbers(pair)?;
+                    found.labels.push((key, text));
+                }
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Adds the blocks of a sample. A sample without bytes, such as a program of JAX, has none.
+    fn compose(&self, reading: &mut Reading, sample: &Sample, one_each: bool) -> Result<(), TraceProblem> {
+        if sample.bytes == 0 {
+            return Ok(());
+        }
+        let (mut pool, mut category) = ("heap", Category::default());
+        for &(key, text) in &sample.labels {
+            match self.text(key)? {
+                "pool" | "device" => pool = self.text(text)?,
+                "category" => {
+                    let text = self.text(text)?;
+                    category =
+                        Category::ALL.into_iter().find(|known| known.name() == text).unwrap_or_default();
+                }
+                _ => {}
+            }
+        }
+        let composer = &mut reading.composer;
+        composer.select_pool(pool, "unknown")?;
+        let frames = self.frames(sample)?;
+        let owner = if self.is_exported() {
+            exported_owner(composer, &frames)?
+        } else {
+            let frames: Vec<Frame<'_>> = frames.iter().map(|(frame, _)| *frame).collect();
+            owner_of(composer, &frames)?
+        };
+        let blocks = if one_each { 1 } else { sample.blocks.max(1) };
+        for number in 0..blocks {
+            // The first block has the bytes that cannot be divided.
+            let rest = if number == 0 { sample.bytes % blocks } else { 0 };
+            composer.alloc(NewBlock { bytes: sample.bytes / blocks + rest, owner, category })?;
+        }
+        Ok(())
+    }
+
+    /// Returns the frames of a sample with their system names, the innermost first.
+    fn frames(&self, sample: &Sample) -> Result<Vec<(Frame<'a>, &'a str)>, TraceProblem> {
+        let mut frames = Vec::new();
+        for &id in &sample.locations {
+            let location = self.locations.get(&id);
+            let (lines, mapping) =
+                location.ok_or(ProfileProblem::Missing { what: "location", number: id })?;
+            if lines.is_empty() {
+                let file = self.mappings.get(mapping).map_or(Ok(""), |&file| self.text(file))?;
+                frames.push((Frame { file, ..Frame::default() }, ""));
+            }
+            for &(function, line) in lines.iter().take(MOST_INLINED) {
+                let known = self.functions.get(&function);
+                let known = known.ok_or(ProfileProblem::Missing { what: "function", number: function })?;
+                let (function, file) = (self.text(known.name)?, self.text(known.file)?);
+                frames.push((Frame { function, file, line }, self.text(known.system_name)?));
+            }
+            if frames.len() >= MOST_FRAMES {
+                break;
+            }
+        }
+        Ok(frames)
+    }
+
+    /// Whether [`export`](crate::export) wrote the profile.
+    fn is_exported(&self) -> bool {
+        self.comments.iter().take(MOST_TYPES).any(|&text| self.text(text).is_ok_and(|text| text == COMMENT))
+    }
+
+    /// The program of an exported profile: its outermost frame.
+    fn program(&self) -> &'a str {
+        let root = self.locations.get(&1).and_then(|(lines, _)| lines.first());
+        let function = root.and_then(|(function, _)| self.functions.get(function));
+        let name = function.filter(|_| self.is_exported()).map(|function| function.name);
+        name.and_then(|name| self.text(name).ok()).unwrap_or("a profiled program")
+    }
+}
+
+/// The most kinds of values, labels and comments that are looked at.
+const MOST_TYPES: usize = 64;
+
+impl Sample {
+    /// Adds a location. Outer ones beyond the limit are omitted.
+    fn add_location(&mut self, location: u64) {
+        if self.locations.len() < MOST_FRAMES {
+            self.locations.push(location);
+        }
+    }
+}
+
+/// Restores the owner of an exported sample. The system name of a function is the owner's path, and its file is the path
+/// of the module. A module is its own module.
+fn exported_owner(composer: &mut Composer, frames: &[(Frame<'_>, &str)]) -> Result<u32, BlockProblem> {
+    let (mut owner, mut above) = (0, "");
+    for (frame, path) in frames.iter().rev().skip(1) {
+        let name = path.strip_prefix(above).map_or(*path, |name| name.strip_prefix('.').unwrap_or(name));
+        let is_op = frame.file != *path;
+        owner = composer.owner(owner, name, is_op.then(|| phase_of(name)))?;
+        above = path;
+    }
+    Ok(owner)
+}
+
+/// Returns the phase at the end of an op's name.
+pub(in crate::trace) fn phase_of(name: &str) -> Phase {
+    match name.rsplit_once(':') {
+        Some((_, "backward")) => Phase::Backward,
+        Some((_, "optimizer")) => Phase::Optimizer,
+        _ => Phase::Forward,
+    }
+}
+
+/// Reads the numbers of a message by field; absent ones are 0.
+fn numbers<const N: usize>(mut message: Message<'_>) -> Result<[u64; N], TraceError> {
+    let mut found = [0; N];
+    while let Some((number, value)) = message.next()? {
+        let field = usize::try_from(number).ok().and_then(|number| found.get_mut(number));
+        if let (Some(field), Value::Number(value)) = (field, value) {
+            *field = value;
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,151 @@
+//! Recordings of files of any format: reports, comparisons and exports of the runs of other tools.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+
+use bfc_core::Category;
+
+use super::profile::{facts, pprof::phase_of, recording_limits};
+use super::read::{self, Format, TraceFormat};
+use super::{ReadOptions, Trace, TraceError, TraceEvent, TraceLimits, TracePlace, TraceProblem};
+use crate::files::lean::HeldMemory;
+use crate::record::{Composer, NewBlock, Recording};
+use crate::scope::Phase;
+
+/// The share of the memory limit for a trace, in eighths. The recording that is made of it gets the rest.
+const OF_TRACE: u64 = 3;
+
+/// How a label names an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Labels {
+    /// The path of an op in its modules: `net.fc1.matmul:backward`.
+    Paths,
+    /// The name of an op outside of modules.
+    Names,
+}
+
+impl Recording {
+    /// Reads a recording, a trace or a heap profile of another tool, plain or compressed by gzip. Detects the format
+    /// from the contents, as [`Trace::read`] does.
+    ///
+    /// Blocks of other tools are charged to the information that their file has: the call stack, the line of Python, the
+    /// thread and the stream, or the label. Frames of libraries are left out of stacks that have others. All sizes are
+    /// those of the file, so requested and granted bytes are equal. Addresses are placeholders. Times are 0 in formats
+    /// without times.
+    ///
+    /// ```
+    /// use highwater_tracking::{ReadOptions, Recording, Report};
+    /// let memray = "allocator,num_allocations,size,tid,thread_name,stack_trace\n\
+    ///     MALLOC,2,3000,1,main,load;train.py;7|main;train.py;20\n";
+    /// let run = Recording::read_any(memray.as_bytes(), &ReadOptions::default())?;
+    /// assert_eq!(run.peak().unwrap().bytes, 3000);
+    /// assert_eq!(Report::from_recording(&run).places[0].path(), "main.load train.py:7");
+    /// # Ok::<(), highwater_tracking::TraceError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A [`TraceError`] for the first place where the file is unreadable, malformed, inconsistent or beyond a limit.
+    pub fn read_any(reader: impl BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
+        read::open(reader, options, |format, reader, start| {
+            let limits = &options.limits;
+            match format {
+                Format::Recording => read::read_recording(reader, limits, 8).map(|(recording, _)| recording),
+                Format::Profile(profile) => profile.read(reader, limits, 8).map(|(recording, _)| recording),
+                Format::Trace(format) => {
+                    let held_bytes = limits.held_bytes / 8 * OF_TRACE;
+                    let within = ReadOptions { limits: TraceLimits { held_bytes, ..*limits }, ..*options };
+                    let trace = format.read(reader, &within, start)?;
+                    let labels = if format == TraceFormat::Text { Labels::Paths } else { Labels::Names };
+                    compose(&trace, format.name(), labels, limits)
+                        .map_err(|problem| TracePlace::Recording.of(problem))
+                }
+            }
+        })
+    }
+
+    /// Converts a trace to a recording. Labels are paths of ops in their modules, such as `net.fc1.matmul:backward`.
+    /// Comments of the form `mark: text` become marks. Parts of blocks that a trace lends count as occupied.
+    ///
+    /// ```
+    /// use highwater_tracking::{Recording, Report, Trace, TraceLimits};
+    /// let text = "a 0 100 net.fc1.matmul\na 1 50 net.relu\nf 0\nf 1\n";
+    /// let trace = Trace::parse(text.as_bytes(), &TraceLimits::default())?;
+    /// let report = Report::from_recording(&Recording::from_trace(&trace)?);
+    /// assert_eq!(report.peak.unwrap().bytes, 150);
+    /// assert_eq!(report.scopes[1].scope, "net");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A [`TraceProblem`] for a trace beyond the default [`RecordingLimits`](crate::RecordingLimits), except that on memory.
+    pub fn from_trace(trace: &Trace) -> Result<Self, TraceProblem> {
+        // The trace is already in memory.
+        let limits = TraceLimits { held_bytes: u64::MAX, ..TraceLimits::default() };
+        compose(trace, "an allocation trace", Labels::Paths, &limits)
+    }
+}
+
+fn compose(
+    trace: &Trace,
+    name: &str,
+    labels: Labels,
+    limits: &TraceLimits,
+) -> Result<Recording, TraceProblem> {
+    let memory = HeldMemory::new(limits.held_bytes).with_eighths(8 - OF_TRACE);
+    let mut composer = Composer::new(recording_limits(limits), memory);
+    composer.select_pool(name, "unknown")?;
+    let mut owners: BTreeMap<u32, (u32, Category)> = BTreeMap::new();
+    let mut marks = trace.marks().peekable();
+    for (position, event) in trace.events().iter().enumerate() {
+        composer.at(trace.time_ns(position).unwrap_or(0));
+        while let Some((_, mark)) = marks.next_if(|(before, _)| *before <= position) {
+            composer.mark(mark)?;
+        }
+        match *event {
+            TraceEvent::Alloc { bytes, label, .. } => {
+                let (owner, category) = match owners.get(&label) {
+                    Some(&known) => known,
+                    None => {
+                        let text = trace.label(label);
+                        let found = (owner_of(&mut composer, text, labels)?, category_of(text));
+                        owners.insert(label, found);
+                        found
+                    }
+                };
+                // Both count blocks from 0 in the order of their allocation.
+                composer.alloc(NewBlock { bytes, owner, category })?;
+            }
+            TraceEvent::Free { block } => composer.free(block.into())?,
+            TraceEvent::Occupy { .. } => {}
+        }
+    }
+    for (_, mark) in marks {
+        composer.mark(mark)?;
+    }
+    let mut facts = facts(trace.header("program").unwrap_or(name), name);
+    facts.more.extend(trace.skipped().iter().map(|what| ("without".to_owned(), what.clone())));
+    Ok(composer.finish(facts)?.0)
+}
+
+/// Returns the category that a label names, as in PyTorch's timelines.
+fn category_of(label: &str) -> Category {
+    let name = |category: &Category| category.name().split('_').eq(label.split(' '));
+    Category::ALL.into_iter().find(name).unwrap_or_default()
+}
+
+/// Returns the owner that a label names.
+fn owner_of(composer: &mut Composer, label: &str, labels: Labels) -> Result<u32, TraceProblem> {
+    let (modules, op) = match label.rsplit_once('.') {
+        Some((modules, op)) if labels == Labels::Paths => (Some(modules), op),
+        _ => (None, label),
+    };
+    let mut parent = 0;
+    for module in modules.into_iter().flat_map(|modules| modules.split('.')).take(MOST_MODULES) {
+        parent = composer.owner(parent, module, None)?;
+    }
+    let phase = if labels == Labels::Paths { phase_of(op) } else { Phase::Forward };
+    Ok(composer.owner(parent, op, Some(phase))?)
+}
+
+/// The most modules of a path. Further ones are omitted.
+const MOST_MODULES: usize = 64;

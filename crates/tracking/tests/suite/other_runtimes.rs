@@ -1,0 +1,244 @@
+//! Files that other tools wrote, with the figures that these tools print. `tests/data/runtimes` has the programs.
+
+use highwater_tracking::{
+    ExportFormat, OpRow, ReadOptions, Recording, Report, ReportDiff, Trace, TraceLimits, export,
+};
+
+const JAX_BEFORE: &[u8] = include_bytes!("../data/runtimes/jax-before.prof");
+const JAX_AFTER: &[u8] = include_bytes!("../data/runtimes/jax-after.prof");
+const HEAPTRACK_50: &[u8] = include_bytes!("../data/runtimes/heaptrack-50.gz");
+const HEAPTRACK_60: &[u8] = include_bytes!("../data/runtimes/heaptrack-60.gz");
+const MEMRAY: &[u8] = include_bytes!("../data/runtimes/memray.csv");
+const RMM: &[u8] = include_bytes!("../data/runtimes/rmm-26.10.csv");
+const PROFILER: &[u8] = include_bytes!("../data/runtimes/pytorch-profiler.json.gz");
+const TIMELINE: &[u8] = include_bytes!("../data/runtimes/pytorch-timeline.raw.json.gz");
+const TIMELINE_OF_SUMS: &[u8] = include_bytes!("../data/runtimes/pytorch-timeline.json");
+const PROFILE_SNAPSHOT: &[u8] = include_bytes!("../data/runtimes/pytorch-profile.pickle");
+
+fn run(file: &[u8]) -> Recording {
+    Recording::read_any(file, &ReadOptions::default()).unwrap()
+}
+
+fn report(file: &[u8]) -> Report {
+    Report::from_recording(&run(file))
+}
+
+fn refusal(file: &[u8]) -> String {
+    Recording::read_any(file, &ReadOptions::default()).unwrap_err().to_string()
+}
+
+/// The peak of a file as a recording, which is that of its trace.
+fn peak(file: &[u8]) -> u64 {
+    let peak = run(file).peak().unwrap().bytes;
+    assert_eq!(Trace::read(file, &ReadOptions::default()).unwrap().peak_live_bytes(), peak);
+    peak
+}
+
+/// The holders of the peak with their bytes, the largest first.
+fn holders(report: &Report) -> Vec<(String, u64)> {
+    let mut rows: Vec<&OpRow> = report.places.iter().filter(|row| row.peak_bytes > 0).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes));
+    rows.into_iter().map(|row| (row.path(), row.peak_bytes)).collect()
+}
+
+#[test]
+fn profiles_of_jax_have_the_bytes_of_the_live_arrays() {
+    // The sums of `nbytes` that the program prints.
+    assert_eq!((peak(JAX_BEFORE), peak(JAX_AFTER)), (1_572_864, 3_149_728));
+    let (before, after) = (report(JAX_BEFORE), report(JAX_AFTER));
+    let weights = "<module>.main.make_weights.<listcomp> jax_profiles.py:8";
+    assert_eq!(holders(&before), [(weights.to_owned(), 1_572_864)]);
+    assert_eq!(before.live[0].blocks, 3);
+    assert_eq!(run(JAX_BEFORE).pools()[0].name, "cpu:0");
+
+    let diff = ReportDiff::between(&before, &after);
+    let growth =
+        |row: &highwater_tracking::Change<OpRow>| (row.after.path(), row.of(|row| row.peak_bytes).growth());
+    let rows: Vec<_> = diff.places.iter().map(growth).collect();
+    let activations = "<module>.main.make_activations.<listcomp> jax_profiles.py:12";
+    let extra = "<module>.main jax_profiles.py:20";
+    assert_eq!(rows, [(activations.to_owned(), 1_572_864), (extra.to_owned(), 4000)]);
+}
+
+#[test]
+fn data_of_heaptrack_has_the_printed_figures() {
+    // heaptrack_print: "calls to allocation functions", "peak heap memory consumption", "total memory leaked".
+    for (file, calls, most, leaked) in
+        [(HEAPTRACK_50, 154, "191.70K", "50.00K"), (HEAPTRACK_60, 184, "201.70K", "50.00K")]
+    {
+        let printed = |bytes: u64| format!("{:.2}K", bytes as f64 / 1000.0);
+        let report = report(file);
+        assert_eq!(report.run.as_ref().unwrap().blocks, calls);
+        assert_eq!(printed(peak(file)), most);
+        assert_eq!(printed(report.live_bytes()), leaked);
+    }
+    let report = report(HEAPTRACK_50);
+    let found = holders(&report);
+    assert_eq!(found[1], ("main.make_table heap.c:6".to_owned(), 64_000));
+    assert_eq!(found[2], ("main.work.make_buffer heap.c:10".to_owned(), 55_000));
+    assert_eq!(report.run.unwrap().facts.program, "./heap 50");
+    let leak = report.live.iter().map(|row| (row.path(), row.bytes)).collect::<Vec<_>>();
+    assert_eq!(leak, [("main heap.c:25".to_owned(), 50_000)]);
+}
+
+#[test]
+fn a_table_of_memray_has_the_peak_of_its_statistics() {
+    // `peak_memory` of `memray stats --json`.
+    assert_eq!(peak(MEMRAY), 1_539_358);
+    let table = ("<module>.main.make_table python_heap.py:5".to_owned(), 1_500_002);
+    assert_eq!(holders(&report(MEMRAY))[0], table);
+}
+
+#[test]
+fn a_log_of_rmm_has_the_peak_of_its_statistics() {
+    // `get_bytes_counter().peak` of the statistics_resource_adaptor below the log.
+    assert_eq!(peak(RMM), 1_150_496);
+    let report = report(RMM);
+    assert_eq!((report.live_bytes(), report.ops.len()), (0, 2));
+    let run = report.run.unwrap();
+    assert!((1..1_000_000_000).contains(&run.duration_ns), "{}", run.duration_ns);
+}
+
+#[test]
+fn files_of_the_pytorch_profiler_agree_with_its_sums() {
+    // The highest "Total Allocated" of the events, and the highest sum of the timeline of sums.
+    assert_eq!(peak(PROFILER), 11_696);
+    assert_eq!(peak(TIMELINE), 25_560);
+    assert_eq!(peak(PROFILE_SNAPSHOT), 25_560);
+    assert_eq!(holders(&report(PROFILER))[0], ("aten::mm".to_owned(), 9472));
+
+    let timeline = report(TIMELINE);
+    let of = |name: &str| timeline.categories.iter().find(|row| row.category == name).unwrap().peak_bytes;
+    // Two linear layers: 64 × 32 + 32 + 32 × 10 + 10 values of four bytes, and as many gradients.
+    assert_eq!([of("parameter"), of("gradient")], [4 * (64 * 32 + 32 + 32 * 10 + 10); 2]);
+    let message = "event 0 of device 0: sums over time, without blocks: call export_memory_timeline with a path that ends with \
+        .raw.json.gz";
+    assert_eq!(refusal(TIMELINE_OF_SUMS), message);
+}
+
+#[test]
+fn an_exported_profile_reads_back_with_the_same_holders() {
+    let text = "a 0 100 net.fc1.matmul\na 1 28 net.fc1.matmul\na 2 7 net.fc1\na 3 9 net.relu:backward\na 4 5 step:optimizer\n";
+    let original =
+        Recording::from_trace(&Trace::parse(text.as_bytes(), &TraceLimits::default()).unwrap()).unwrap();
+    let mut profile = Vec::new();
+    export(&original, ExportFormat::Pprof, &mut profile).unwrap();
+    let (before, after) = (Report::from_recording(&original), report(&profile));
+    assert_eq!(holders(&before), holders(&after));
+    assert_eq!(before.scopes, after.scopes);
+    assert_eq!(before.phases, after.phases);
+    let blocks = |report: &Report| report.live.iter().map(|row| (row.path(), row.blocks)).collect::<Vec<_>>();
+    assert_eq!(blocks(&before), blocks(&after));
+    assert!(ReportDiff::between(&before, &after).is_empty());
+}
+
+#[test]
+fn profiles_of_jax_survive_an_export() {
+    let mut profile = Vec::new();
+    export(&run(JAX_AFTER), ExportFormat::Pprof, &mut profile).unwrap();
+    assert_eq!(holders(&report(&profile)), holders(&report(JAX_AFTER)));
+}
+
+#[test]
+fn labels_of_snapshots_name_the_caller() {
+    let frame = |name: &str, file: &str, line: u64| {
+        format!(r#"{{"name":"{name}","filename":"{file}","line":{line}}}"#)
+    };
+    let internal = [frame("torch::unwind::unwind()", "??", 0), frame("c10::cuda::malloc(int)", "", 0)];
+    let backward = frame("torch::autograd::generated::AddmmBackward0::apply(std::vector)", "??", 0);
+    let op = frame("at::_ops::mm::call(at::Tensor const&)", "??", 0);
+    let object = frame("<built-in method sum of Tensor object at 0x7f12ab>", "none", 0);
+    let python = frame("forward", "/site/linear.py", 7);
+    let cases = [
+        (vec![op.clone(), python.clone(), backward.clone()], "", "forward linear.py:7"),
+        (vec![op.clone(), backward], "", "AddmmBackward0"),
+        (vec![op], "", "aten::mm"),
+        (vec![object], "", "<built-in method sum of Tensor>"),
+        (vec![], "", "torch::unwind::unwind()"),
+        (vec![python], "encoder", "forward linear.py:7 [encoder]"),
+    ];
+    for (frames, metadata, label) in cases {
+        let frames = [internal.to_vec(), frames].concat().join(",");
+        let snapshot = format!(
+            r#"{{"device_traces":[[{{"action":"segment_map","addr":0,"size":2097152,"frames":[]}},
+            {{"action":"alloc","addr":16,"size":9,"frames":[{frames}],"user_metadata":"{metadata}"}},
+            {{"action":"annotate","addr":16,"size":0,"frames":[],"user_metadata":"later"}}]]}}"#
+        );
+        assert_eq!(report(snapshot.as_bytes()).places[0].path(), label);
+    }
+}
+
+#[test]
+fn blocks_of_a_list_of_segments_have_their_stacks() {
+    let frame = r#"[{"name":"load","filename":"/a/train.py","line":3}]"#;
+    // The block of an early PyTorch has its stack in a history.
+    let list = format!(
+        r#"[{{"device":0,"address":64,"segment_pool_id":[0,0],"blocks":[
+        {{"size":512,"requested_size":500,"state":"active_allocated","frames":{frame}}},
+        {{"size":512,"requested_size":400,"state":"active_allocated","history":[{{"addr":576,"frames":{frame}}}]}},
+        {{"size":512,"requested_size":0,"state":"inactive","frames":[]}},
+        {{"size":512,"requested_size":30,"state":"active_pending_free","frames":[]}}]}}]"#
+    );
+    // A snapshot without events has the same blocks.
+    let snapshot = format!(r#"{{"device_traces":[[],[]],"segments":{list}}}"#);
+    for file in [&list, &snapshot] {
+        let found = holders(&report(file.as_bytes()));
+        let earlier = ("(allocated before the log)".to_owned(), 30);
+        assert_eq!(found, [("load train.py:3".to_owned(), 900), earlier]);
+    }
+    let unused = snapshot.replace("active_allocated", "inactive").replace("active_pending_free", "inactive");
+    let message =
+        "snapshot: no allocations were recorded: was recording switched on (_record_memory_history)?";
+    assert_eq!(refusal(unused.as_bytes()), message);
+}
+
+#[test]
+fn bytes_from_before_a_profile_count() {
+    let event = |ts: u64, total: u64, bytes: i64, address: u64| {
+        format!(
+            r#"{{"name":"[memory]","tid":1,"ts":{ts},"args":{{"Total Allocated":{total},"Bytes":{bytes},"Device Id":0,
+            "Device Type":1,"Addr":{address}}}}}"#
+        )
+    };
+    // 1,000 bytes were live; 300 of them are freed, 700 stay.
+    let events = [event(1, 1064, 64, 16), event(2, 764, -300, 32), event(3, 964, 200, 48)].join(",");
+    let file = format!(r#"{{"schemaVersion":1,"traceEvents":[{events}]}}"#);
+    assert_eq!(peak(file.as_bytes()), 1064);
+    assert_eq!(report(file.as_bytes()).live_bytes(), 964);
+}
+
+#[test]
+fn files_that_lack_what_a_report_needs_say_so() {
+    let cases: [(&[u8], &str); 8] = [
+        (
+            b"{\"schemaVersion\":1,\"traceEvents\":[{\"name\":\"aten::mm\"}]}",
+            "byte 0: no events of memory: call torch.profiler.profile(profile_memory=True)",
+        ),
+        (
+            b"\x0a\x04\x08\x01\x10\x02\x32\x002\x03cpu2\x0bnanoseconds",
+            "byte 0: a profile of cpu (nanoseconds), without bytes: save a heap profile, such as that of \
+             jax.profiler.save_device_memory_profile or Go's /debug/pprof/heap",
+        ),
+        (
+            b"\x0a\x04\x08\x01\x10\x02\x12\xff",
+            "byte 7: not a pprof profile: a number is cut off, or has more than 64 bits",
+        ),
+        (
+            b"\x0a\x04\x08\x01\x10\x02\x12\x09\x0a",
+            "byte 8: not a pprof profile: a field is longer than the file",
+        ),
+        (
+            b"v 10400 3\nx 10 ./heap\n",
+            "line 2: raw data of heaptrack: pipe the file through heaptrack_interpret",
+        ),
+        (b"v 10400 9\n", "line 1: version 9 of heaptrack's format; versions 1 to 3 are supported"),
+        (b"v 10400 3\na 10 0\n+ 4\n", "line 3: kind of block 4 does not exist"),
+        (
+            b"allocator,num_allocations,size,tid,thread_name,stack_trace\nMALLOC,1,-5,1,m,\n",
+            "line 2: \"-5\" is not an integer below 2^64",
+        ),
+    ];
+    for (file, message) in cases {
+        assert_eq!(refusal(file), message);
+    }
+}
