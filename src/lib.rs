@@ -178,6 +178,13 @@ pub mod guide {
     #[doc = include_str!("../docs/coming-from.md")]
     pub mod coming_from {}
 
+    #[doc = "[columns]: mod@columns"]
+    #[doc = "[environment]: mod@environment"]
+    #[doc = "[oom]: mod@out_of_memory"]
+    #[doc = "[replay]: mod@replay"]
+    #[doc = include_str!("../docs/c.md")]
+    pub mod c {}
+
     #[doc = include_str!("../docs/environment.md")]
     pub mod environment {}
 

@@ -46,6 +46,20 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "crates/capi",
+        &[
+            "status",
+            "error",
+            "last_error",
+            "guard text config live run",
+            "memory",
+            "pool",
+            "table",
+            "scopes",
+            "ffi",
+        ],
+    ),
+    (
         "crates/tensor",
         &[
             "shape", "error", "layout", "storage", "backend", "device", "tensor", "op", "autograd", "ops",
@@ -88,6 +102,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("crates/bfc-core", &[]),
     ("crates/bfc-cuda", &["bfc-core"]),
     ("crates/tracking", &["bfc-core"]),
+    ("crates/capi", &["bfc-core", "bfc-cuda", "highwater-tracking"]),
     ("crates/tensor", &["bfc-core", "bfc-cuda", "highwater-tracking"]),
     ("crates/nn", &["bfc-core", "highwater-tracking", "highwater-tensor"]),
     (

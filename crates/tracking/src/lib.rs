@@ -74,7 +74,7 @@ mod training_log;
 
 pub use account::{
     AccountedPool, Budget, Context, ContextGuard, LimitedGuard, OpRun, OpTotals, Record, Sizes, ThreadTotals,
-    Tracker, TrackingAllocator, capture,
+    Tracker, TrackingAllocator, capture, op_name,
 };
 pub use export::{ExportError, ExportFormat, export};
 pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory, gzip};

@@ -31,6 +31,7 @@
 //!
 //! Code overrides the environment, and the environment overrides a pool's defaults.
 
+mod option;
 mod variable;
 
 use std::ffi::{OsStr, OsString};
@@ -39,6 +40,7 @@ use std::fmt;
 use crate::registry::choice::AllocatorChoice;
 use crate::registry::{DeviceId, PoolOptions, PoolSettings};
 
+pub use option::OptionError;
 use variable::{Variable, nearest};
 
 /// The prefix of all variables.

@@ -30,7 +30,7 @@ pub use build::PoolError;
 pub use choice::{AllocatorChoice, ParseChoiceError};
 pub use device::{default_reserve, device_source};
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
-pub use environment::{Environment, EnvironmentError, UnknownVariable};
+pub use environment::{Environment, EnvironmentError, OptionError, UnknownVariable};
 pub use error::RegistryError;
 pub use options::PoolOptions;
 pub use pool::{IgnoredOptions, Pool, PoolFactory};

@@ -63,6 +63,34 @@ impl Variable {
         }
     }
 
+    /// The name of the pool option that the variable sets.
+    pub(super) const fn option_name(self) -> &'static str {
+        match self {
+            Self::Allocator => "allocator",
+            Self::PoolLimit => "limit",
+            Self::Growth => "growth",
+            Self::FirstRegion => "first_region",
+            Self::RegionMerging => "region_merging",
+            Self::GarbageCollection => "garbage_collection",
+            Self::Split => "split",
+            Self::Cut => "cut",
+            Self::Join => "join",
+            Self::RetryMs => "retry_ms",
+            Self::ThreadCache => "thread_cache",
+        }
+    }
+
+    /// Returns the variable of a pool option.
+    pub(super) fn of_option(name: &str) -> Option<Self> {
+        let name = if name == "pool_limit" { "limit" } else { name };
+        Self::ALL.into_iter().find(|variable| variable.option_name() == name)
+    }
+
+    /// Returns the names of all pool options, separated by commas, for messages.
+    pub(super) fn option_names() -> String {
+        Self::ALL.map(Self::option_name).join(", ")
+    }
+
     /// Splits a full name into the variable and its devices.
     pub(super) fn named(name: &OsStr) -> Option<(Self, DeviceScope)> {
         let name = name.to_str()?.strip_prefix(PREFIX)?;

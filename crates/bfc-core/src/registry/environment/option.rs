@@ -1,0 +1,104 @@
+//! Pool options by name, for configuration texts of other programs.
+
+use super::variable::Variable;
+use super::{MAX_QUOTED, PoolOptions};
+
+/// An option of a pool that cannot be set from text.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OptionError {
+    /// No option has this name.
+    #[error("there is no pool option {name:?}; the options are {}", Variable::option_names())]
+    Unknown {
+        /// The name, or the start of it.
+        name: String,
+    },
+    /// The option does not support the value.
+    #[error("pool option {name}: {value:?} is not valid: expected {expected}")]
+    BadValue {
+        /// The option.
+        name: &'static str,
+        /// Its value, or the start of it.
+        value: String,
+        /// The supported values.
+        expected: String,
+    },
+}
+
+debug_as_message!(OptionError);
+
+impl PoolOptions {
+    /// Sets one option from text. Names and values are those of the [environment variables](crate::environment) about
+    /// pools, in lower case and without the prefix. `limit` stands for `pool_limit`.
+    ///
+    /// ```
+    /// use bfc_core::{Bytes, PoolOptions};
+    /// let mut options = PoolOptions::default();
+    /// options.set("limit", "2GiB")?;
+    /// options.set("growth", "doubling:256MiB")?;
+    /// assert_eq!(options.limit, Some(Bytes::gib(2).into()));
+    /// assert_eq!(options.allow_growth, Some(true));
+    /// # Ok::<(), bfc_core::OptionError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`OptionError`]. The options are unchanged.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
+        let start = |text: &str| text.chars().take(MAX_QUOTED).collect();
+        let Some(variable) = Variable::of_option(name) else {
+            return Err(OptionError::Unknown { name: start(name) });
+        };
+        let chosen = variable.parse(value.trim()).map_err(|expected| OptionError::BadValue {
+            name: variable.option_name(),
+            value: start(value),
+            expected,
+        })?;
+        *self = chosen.or(*self);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::AllocatorChoice;
+
+    #[test]
+    fn each_variable_is_an_option_in_lower_case() {
+        let mut options = PoolOptions::default();
+        for (name, value) in [
+            ("allocator", "guard"),
+            ("limit", "1GiB"),
+            ("growth", "doubling"),
+            ("first_region", "64MiB"),
+            ("region_merging", "on"),
+            ("garbage_collection", "off"),
+            ("split", "always"),
+            ("cut", "low"),
+            ("join", "at-once"),
+            ("retry_ms", "0"),
+            ("thread_cache", "off"),
+        ] {
+            options.set(name, value).unwrap();
+            let error = options.set(name, "nonsense").unwrap_err();
+            assert!(error.to_string().contains("nonsense"), "{error}");
+        }
+        let unset = PoolOptions { allocator_where_possible: true, ..PoolOptions::default() };
+        assert_eq!(options.or(unset), options);
+        assert_eq!(options.allocator, Some(AllocatorChoice::Guard));
+    }
+
+    #[test]
+    fn an_unknown_option_is_refused_with_the_names_of_all() {
+        let mut options = PoolOptions::default();
+        let error = options.set("LIMIT", "1").unwrap_err();
+        assert!(
+            error.to_string().ends_with(
+                "allocator, limit, growth, first_region, region_merging, \
+             garbage_collection, split, cut, join, retry_ms, thread_cache"
+            ),
+            "{error}"
+        );
+        assert_eq!(options, PoolOptions::default());
+    }
+}

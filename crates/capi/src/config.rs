@@ -1,0 +1,180 @@
+//! The configuration of a pool, from a line of text or from JSON.
+//!
+//! ```text
+//! bfc:memory=host,limit=2GiB,name=cpu
+//! {"allocator": "bfc", "memory": "host", "limit": "2GiB", "name": "cpu"}
+//! ```
+//!
+//! Both forms set the same options: `memory`, `name`, and those of [`PoolOptions::set`]. The text may begin with the
+//! allocator and a colon.
+
+use bfc_core::PoolOptions;
+
+use crate::error::ConfigurationError;
+
+/// The longest name of a pool, in characters.
+const MAX_POOL_NAME: usize = 64;
+
+/// The memory of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// Memory of the system.
+    #[default]
+    Host,
+    /// Addresses without memory.
+    Dry,
+    /// Memory of a CUDA device.
+    Cuda(u32),
+    /// Page-locked host memory of a CUDA device.
+    Pinned(u32),
+}
+
+/// The configuration of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PoolSpec {
+    pub(crate) memory: Memory,
+    pub(crate) name: Option<String>,
+    pub(crate) options: PoolOptions,
+}
+
+impl PoolSpec {
+    /// Parses a line of text, or JSON if the text begins with a brace.
+    pub(crate) fn parse(text: &str) -> Result<Self, ConfigurationError> {
+        let text = text.trim();
+        if text.starts_with('{') { Self::from_json(text) } else { Self::from_line(text) }
+    }
+
+    fn from_line(text: &str) -> Result<Self, ConfigurationError> {
+        let mut reader = Reader::default();
+        // A colon after a `=` belongs to a value.
+        let (allocator, rest) = match text.split_once(':') {
+            Some((allocator, rest)) if !allocator.contains('=') => (allocator, rest),
+            _ if text.contains('=') => ("", text),
+            _ => (text, ""),
+        };
+        if !allocator.is_empty() {
+            reader.set("allocator", allocator)?;
+        }
+        for part in rest.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let not_a_pair = || ConfigurationError::NotAPair { part: start(part) };
+            let (name, value) = part.split_once('=').ok_or_else(not_a_pair)?;
+            reader.set(name.trim(), value.trim())?;
+        }
+        Ok(reader.spec)
+    }
+
+    fn from_json(text: &str) -> Result<Self, ConfigurationError> {
+        let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text)?;
+        let mut reader = Reader::default();
+        for (name, value) in fields {
+            let value = match value {
+                serde_json::Value::String(text) => text,
+                serde_json::Value::Number(number) => number.to_string(),
+                serde_json::Value::Bool(on) => on.to_string(),
+                _ => return Err(ConfigurationError::JsonValue { name: start(&name) }),
+            };
+            reader.set(&name, &value)?;
+        }
+        Ok(reader.spec)
+    }
+}
+
+/// Collects the options, each at most once.
+#[derive(Debug, Default)]
+struct Reader {
+    spec: PoolSpec,
+    seen: Vec<String>,
+}
+
+impl Reader {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigurationError> {
+        match name {
+            "memory" => self.spec.memory = memory(value)?,
+            "name" => self.spec.name = Some(pool_name(value)?),
+            _ => self.spec.options.set(name, value)?,
+        }
+        if self.seen.iter().any(|seen| seen == name) {
+            return Err(ConfigurationError::Twice { name: start(name) });
+        }
+        self.seen.push(name.to_owned());
+        Ok(())
+    }
+}
+
+fn memory(value: &str) -> Result<Memory, ConfigurationError> {
+    let (kind, ordinal) = value.split_once(':').unwrap_or((value, "0"));
+    let digits = ordinal.bytes().all(|byte| byte.is_ascii_digit());
+    let ordinal = if digits { ordinal.parse().ok() } else { None };
+    match (kind, ordinal) {
+        ("host", Some(0)) => Ok(Memory::Host),
+        ("dry", Some(0)) => Ok(Memory::Dry),
+        ("cuda", Some(ordinal)) => Ok(Memory::Cuda(ordinal)),
+        ("pinned", Some(ordinal)) => Ok(Memory::Pinned(ordinal)),
+        _ => Err(ConfigurationError::Memory { value: start(value) }),
+    }
+}
+
+fn pool_name(value: &str) -> Result<String, ConfigurationError> {
+    let length = value.chars().count();
+    if (1..=MAX_POOL_NAME).contains(&length) && !value.chars().any(char::is_control) {
+        Ok(value.to_owned())
+    } else {
+        Err(ConfigurationError::Name { limit: MAX_POOL_NAME })
+    }
+}
+
+/// Returns the start of a text of any length, for messages.
+fn start(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bfc_core::{AllocatorChoice, Bytes};
+
+    #[test]
+    fn a_line_and_json_set_the_same_options() {
+        let line = PoolSpec::parse("guard:memory=host, limit=2GiB,name=cpu,retry_ms=0").unwrap();
+        let json =
+            r#"{"allocator": "guard", "memory": "host", "limit": 2147483648, "name": "cpu", "retry_ms": 0}"#;
+        assert_eq!(line, PoolSpec::parse(json).unwrap());
+        assert_eq!(line.options.allocator, Some(AllocatorChoice::Guard));
+        assert_eq!(line.options.limit, Some(Bytes::gib(2).into()));
+        assert_eq!(line.name.as_deref(), Some("cpu"));
+        assert_eq!(PoolSpec::parse(r#"{"growth": true}"#).unwrap().options.allow_growth, Some(true));
+    }
+
+    #[test]
+    fn the_allocator_and_all_options_may_be_left_out() {
+        for text in ["", " ", "{}"] {
+            assert_eq!(PoolSpec::parse(text).unwrap(), PoolSpec::default(), "{text:?}");
+        }
+        assert_eq!(PoolSpec::parse("buddy").unwrap().options.allocator, Some(AllocatorChoice::Buddy));
+        for text in ["memory=cuda:1", "bfc:memory=cuda:1"] {
+            assert_eq!(PoolSpec::parse(text).unwrap().memory, Memory::Cuda(1));
+        }
+    }
+
+    #[test]
+    fn a_bad_configuration_is_refused_with_what_is_wrong() {
+        let long = format!("name={}", "x".repeat(65));
+        for (text, expected) in [
+            ("slab", "is not valid: expected one of bfc,"),
+            ("bfc:limit", "\"limit\" is not NAME=VALUE"),
+            ("limt=1", "there is no pool option \"limt\"; the options are allocator, limit,"),
+            ("limit=much", "\"much\" is not valid"),
+            ("memory=gpu", "\"gpu\" is no memory"),
+            ("memory=cuda:-1", "\"cuda:-1\" is no memory"),
+            ("memory=host:1", "\"host:1\" is no memory"),
+            ("limit=1,limit=2", "limit is set twice"),
+            ("name=", "1 to 64 characters"),
+            (&long, "1 to 64 characters"),
+            ("{\"limit\": [1]}", "the value of limit must be text"),
+            ("{\"limit\": 1", "EOF"),
+        ] {
+            let error = PoolSpec::parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

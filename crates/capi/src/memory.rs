@@ -1,0 +1,97 @@
+//! Creates the allocator of a pool from its configuration, through a registry of its own.
+//!
+//! The registry applies the rules that the devices of Highwater follow: a limit is one region unless the options ask for
+//! growth, and environment variables set what the configuration leaves out.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "memory/without_cuda.rs"]
+mod cuda;
+
+use std::sync::Arc;
+
+use bfc_core::{
+    AddressOnlyMemory, Allocator, AllocatorAttributes, BfcConfig, Bytes, DeviceId, DeviceKind, Environment,
+    HostMemory, MemoryKind, Pool, Registry, Span,
+};
+use highwater_tracking::{Tracker, UsableMemory};
+
+use crate::config::{Memory, PoolSpec};
+use crate::error::Error;
+
+/// The limit of a host pool if the amount of memory is unknown, as in TensorFlow.
+const DEFAULT_LIMIT: Bytes = Bytes::gib(64);
+
+/// The limit of a dry pool without one: more than any machine has, without overflow in sums.
+const DRY_LIMIT: Bytes = Bytes(1 << 56);
+
+/// Creates the allocator. Its regions appear in recordings of `tracker` under `name`.
+pub(crate) fn allocator(
+    spec: &PoolSpec,
+    name: &str,
+    tracker: &Arc<Tracker>,
+) -> Result<Arc<dyn Allocator>, Error> {
+    let registry = Registry::new();
+    let id = device(spec.memory);
+    let options = spec.options.or(Environment::read()?.settings().options(id));
+    let (pool, attributes) = match spec.memory {
+        Memory::Host => (host(name), AllocatorAttributes::default()),
+        Memory::Dry => (dry(name), AllocatorAttributes::default()),
+        Memory::Cuda(ordinal) => (cuda::device(name, ordinal)?, AllocatorAttributes::default()),
+        Memory::Pinned(ordinal) => (
+            cuda::pinned(name, ordinal)?,
+            AllocatorAttributes::default().with_on_host(true).with_gpu_compatible(true),
+        ),
+    };
+    let kind = pool.kind();
+    registry.register(id, [pool.with_options(options)])?;
+    record_regions(&registry, id, kind, name, tracker)?;
+    Ok(registry.allocator(id, attributes, None)?.allocator)
+}
+
+const fn device(memory: Memory) -> DeviceId {
+    match memory {
+        Memory::Host => DeviceId::CPU,
+        Memory::Dry => DeviceId::new(DeviceKind::Dry, 0),
+        Memory::Cuda(ordinal) | Memory::Pinned(ordinal) => DeviceId::new(DeviceKind::Cuda, ordinal),
+    }
+}
+
+fn host(name: &str) -> Pool {
+    let usable = UsableMemory::of_this_process();
+    let (source, config) = match &usable {
+        Some(usable) => (
+            HostMemory::new().with_total(usable.bytes),
+            BfcConfig::new(usable.pool_limit()).with_limit_origin(usable.limit_origin()),
+        ),
+        None => (HostMemory::new(), BfcConfig::new(DEFAULT_LIMIT)),
+    };
+    Pool::new(name, Arc::new(source), 0, config)
+}
+
+fn dry(name: &str) -> Pool {
+    Pool::new(name, Arc::new(AddressOnlyMemory::new()), 0, BfcConfig::new(DRY_LIMIT))
+}
+
+/// Records the regions that the pool takes from its source and returns.
+fn record_regions(
+    registry: &Registry,
+    id: DeviceId,
+    kind: MemoryKind,
+    name: &str,
+    tracker: &Arc<Tracker>,
+) -> Result<(), Error> {
+    let record = |is_taken| {
+        // A weak reference: blocks refer to the tracker, and the tracker must not refer to the pool.
+        let (tracker, name) = (Arc::downgrade(tracker), name.to_owned());
+        move |region: Span, _: usize| {
+            if let Some(tracker) = tracker.upgrade() {
+                tracker.record_region(&name, kind, region, is_taken);
+            }
+        }
+    };
+    registry.on_alloc(id, kind, record(true))?;
+    registry.on_free(id, kind, record(false))?;
+    Ok(())
+}
