@@ -209,12 +209,12 @@ bfc_status bfc_allocate(bfc_pool pool, uint64_t bytes, uint64_t alignment, const
 // the block.
 bfc_status bfc_free(bfc_pool pool, void *block);
 
-// Moves a block of host memory or of a dry pool into one of `bytes` bytes, and stores its address in `*moved`. Keeps the
-// owner, the category, the alignment, and the bytes that both blocks have. NULL as the block allocates one without an
+// Gives a block `bytes` bytes and stores its address in `*moved`: the same one if the memory behind the block is free.
+// Keeps the owner, the category, the alignment, and the bytes that both blocks have. NULL as the block allocates one without an
 // owner; 0 bytes frees the block and stores NULL. `moved` may be the address of the variable that holds `block`.
 //
 // The block is unchanged after a failure, except after BFC_ERROR_OUT_OF_BOUNDS, which frees it. Fails as bfc_allocate() and bfc_free(), and with BFC_ERROR_UNSUPPORTED for
-// device memory.
+// device memory that would have to move.
 bfc_status bfc_reallocate(bfc_pool pool, void *block, uint64_t bytes, void **moved);
 
 // Stores the requested bytes of a live block in `*bytes`.

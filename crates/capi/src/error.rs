@@ -50,7 +50,7 @@ pub(crate) enum Error {
     NotAllocated { pool: String, address: u64, other_pool: Option<String> },
     #[error("pool {pool} is in use: {}", .holders)]
     InUse { pool: String, holders: Holders },
-    #[error("pool {pool}: {memory} memory cannot be reallocated, because the host cannot copy it")]
+    #[error("pool {pool}: the block must move, and the host cannot copy {memory} memory")]
     NoCopy { pool: String, memory: MemoryKind },
     #[error(
         "scope {handle:#x} is not the innermost scope of this thread: pop the {above} scopes above it first"

@@ -163,26 +163,44 @@ impl PoolEntry {
         }
     }
 
-    /// Moves a block into one of another size, with the same owner, category and alignment. Copies the bytes that both
-    /// have, except on a dry pool. 0 as the address allocates, and 0 bytes frees. The block is unchanged after an error.
+    /// Gives a block another size, with the same owner, category and alignment. Stays at the address if the memory behind
+    /// the block is free, else moves the bytes that both blocks have; a dry pool moves nothing. 0 as the address allocates,
+    /// and 0 bytes frees. The block is unchanged after an error.
     ///
     /// # Safety
-    /// Nothing uses the memory of the block during the call, and nothing uses it after a success.
+    /// Nothing uses the memory of the block during the call. After a success, nothing uses the memory that the new block
+    /// lacks.
     pub(crate) unsafe fn reallocate(&self, address: u64, bytes: u64) -> Result<u64, Error> {
         if address == 0 {
             return self.allocate(&BlockRequest { bytes, ..BlockRequest::default() });
         }
         let live = self.blocks.get(address).ok_or_else(|| self.not_allocated(address))?;
+        // SAFETY: the caller promises that nothing uses the memory that the new block lacks.
+        let resized = unsafe { live.allocator.resize(&live.block, bytes) };
+        if let Some(block) = resized.map_err(|error| self.block_error(error))? {
+            self.blocks.insert(LiveBlock { block, requested: bytes, ..live });
+            return Ok(address);
+        }
         let kind = self.allocator().memory_kind();
         if !kind.is_host_accessible() && kind != MemoryKind::AddressOnly && bytes != 0 {
             return Err(Error::NoCopy { pool: self.name().to_owned(), memory: kind });
         }
+        // SAFETY: the caller promises that nothing uses the block.
+        unsafe { self.relocate(&live, bytes) }
+    }
+
+    /// Moves a live block into a new one.
+    ///
+    /// # Safety
+    /// Nothing uses the memory of the block during the call, and nothing uses it after a success.
+    unsafe fn relocate(&self, live: &LiveBlock, bytes: u64) -> Result<u64, Error> {
+        let address = live.block.address;
         let tag = live.allocator.tag(&live.block).map_err(|error| self.block_error(error))?;
         let _scope = live.place.enter();
         let request = BlockRequest { bytes, alignment: live.alignment, owner: None, category: tag.category };
         let moved = self.allocate_for(&request, live.op, Some(tag.owner))?;
         let length = usize::try_from(live.requested.min(bytes)).unwrap_or(0);
-        if kind.is_host_accessible() && length > 0 {
+        if self.allocator().memory_kind().is_host_accessible() && length > 0 {
             let from = with_exposed_provenance_mut::<u8>(address as usize);
             let to = with_exposed_provenance_mut::<u8>(moved as usize);
             // SAFETY: both blocks are live, do not overlap, and have at least this many bytes.

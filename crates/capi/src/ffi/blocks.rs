@@ -79,12 +79,12 @@ pub unsafe extern "C" fn bfc_free(pool: bfc_pool, block: *mut c_void) -> bfc_sta
     guard(|| table::with_pool(pool, |pool| unsafe { pool.free(block.addr() as u64) }))
 }
 
-/// Moves a block of host memory or of a dry pool into one of `bytes` bytes, and stores its address in `*moved`. Keeps the
-/// owner, the category, the alignment, and the bytes that both blocks have. NULL as the block allocates one without an
+/// Gives a block `bytes` bytes and stores its address in `*moved`: the same one if the memory behind the block is free.
+/// Keeps the owner, the category, the alignment, and the bytes that both blocks have. NULL as the block allocates one without an
 /// owner; 0 bytes frees the block and stores NULL. `moved` may be the address of the variable that holds `block`.
 ///
 /// The block is unchanged after a failure, except after BFC_ERROR_OUT_OF_BOUNDS, which frees it. Fails as bfc_allocate() and bfc_free(), and with BFC_ERROR_UNSUPPORTED for
-/// device memory.
+/// device memory that would have to move.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bfc_reallocate(
     pool: bfc_pool,

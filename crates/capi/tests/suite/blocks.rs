@@ -56,7 +56,10 @@ fn a_moved_block_keeps_its_bytes_and_its_owner() {
     let values: Vec<u8> = (0..300).map(|value| value as u8).collect();
     // SAFETY: the block has 300 bytes.
     unsafe { block.0.cast::<u8>().copy_from_nonoverlapping(values.as_ptr(), 300) };
+    let behind = allocate(pool, 1, "moved-net.behind").unwrap();
     let larger = reallocate(pool, block, 5000).unwrap();
+    assert_eq!(reallocate(pool, larger, 8000), Ok(larger), "the memory behind the block is free");
+    assert_eq!((size_of_block(pool, larger), free(pool, behind)), (Ok(8000), BFC_OK));
     // SAFETY: the moved block has 5000 bytes.
     assert_eq!(unsafe { std::slice::from_raw_parts(larger.0.cast::<u8>(), 300) }, values);
     assert_eq!(free(pool, block), BFC_ERROR_INVALID_POINTER);
