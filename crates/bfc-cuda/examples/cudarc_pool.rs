@@ -58,6 +58,6 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let pool = stream.allocator();
     println!("{}", Report::new(&tracker, from_ref(pool)));
-    println!("{} slices in {} region of the driver", pool.stats().num_allocs, pool.regions().len());
+    println!("{} slices in {} regions of the driver", pool.stats().num_allocs, pool.regions().len());
     Ok(())
 }
