@@ -136,6 +136,11 @@ pub(crate) fn is_any_set() -> bool {
     SET.load(Ordering::Acquire) > 0
 }
 
+/// Returns whether a budget applies to the owner.
+pub(crate) fn covers(owner: OwnerId) -> bool {
+    is_any_set() && lock(&BUDGETS).iter().any(|limit| owner.is_below(limit.scope))
+}
+
 /// Allocates from `pool` within all budgets that apply to the request's owner.
 #[cold]
 pub(crate) fn allocate_within(pool: &dyn Allocator, request: &Request<'_>) -> Result<Block, AllocError> {

@@ -9,7 +9,7 @@ impl Resize for TrackingAllocator {
     unsafe fn resize(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {
         let tag = self.inner().tag(block)?;
         // Budgets limit requests. Their caller moves the block, which is a request.
-        if bytes == 0 || block.is_empty() || (bytes > block.bytes && budget::is_any_set()) {
+        if bytes == 0 || block.is_empty() || (bytes > block.bytes && budget::covers(tag.owner)) {
             return Ok(None);
         }
         if bytes > block.bytes {
