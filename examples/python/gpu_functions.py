@@ -40,7 +40,8 @@ def main():
             assert batch and batch % 512 == 0
             lib.bfc_torch_record_stream(ctypes.c_void_p(batch), None)
             free(batch, 64 << 10, 0, None)
-            wait_for_device(pool, 4 << 20)
+            # A freed block of the default stream is reusable at once.
+            assert pool.stats().bytes_in_use == 4 << 20
     size = ctypes.c_size_t()
     start = base(weights + 100, ctypes.byref(size))
     assert start <= weights and weights + (4 << 20) <= start + size.value
@@ -64,6 +65,7 @@ def main():
     print(pool.report())
 
     free(weights, 4 << 20, 0, None)
+    # CuPy's blocks are pending until the blocking streams have done their work.
     wait_for_device(pool, 0)
     lib.bfc_torch_reset()
     # Nothing is left in the pool, and the driver has its memory back.

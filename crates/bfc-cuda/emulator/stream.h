@@ -107,13 +107,16 @@ template <class T> static u32 usable(T* object) {
     return is_live(object) && object->context == current ? SUCCESS : INVALID_HANDLE;
 }
 
-// The default stream of each context, which has no handle. Other streams do not wait for it: all are non-blocking.
+// The default stream of each context. Other streams do not wait for it: all are non-blocking.
 static Stream* default_streams[MOST_DEVICES + 1];
 
-// Whether the stream, which 0 stands for if it is the default stream, is live, and its device current and usable.
+// The second handle of the default stream; the first one is 0.
+static Stream* const CU_STREAM_LEGACY = (Stream*)1;
+
+// Whether the stream is live, and its device current and usable. Replaces the handles of the default stream.
 static u32 usable(Stream*& stream) {
     if (u32 status = usable()) return status;
-    if (stream) return usable<Stream>(stream);
+    if (stream && stream != CU_STREAM_LEGACY) return usable<Stream>(stream);
     Lock lock(mutex);
     Stream*& own = default_streams[current];
     if (!own) streams.push_back(own = new Stream);

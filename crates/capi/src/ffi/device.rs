@@ -6,7 +6,7 @@ use std::ptr::{null_mut, with_exposed_provenance_mut};
 use super::bfc_pool;
 use crate::error::Error;
 use crate::guard::{guard, guard_value};
-use crate::python::{self, DEFAULT_STREAM, User};
+use crate::python::{self, ALL_BLOCKING_STREAMS, User};
 use crate::status::bfc_status;
 use crate::text;
 
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn bfc_torch_base_alloc(address: *mut c_void, bytes: *mut 
 /// told otherwise. Blocks belong to the owner "cupy" in the thread's scope.
 #[unsafe(no_mangle)]
 pub extern "C" fn bfc_cupy_malloc(pool: *mut c_void, bytes: usize, device: i32) -> *mut c_void {
-    python::device_allocate(pool.addr() as u64, bytes as u64, device, DEFAULT_STREAM, "cupy")
+    python::device_allocate(pool.addr() as u64, bytes as u64, device, ALL_BLOCKING_STREAMS, "cupy")
 }
 
 /// The free function of CuPy's CFunctionAllocator; see bfc_torch_free().

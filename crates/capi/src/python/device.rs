@@ -1,7 +1,8 @@
 //! Memory of PyTorch's tensors and CuPy's arrays in a pool of a CUDA device.
 //!
 //! Both libraries free on the host while the device still works with the memory. Each block is therefore recorded for the
-//! stream that uses it. After the free, it stays pending until the stream has done its work so far.
+//! stream that uses it. After the free, it stays pending until the stream has done its work so far. The pool belongs to the
+//! default stream, so the blocks of that stream are reusable at once.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -15,8 +16,9 @@ use crate::guard::guard;
 use crate::pool::{BlockRequest, PoolEntry};
 use crate::table;
 
-/// CUDA's default stream. Work of blocking streams, such as those of CuPy, ends before later work of this one.
-pub(crate) const DEFAULT_STREAM: u64 = 0;
+/// CUDA's default stream under its second handle, `CU_STREAM_LEGACY`. An event of it ends after the earlier work of all
+/// blocking streams, such as those of CuPy. Under its first handle, 0, the pool would reuse a block before that.
+pub(crate) const ALL_BLOCKING_STREAMS: u64 = 1;
 
 /// Keeps the device that the program has chosen for the thread.
 fn with_context_kept<T>(calls: impl FnOnce() -> T) -> T {
