@@ -63,7 +63,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "memory",
             "pool",
             "table",
-            "scopes python",
+            "scopes python exit",
             "ffi",
         ],
     ),

@@ -1,6 +1,6 @@
 """The C library of Highwater for Python: pools, scopes, figures and recordings. Needs only ctypes.
 
-The library is libbfc.so in the folder that BFC_LIBRARY names, or where the system finds it.
+BFC_LIBRARY is the path of libbfc.so. Without it, the library must be where the system finds it.
 """
 
 import contextlib
@@ -8,7 +8,10 @@ import ctypes
 import json
 import os
 
-_lib = ctypes.CDLL(os.environ.get("BFC_LIBRARY", "libbfc.so"))
+try:
+    _lib = ctypes.CDLL(os.environ.get("BFC_LIBRARY", "libbfc.so"))
+except OSError as error:
+    raise ImportError(f"{error}: set BFC_LIBRARY to the path of libbfc.so, such as target/release/libbfc.so") from error
 for _name in ("bfc_last_error_message", "bfc_last_error_details"):
     getattr(_lib, _name).restype = ctypes.c_char_p
 for _name in ("bfc_numpy_malloc", "bfc_numpy_calloc", "bfc_numpy_realloc", "bfc_cupy_malloc"):
@@ -21,9 +24,14 @@ class Error(RuntimeError):
     """A function of the library failed."""
 
 
+def last_error():
+    """Why the last call of this thread failed. Says what NumPy's MemoryError does not: the holders of the memory."""
+    return _lib.bfc_last_error_details().decode()
+
+
 def _check(status):
     if status:
-        raise Error(_lib.bfc_last_error_details().decode())
+        raise Error(last_error())
 
 
 def _take(function, *arguments):
@@ -48,14 +56,29 @@ class Stats(ctypes.Structure):
         )
     ]
 
+    def __repr__(self):
+        return "Stats(" + ", ".join(f"{name}={getattr(self, name)}" for name, _ in self._fields_[1:]) + ")"
+
 
 class Pool:
-    """An open pool. `Pool("memory=host,limit=2GiB,retry_ms=0")` opens one; bfc.h lists the options."""
+    """An open pool, until the end of `with Pool("memory=host,limit=2GiB,retry_ms=0") as pool:` or `close()`.
 
-    def __init__(self, configuration=None, handle=None):
+    The configuration is a text or a dictionary; bfc.h lists the options.
+    """
+
+    def __init__(self, configuration="", handle=None):
         self.handle = ctypes.c_uint64(handle or 0)
         if handle is None:
-            _check(_lib.bfc_pool_open(configuration.encode(), ctypes.byref(self.handle)))
+            text = configuration if isinstance(configuration, str) else json.dumps(configuration)
+            _check(_lib.bfc_pool_open(text.encode(), ctypes.byref(self.handle)))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        # An error of the block is more important than the arrays that it leaves alive.
+        if kind is None:
+            self.close()
 
     @classmethod
     def of_numpy(cls):
@@ -178,7 +201,7 @@ def cupy_malloc(bytes, device):
     """For cupy.cuda.memory.PythonFunctionAllocator(bfc.cupy_malloc, bfc.cupy_free)."""
     address = _lib.bfc_cupy_malloc(None, ctypes.c_size_t(bytes), device)
     if bytes and not address:
-        raise MemoryError(_lib.bfc_last_error_details().decode())
+        raise MemoryError(last_error())
     return address or 0
 
 

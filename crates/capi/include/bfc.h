@@ -272,7 +272,8 @@ bfc_status bfc_report_json(bfc_pool pool, char **report);
 // Fails with BFC_ERROR_RECORDING if one runs, and with BFC_ERROR_IO.
 bfc_status bfc_recording_start(bfc_pool pool, const char *path);
 
-// Ends the recording with a summary of the open pools. Call it before closing them.
+// Ends the recording with a summary of the open pools. Call it before closing them. A recording that still runs when the
+// program exits normally ends then, but no function returns errors of its file.
 //
 // Fails with BFC_ERROR_RECORDING if none runs, and with BFC_ERROR_IO if the file could not be written completely.
 bfc_status bfc_recording_stop(bfc_pool pool);

@@ -163,6 +163,7 @@ mod tests {
             ("slab", "is not valid: expected one of bfc,"),
             ("bfc:limit", "\"limit\" is not NAME=VALUE"),
             ("limt=1", "there is no pool option \"limt\"; the options are allocator, limit,"),
+            ("limt=1", "thread_cache, memory, name"),
             ("limit=much", "\"much\" is not valid"),
             ("memory=gpu", "\"gpu\" is no memory"),
             ("memory=cuda:-1", "\"cuda:-1\" is no memory"),

@@ -24,6 +24,8 @@ pub(crate) enum Error {
     TooLong { argument: &'static str, limit: usize },
     #[error("{argument} is {value}: expected {expected}")]
     BadValue { argument: &'static str, value: u64, expected: String },
+    #[error("pool {pool} has {memory} memory: {user} needs a pool of memory={needed}")]
+    WrongMemory { pool: String, memory: MemoryKind, user: &'static str, needed: &'static str },
     #[error("{handle:#x} is not an open {kind}: it was closed before, or it never was one")]
     Handle { handle: u64, kind: &'static str },
     #[error("the string at {address:#x} is not live: it was freed before, or this library did not return it")]
@@ -53,10 +55,10 @@ pub(crate) enum Error {
     #[error("pool {pool}: the block must move, and the host cannot copy {memory} memory")]
     NoCopy { pool: String, memory: MemoryKind },
     #[error(
-        "scope {handle:#x} is not the innermost scope of this thread: pop the {above} scopes above it first"
+        "scope {handle:#x} is not the innermost scope of this thread: pop those within it first ({above})"
     )]
     ScopeOrder { handle: u64, above: usize },
-    #[error("scopes are nested more than {limit} deep")]
+    #[error("scopes are nested more than {limit} deep: pop each scope with bfc_scope_pop()")]
     TooDeep { limit: usize },
     #[error("{path}: {error}")]
     Io { path: String, error: std::io::Error },
@@ -70,7 +72,9 @@ pub(crate) enum Error {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigurationError {
     #[error(transparent)]
-    Option(#[from] OptionError),
+    Option(OptionError),
+    #[error("{0}, memory, name")]
+    Unknown(OptionError),
     #[error("pool configuration: {part:?} is not NAME=VALUE")]
     NotAPair { part: String },
     #[error("pool configuration: {name} is set twice")]
@@ -89,6 +93,16 @@ pub(crate) enum ConfigurationError {
     Json(#[from] serde_json::Error),
 }
 
+impl From<OptionError> for ConfigurationError {
+    fn from(error: OptionError) -> Self {
+        match error {
+            // A configuration has two options more than a pool.
+            OptionError::Unknown { .. } => Self::Unknown(error),
+            _ => Self::Option(error),
+        }
+    }
+}
+
 /// The holders of a pool that is in use.
 #[derive(Debug)]
 pub(crate) struct Holders {
@@ -101,7 +115,11 @@ pub(crate) struct Holders {
 
 impl fmt::Display for Holders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} live blocks, {} running ops or calls", self.blocks, self.calls)?;
+        let plural = |count: u64| if count == 1 { "" } else { "s" };
+        write!(f, "{} live block{}", self.blocks, plural(self.blocks as u64))?;
+        if self.calls > 0 {
+            write!(f, ", {} running op{} or call{}", self.calls, plural(self.calls), plural(self.calls))?;
+        }
         for (index, (owner, bytes)) in self.largest.iter().enumerate() {
             let separator = if index == 0 { "; held by " } else { ", " };
             write!(f, "{separator}{owner} ({})", Bytes(*bytes))?;
@@ -127,6 +145,7 @@ impl Error {
             | Self::NotUtf8 { .. }
             | Self::TooLong { .. }
             | Self::BadValue { .. }
+            | Self::WrongMemory { .. }
             | Self::TooDeep { .. } => bfc_status::BFC_ERROR_INVALID_ARGUMENT,
             Self::Handle { .. } => bfc_status::BFC_ERROR_INVALID_HANDLE,
             Self::NotAString { .. } | Self::NotAllocated { .. } => bfc_status::BFC_ERROR_INVALID_POINTER,

@@ -23,6 +23,7 @@
 
 mod config;
 mod error;
+mod exit;
 pub mod ffi;
 mod guard;
 mod last_error;

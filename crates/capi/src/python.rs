@@ -53,15 +53,14 @@ impl User {
     }
 
     /// Fails if the user cannot use memory of this pool.
-    fn check(self, pool: &PoolEntry, handle: u64) -> Result<(), Error> {
+    fn check(self, pool: &PoolEntry) -> Result<(), Error> {
         let allocator = pool.allocator();
-        let (suits, expected) = match self {
-            Self::Numpy => (allocator.memory_kind().is_host_accessible(), "host memory"),
-            Self::Device(_) => (allocator.as_stream_order().is_some(), "CUDA memory"),
+        let memory = allocator.memory_kind();
+        let (suits, user, needed) = match self {
+            Self::Numpy => (memory.is_host_accessible(), "NumPy", "host"),
+            Self::Device(_) => (allocator.as_stream_order().is_some(), "a library for GPUs", "cuda"),
         };
-        let expected =
-            || format!("a pool of {expected}, and {} has {}", pool.name(), allocator.memory_kind());
-        let wrong = || Error::BadValue { argument: "pool", value: handle, expected: expected() };
+        let wrong = || Error::WrongMemory { pool: pool.name().to_owned(), memory, user, needed };
         if suits { Ok(()) } else { Err(wrong()) }
     }
 }
@@ -78,7 +77,7 @@ static CHOICES: RwLock<Choices> = RwLock::new(Choices { now: BTreeMap::new(), al
 
 /// Chooses the pool of a user.
 pub(crate) fn choose(user: User, handle: u64) -> Result<(), Error> {
-    table::with_pool(handle, |pool| user.check(pool, handle))?;
+    table::with_pool(handle, |pool| user.check(pool))?;
     CHOICES.write().unwrap_or_else(PoisonError::into_inner).add(user, handle);
     Ok(())
 }

@@ -118,6 +118,13 @@ pub(crate) fn run(handle: u64) -> Result<Arc<Run>, Error> {
     if handle == 0 { Ok(Arc::clone(Run::shared())) } else { Ok(Arc::clone(pool(handle)?.run())) }
 }
 
+/// Returns the runs of all pools.
+pub(crate) fn runs() -> Vec<Arc<Run>> {
+    let dry = |run: &&Arc<Run>| !Arc::ptr_eq(run, Run::shared());
+    let pools = read();
+    std::iter::once(Run::shared()).chain(pools.values().map(|pool| pool.run()).filter(dry)).cloned().collect()
+}
+
 /// Returns the pools of a run, in the order of their opening.
 pub(crate) fn pools_of(run: &Arc<Run>) -> Vec<Arc<dyn Allocator>> {
     let pools = read();

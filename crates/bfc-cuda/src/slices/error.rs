@@ -1,6 +1,6 @@
 //! Errors of slices in a pool.
 
-use bfc_core::{AllocError, MemoryKind, RecordError, SourceError};
+use bfc_core::{AllocError, MemoryKind, OomReport, RecordError, SourceError};
 use cudarc::driver::DriverError;
 
 use crate::driver::CudaUnavailable;
@@ -72,9 +72,29 @@ pub enum PoolSliceError {
     },
 }
 
-bfc_core::debug_as_message!(PoolSliceError);
+bfc_core::debug_as_report!(PoolSliceError {
+    Alloc(error),
+    Record(error),
+    Unavailable(error),
+    Source(error),
+    Driver { call, reason },
+    NotDeviceMemory { allocator, kind },
+    OtherContext { allocator, ordinal },
+    NotPrimary { ordinal },
+    NoStreamOrder { allocator },
+    TooLarge { elements, element_bytes },
+});
 
 impl PoolSliceError {
+    /// Returns the report of an out-of-memory error: the holders of the pool's memory, and what would have made room.
+    #[must_use]
+    pub fn out_of_memory(&self) -> Option<&OomReport> {
+        match self {
+            Self::Alloc(error) => error.out_of_memory(),
+            _ => None,
+        }
+    }
+
     /// Converts a failure of cudarc. Its text would ask the driver, which is what fails.
     pub(super) fn driver(call: &'static str) -> impl FnOnce(DriverError) -> Self {
         move |error| Self::Driver { call, reason: format!("{:?}", error.0) }

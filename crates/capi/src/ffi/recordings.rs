@@ -3,6 +3,7 @@
 use std::ffi::c_char;
 
 use super::bfc_pool;
+use crate::exit::end_recordings_at_exit;
 use crate::guard::guard;
 use crate::status::bfc_status;
 use crate::{table, text};
@@ -19,11 +20,14 @@ pub unsafe extern "C" fn bfc_recording_start(pool: bfc_pool, path: *const c_char
     guard(|| {
         // SAFETY: the caller passes a text that ends with NUL.
         let path = unsafe { text::read(path, text::MAX_TEXT, "path") }?;
-        table::run(pool)?.start_recording(path)
+        table::run(pool)?.start_recording(path)?;
+        end_recordings_at_exit();
+        Ok(())
     })
 }
 
-/// Ends the recording with a summary of the open pools. Call it before closing them.
+/// Ends the recording with a summary of the open pools. Call it before closing them. A recording that still runs when the
+/// program exits normally ends then, but no function returns errors of its file.
 ///
 /// Fails with BFC_ERROR_RECORDING if none runs, and with BFC_ERROR_IO if the file could not be written completely.
 #[unsafe(no_mangle)]

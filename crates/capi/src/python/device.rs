@@ -45,7 +45,7 @@ pub(crate) fn device_allocate(
         with_context_kept(|| {
             let handle = if handle == 0 { pool_of(User::Device(device))? } else { handle };
             table::with_pool(handle, |pool| {
-                User::Device(device).check(pool, handle)?;
+                User::Device(device).check(pool)?;
                 let owner = Some(owner);
                 let request = BlockRequest { bytes, alignment: 512, owner, category: Category::default() };
                 let address = pool.allocate(&request)?;

@@ -40,7 +40,7 @@ static HANDLERS: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
 pub(crate) fn numpy_handler(handle: u64) -> Result<*const c_void, Error> {
     let mut name = [0; 127];
     table::with_pool(handle, |pool| {
-        User::Numpy.check(pool, handle)?;
+        User::Numpy.check(pool)?;
         let bytes = format!("bfc:{}", pool.name());
         // The last character stays NUL.
         name.iter_mut().take(126).zip(bytes.bytes()).for_each(|(to, byte)| *to = byte as c_char);
@@ -118,7 +118,7 @@ fn product(count: usize, bytes: usize) -> Result<usize, Error> {
 /// Allocates at least one byte: NumPy takes NULL as a failure.
 fn allocate(handle: u64, bytes: usize, zeroed: bool) -> Result<u64, Error> {
     table::with_pool(handle, |pool| {
-        User::Numpy.check(pool, handle)?;
+        User::Numpy.check(pool)?;
         let (bytes, owner) = (bytes.max(1), Some(OWNER));
         let request =
             BlockRequest { bytes: bytes as u64, alignment: 0, owner, category: Category::default() };

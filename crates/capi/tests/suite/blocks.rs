@@ -43,7 +43,7 @@ fn a_pool_with_live_blocks_stays_open_and_names_holders() {
     let pool = open("limit=64KiB,name=held").unwrap();
     let block = allocate(pool, 1000, "held-net.weights").unwrap();
     assert_eq!(bfc_pool_close(pool), BFC_ERROR_POOL_IN_USE);
-    let expected = "pool held is in use: 1 live blocks, 0 running ops or calls; \
+    let expected = "pool held is in use: 1 live block; \
                     held by held-net.weights (1.00 KiB)";
     assert_eq!(message(), expected);
     assert_eq!((free(pool, block), bfc_pool_close(pool)), (BFC_OK, BFC_OK));

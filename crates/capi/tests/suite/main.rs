@@ -13,6 +13,7 @@ mod cuda;
 #[cfg(all(target_os = "linux", feature = "cuda"))]
 #[path = "../../../bfc-cuda/tests/emulated_driver/mod.rs"]
 mod emulated_driver;
+mod exit;
 mod figures;
 mod scopes;
 mod support;

@@ -21,7 +21,7 @@ fn figure(report: &Value, rows: &str, name: &str, path: &str, column: &str) -> u
 fn scopes_are_popped_in_order_on_their_thread() {
     let [outer, inner] = [push("outer"), push("inner")];
     assert_eq!(bfc_scope_pop(outer), BFC_ERROR_SCOPE_ORDER);
-    assert!(message().ends_with("pop the 1 scopes above it first"), "{}", message());
+    assert!(message().ends_with("pop those within it first (1)"), "{}", message());
     std::thread::scope(|threads| {
         threads.spawn(move || assert_eq!(bfc_scope_pop(inner), BFC_ERROR_INVALID_HANDLE));
     });
@@ -74,7 +74,7 @@ fn the_blocks_of_an_op_count_for_one_call() {
     let scratch = allocate(pool, 4096, "scratch").unwrap();
     assert_eq!(bfc_pool_close(pool), BFC_ERROR_POOL_IN_USE);
     assert!(
-        message().contains("1 live blocks, 2 running ops or calls; held by scratch:backward"),
+        message().contains("1 live block, 2 running ops or calls; held by scratch:backward"),
         "{}",
         message()
     );

@@ -1,0 +1,24 @@
+//! The end of the program: recordings that still run get their last events and a summary.
+
+use std::panic::catch_unwind;
+use std::sync::Once;
+
+use crate::table;
+
+/// Ends all recordings when the program exits normally. The last events of a recording are in memory until then.
+pub(crate) fn end_recordings_at_exit() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: the function is part of this library, which stays loaded, and no panic leaves it.
+        unsafe { libc::atexit(end_recordings) };
+    });
+}
+
+extern "C" fn end_recordings() {
+    // There is no caller to return an error to.
+    let _ = catch_unwind(|| {
+        for run in table::runs().iter().filter(|run| run.recording().is_some()) {
+            let _ = run.stop_recording(&table::pools_of(run));
+        }
+    });
+}
