@@ -10,7 +10,7 @@ use bfc_core::{
 use crate::status::bfc_status;
 
 /// An error of a function.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub(crate) enum Error {
     #[error("internal error: {0}")]
     Internal(String),
@@ -69,7 +69,7 @@ pub(crate) enum Error {
 }
 
 /// An invalid configuration of a pool.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub(crate) enum ConfigurationError {
     #[error(transparent)]
     Option(OptionError),
@@ -89,8 +89,16 @@ pub(crate) enum ConfigurationError {
     NameTaken { name: String },
     #[error("pool configuration: the value of {name} must be text, a number or a boolean")]
     JsonValue { name: String },
-    #[error("pool configuration: {0}")]
-    Json(#[from] serde_json::Error),
+    #[error("pool configuration: {reason}")]
+    Json { reason: String },
+}
+
+bfc_core::debug_as_message!(Error, ConfigurationError);
+
+impl From<serde_json::Error> for ConfigurationError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Json { reason: error.to_string() }
+    }
 }
 
 impl From<OptionError> for ConfigurationError {
