@@ -74,7 +74,10 @@ const CRATES: &[(&str, &[&str])] = &[
             "step", "predict", "testing", "interop", "fuzz",
         ],
     ),
-    ("crates/nn", &["file_kind", "io", "data", "modules", "summary", "optim", "checkpoint", "fuzz"]),
+    (
+        "crates/nn",
+        &["file_kind", "io", "data", "recompute", "modules", "summary", "optim", "checkpoint", "fuzz"],
+    ),
     (
         "crates/distributed",
         &[

@@ -13,6 +13,7 @@ pub mod fuzz;
 pub mod io;
 pub mod modules;
 pub mod optim;
+pub mod recompute;
 mod summary;
 
 pub use summary::{LayerSummary, Output, Summary, summary, summary_with_step};

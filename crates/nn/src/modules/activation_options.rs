@@ -81,6 +81,7 @@ impl Module for Elu {
 /// assert_eq!(PRelu::per_channel(&device, 8)?.parameter_count(), 8);
 /// # Ok::<(), highwater::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct PRelu {
     path: ModulePath,
     weight: Parameter,

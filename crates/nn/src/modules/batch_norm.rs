@@ -12,6 +12,7 @@ use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
 use super::norm::{EPSILON, norm};
+use crate::recompute::note_batch_norm;
 
 const OP: &str = "batch_norm";
 
@@ -45,6 +46,7 @@ const MOMENTUM: f64 = 0.1;
 /// assert!((used[0] - 0.8 / 1.1f32.sqrt()).abs() < 1e-4);
 /// # Ok::<(), highwater::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct BatchNorm {
     path: ModulePath,
     weight: Parameter,
@@ -128,6 +130,7 @@ impl BatchNorm {
         self.check_options()?;
         let (weight, bias) = (self.weight.tensor(), self.bias.tensor());
         if is_training() {
+            note_batch_norm();
             let running = RunningStatistics {
                 mean: self.running_mean.clone(),
                 variance: self.running_var.clone(),

@@ -61,6 +61,12 @@ impl<M: Module + 'static> Module for Checkpointed<M> {
     }
 }
 
+impl<M> Clone for Checkpointed<M> {
+    fn clone(&self) -> Self {
+        Self { module: Arc::clone(&self.module) }
+    }
+}
+
 impl<M: fmt::Debug> fmt::Debug for Checkpointed<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Checkpointed").field(&self.module).finish()

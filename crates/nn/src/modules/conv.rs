@@ -67,6 +67,7 @@ macro_rules! conv_layer {
         |$inputs:ident, $outputs:ident, $groups:ident, $size:ident| $shape:expr
     ) => {
         $(#[$doc])*
+        #[derive(Clone)]
         pub struct $name {
             path: ModulePath,
             weight: Parameter,

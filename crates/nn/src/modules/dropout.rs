@@ -25,6 +25,7 @@ use super::{in_path, unchanged};
 /// assert_eq!(no_grad(|| dropout.forward(&x))?.to_vec::<f32>()?, [1.0; 100]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct Dropout {
     path: ModulePath,
     p: f64,

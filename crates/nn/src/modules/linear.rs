@@ -24,6 +24,7 @@ use super::module::Module;
 /// assert_eq!(layer.parameter_count(), 64 * 10 + 10);
 /// # Ok::<(), highwater::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct Linear {
     path: ModulePath,
     weight: Parameter,

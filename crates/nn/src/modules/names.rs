@@ -4,13 +4,14 @@
 //! in layer `a.b`. So most names need no visit to any layer, and building a sequence takes linear time.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::module::Module;
 use super::parts::Visited;
 use super::sequential::Layer;
 
 /// The used names of a sequence.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     /// The layers by name.
     taken: HashMap<String, UsedName>,
@@ -28,7 +29,7 @@ struct UsedName {
 
 impl Names {
     /// Reserves a name for the next layer: the given name, or the first unused one with a number appended.
-    pub(super) fn take(&mut self, name: &str, module: &dyn Module, layers: &[Layer]) -> String {
+    pub(super) fn take(&mut self, name: &str, module: &dyn Module, layers: &[Arc<Layer>]) -> String {
         // Scopes and paths omit empty parts.
         let parts: Vec<&str> = name.split('.').filter(|part| !part.is_empty()).collect();
         let name = if parts.is_empty() { "layer".to_owned() } else { parts.join(".") };
@@ -41,7 +42,7 @@ impl Names {
     }
 
     /// Returns the name itself, or the first unused one with a number appended.
-    fn free(&mut self, name: String, module: &dyn Module, layers: &[Layer]) -> String {
+    fn free(&mut self, name: String, module: &dyn Module, layers: &[Arc<Layer>]) -> String {
         if self.is_free(&name, module, layers) {
             return name;
         }
@@ -62,7 +63,7 @@ impl Names {
     }
 
     /// Whether no layer has this name, and all paths below it are new.
-    fn is_free(&self, name: &str, module: &dyn Module, layers: &[Layer]) -> bool {
+    fn is_free(&self, name: &str, module: &dyn Module, layers: &[Arc<Layer>]) -> bool {
         if self.taken.contains_key(name) {
             return false;
         }
@@ -77,7 +78,7 @@ impl Names {
             return true;
         }
         let mut paths = HashSet::new();
-        for Layer { name, module, .. } in related.into_iter().map(|layer| &layers[layer]) {
+        for Layer { name, module, .. } in related.into_iter().map(|layer| &*layers[layer]) {
             visit_paths(module, name, &mut |path| {
                 paths.insert(path.to_owned());
             });

@@ -31,6 +31,7 @@ fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
 /// assert!((norm.forward(&x)?.to_vec::<f32>()?[1] - 1.0).abs() < 1e-4);
 /// # Ok::<(), highwater::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct LayerNorm {
     path: ModulePath,
     weight: Parameter,
@@ -68,6 +69,7 @@ impl Module for LayerNorm {
 }
 
 /// RMS normalization over the last axis; see [`Tensor::rms_norm`].
+#[derive(Clone)]
 pub struct RmsNorm {
     path: ModulePath,
     weight: Parameter,
@@ -102,6 +104,7 @@ impl Module for RmsNorm {
 }
 
 /// Group normalization of the channels; see [`Tensor::group_norm`].
+#[derive(Clone)]
 pub struct GroupNorm {
     path: ModulePath,
     groups: usize,

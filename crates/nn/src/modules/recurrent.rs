@@ -134,6 +134,7 @@ use recurrent_layer;
 /// assert_eq!((y.dims(), state.dims()), (&[2, 10, 16][..], &[6, 2, 8][..]));
 /// # Ok::<(), highwater::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct Gru {
     stack: Stack,
     reset_after: bool,
@@ -193,6 +194,7 @@ recurrent_layer!(Gru: "gru", 3 gates, reset_after: true);
 /// assert_eq!((state.dims(), cell.dims()), (&[2, 8][..], &[2, 8][..]));
 /// # Ok::<(), highwater::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct Lstm {
     stack: Stack,
 }

@@ -1,6 +1,7 @@
 //! Modules in sequence.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bfc_core::OwnerId;
 use highwater_tensor::{Result, Tensor};
@@ -11,12 +12,16 @@ use super::names::Names;
 use super::outputs::output;
 use super::parts::{ModulePart, PartVisitor};
 use super::unchanged;
+use crate::recompute::{self, Input};
 
 /// Applies modules in sequence. Each module has its name in paths.
 ///
 /// `Sequential` fuses an activation into a preceding [`Linear`](super::Linear): one op computes both, with
 /// bit-identical results. Reports then show `linear_relu` in `fc1`, and no separate `relu`. To keep two ops, put a
 /// custom module between them or call the layers individually.
+///
+/// A `Sequential` is a chain for [`recompute`](crate::recompute): each module is a block. A module and the activation
+/// after it are one block.
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor};
@@ -31,10 +36,11 @@ use super::unchanged;
 /// assert_eq!(paths, ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Sequential {
     path: ModulePath,
-    layers: Vec<Layer>,
+    // Shared with the parts of the graph that run again in the backward pass.
+    layers: Vec<Arc<Layer>>,
     names: Names,
 }
 
@@ -57,7 +63,7 @@ impl Sequential {
     #[must_use]
     pub fn with(mut self, name: &str, module: impl Module + 'static) -> Self {
         let name = self.names.take(name, &module, &self.layers);
-        self.layers.push(Layer { name, path: ModulePath::new(), module: Box::new(module) });
+        self.layers.push(Arc::new(Layer { name, path: ModulePath::new(), module: Box::new(module) }));
         self
     }
 
@@ -73,27 +79,47 @@ impl Sequential {
         self.layers.is_empty()
     }
 
+    /// Returns the blocks: each module, together with the activation after it.
+    fn blocks(&self) -> impl Iterator<Item = &[Arc<Layer>]> {
+        let mut rest = &self.layers[..];
+        std::iter::from_fn(move || {
+            let has_activation = rest.get(1).is_some_and(|next| next.module.as_activation().is_some());
+            let (block, later) = rest.split_at_checked(if has_activation { 2 } else { 1 })?;
+            rest = later;
+            Some(block)
+        })
+    }
+
     /// Applies the modules, each in its path.
     fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        let mut layers = self.layers.iter().peekable();
+        let blocks = || self.blocks().map(<[_]>::to_vec).collect();
+        if let Some(y) = recompute::run(self.path(), x, blocks, |block: &Vec<_>, x| run_block(block, x))? {
+            return Ok(y);
+        }
         let mut result = None;
-        while let Some(Layer { path, module, .. }) = layers.next() {
-            let x = result.as_ref().unwrap_or(x);
-            let next = layers.peek().and_then(|next| next.module.as_activation());
-            let y = {
-                let _scope = path.enter();
-                match next.and_then(|activation| module.forward_activated(x, activation)) {
-                    Some(y) => {
-                        layers.next();
-                        output(y)?
-                    }
-                    None => output(module.forward(x))?,
-                }
-            };
-            // Drops each result as soon as the next one exists, unless backward needs it.
-            result = Some(y);
+        for block in self.blocks() {
+            result = Some(run_block(block, Input::new(result, x))?);
         }
         Ok(result.unwrap_or_else(|| unchanged(x)))
+    }
+}
+
+/// Applies a module and the activation after it, in one op if the module supports that.
+fn run_block(block: &[Arc<Layer>], x: Input<'_>) -> Result<Tensor> {
+    let [layer, after @ ..] = block else { return Ok(unchanged(&x)) };
+    let activation = after.first().and_then(|after| after.module.as_activation());
+    let y = {
+        let _scope = layer.path.enter();
+        match activation.and_then(|activation| layer.module.forward_activated(&x, activation)) {
+            Some(y) => return output(y),
+            None => output(layer.module.forward(&x))?,
+        }
+    };
+    // Before the activation runs, unless backward needs it.
+    drop(x);
+    match after {
+        [] => Ok(y),
+        after => run_block(after, Input::Owned(y)),
     }
 }
 
@@ -106,7 +132,7 @@ impl Module for Sequential {
     fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
         visitor.part("", &self.path);
         for layer in &self.layers {
-            visitor.part(&layer.name, layer);
+            visitor.part(&layer.name, &**layer);
         }
     }
 

@@ -28,6 +28,7 @@ const SPREAD: f64 = 0.02;
 /// assert_eq!(table.forward(&tokens)?.dims(), [2, 2, 16]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct Embedding {
     path: ModulePath,
     weight: Parameter,
@@ -62,6 +63,7 @@ impl Module for Embedding {
 }
 
 /// Multi-head self-attention layer: `[n, len, width]` to `[n, len, width]`.
+#[derive(Clone)]
 pub struct MultiHeadAttention {
     path: ModulePath,
     heads: usize,
@@ -186,6 +188,7 @@ impl Module for MultiHeadAttention {
 /// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct TransformerBlock {
     path: ModulePath,
     norm1: LayerNorm,

@@ -84,10 +84,11 @@ impl ModulePath {
     }
 }
 
-/// A copy of a layer is another layer, whose path is unknown.
+/// A clone of a layer is the same layer in another place of the program, so it keeps the path. A later walk may set
+/// another one.
 impl Clone for ModulePath {
     fn clone(&self) -> Self {
-        Self::new()
+        Self { known: AtomicU64::new(self.known.load(Ordering::Relaxed)) }
     }
 }
 
@@ -120,6 +121,16 @@ mod tests {
         assert_eq!(layer.get(), Some(path("a.fc")));
         assert!(layer.set(path("b.fc"), Walk::new()), "the layer moved to another model");
         assert_eq!(layer.get(), Some(path("b.fc")));
+    }
+
+    #[test]
+    fn a_clone_keeps_its_path_until_a_walk_sets_another() {
+        let layer = ModulePath::new();
+        layer.set(path("a.fc"), Walk::new());
+        let clone = layer.clone();
+        assert_eq!(clone.get(), Some(path("a.fc")));
+        assert!(clone.set(path("b.fc"), Walk::new()));
+        assert_eq!((layer.get(), clone.get()), (Some(path("a.fc")), Some(path("b.fc"))));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::super::init::{Fans, Init};
 use super::super::parts::{ModulePart, PartVisitor};
 
 /// The weights of the gates, side by side along the last axis, common to all recurrent layers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Gates {
     weight_input: Parameter,
     weight_hidden: Parameter,

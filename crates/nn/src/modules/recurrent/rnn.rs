@@ -33,6 +33,7 @@ pub enum Nonlinearity {
 /// assert_eq!(rnn.forward(&x)?.dims(), [2, 10, 8]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct Rnn {
     stack: Stack,
     nonlinearity: Nonlinearity,

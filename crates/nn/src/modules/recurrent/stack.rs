@@ -14,7 +14,7 @@ use super::gates::Gates;
 use super::{RecurrentOptions, reset_before};
 
 /// One layer in one direction, and its path in the stack.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Cell {
     /// Empty if it is the only one.
     path: String,
@@ -31,7 +31,7 @@ pub(super) enum Kind {
 }
 
 /// All layers of a recurrent module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Stack {
     path: ModulePath,
     op: &'static str,

@@ -1,0 +1,192 @@
+//! The fastest schedules for each peak of memory.
+//!
+//! Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova (2019), "Optimal checkpointing for heterogeneous chains", solve a
+//! dynamic program for one limit of memory, in which the first part of each interval is kept or runs again:
+//!
+//! ```text
+//! best [i, m] = keep i, then best [i+1, m]
+//!             | run [i, k) without saving, then best [k, m], then again best [i, k)    for each k
+//! ```
+//!
+//! Here each interval has a Pareto front of bytes and seconds in place of one optimum, so one pass answers all limits. A
+//! front has at most [`POINTS`] ways: see [`Front::thin`].
+
+use serde::{Deserialize, Serialize};
+
+use super::costs::ObservedChain;
+use super::front::{Choice, Front, Pairs, Point};
+use super::model::{Stage, Step};
+use super::plan::Recompute;
+use super::schedule::{Part, Schedule};
+
+/// The most ways on the front of an interval inside a part that runs again.
+const POINTS: usize = 48;
+/// The most ways on the front of the complete step.
+const STEP_POINTS: usize = 256;
+
+/// The schedules of a step, its peak and its extra time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TradeOff {
+    /// The schedules of the chains. Chains that run plainly are omitted.
+    pub recompute: Recompute,
+    /// The modeled peak of the step in bytes. A dry run with these schedules has the exact one.
+    pub bytes: u64,
+    /// The time of all second runs in seconds. Without estimated times, the number of blocks that run again.
+    pub seconds: f64,
+}
+
+/// Returns the fastest schedules for each peak of the step, from the smallest peak to the plain step. `chains` are those
+/// of one level, as [`observe`](super::observe()) returns them.
+///
+/// No schedule that nests parts in any way has both a smaller modeled peak and less extra time, up to the width of a
+/// front's ranges for chains with many different blocks.
+#[must_use]
+pub fn trade_offs(chains: &[ObservedChain]) -> Vec<TradeOff> {
+    let step = Step::new(chains);
+    let optimum = Optimum::new(&step.stages, POINTS, STEP_POINTS);
+    let mut found: Vec<TradeOff> = Vec::new();
+    for (index, point) in optimum.step.first().map_or(&[][..], |front| &front.points[..]).iter().enumerate() {
+        let bytes = step.peak(point.bytes);
+        // Ways whose peak is outside of the chains differ in time alone.
+        if found.last().is_some_and(|last| last.bytes == bytes) {
+            found.pop();
+        }
+        found.push(TradeOff {
+            recompute: schedules(chains, &optimum.step_parts(index)),
+            bytes,
+            seconds: point.seconds,
+        });
+    }
+    found
+}
+
+/// Divides the parts of the stages among the chains.
+fn schedules(chains: &[ObservedChain], parts: &[Part]) -> Recompute {
+    let mut parts = parts.iter();
+    let mut recompute = Recompute::new();
+    for chain in chains {
+        let mut own = Vec::new();
+        let mut blocks = 0;
+        while blocks < chain.blocks.len()
+            && let Some(part) = parts.next()
+        {
+            blocks += part.blocks();
+            own.push(part.clone());
+        }
+        // The ops after the chain.
+        parts.next();
+        let schedule = Schedule::new(own);
+        if !schedule.is_plain() {
+            recompute = recompute.with(chain.path.clone(), schedule);
+        }
+    }
+    recompute
+}
+
+/// The fronts of all intervals.
+pub(super) struct Optimum<'a> {
+    stages: &'a [Stage],
+    /// The front of the stages `i..=m` of one chain inside a part that runs again, at `i` and `m - i`.
+    inside: Vec<Vec<Front>>,
+    /// The front of the stages from `i` to the end of the step.
+    pub(super) step: Vec<Front>,
+}
+
+impl<'a> Optimum<'a> {
+    pub(super) fn new(stages: &'a [Stage], points: usize, step_points: usize) -> Self {
+        let mut optimum = Self {
+            stages,
+            inside: vec![Vec::new(); stages.len()],
+            step: vec![Front::default(); stages.len()],
+        };
+        let mut scratch = Vec::new();
+        for first in (0..stages.len()).rev() {
+            for last in first..optimum.chain_end(first) {
+                let mut front = optimum.front(first, last, Some(stages[last].pending), &mut scratch);
+                front.thin(points);
+                optimum.inside[first].push(front);
+            }
+            let mut front = optimum.front(first, stages.len() - 1, None, &mut scratch);
+            front.thin(step_points);
+            optimum.step[first] = front;
+        }
+        optimum
+    }
+
+    /// The index after the last block of the chain at this stage. Ops between chains are in no part that runs again.
+    fn chain_end(&self, first: usize) -> usize {
+        let chain = self.stages[first].chain;
+        let same = self.stages[first..].iter().take_while(|stage| chain.is_some() && stage.chain == chain);
+        first + same.count()
+    }
+
+    /// The front of a shorter interval with the same end and the same purpose.
+    fn rest(&self, first: usize, last: usize, is_step: bool) -> &Front {
+        if is_step { &self.step[first] } else { &self.inside[first][last - first] }
+    }
+
+    /// The front of an interval. `pending` has the bytes of gradients while its forward pass runs; `None` for the end of the
+    /// step, in whose forward pass no gradient exists yet.
+    fn front(&self, first: usize, last: usize, pending: Option<i64>, scratch: &mut Vec<Point>) -> Front {
+        let stage = &self.stages[first];
+        let (is_step, pending) = (pending.is_none(), pending.unwrap_or(0));
+        let least = (pending + stage.recorded).max(stage.backward);
+        let mut front = Front::default();
+        if first == last {
+            front.points.push(Point { bytes: least, seconds: 0.0, choice: Choice::Last });
+            return front;
+        }
+        let rest = self.rest(first + 1, last, is_step);
+        let keep = rest.points.iter().enumerate().map(|(index, point)| Point {
+            bytes: (stage.kept + point.bytes).max(least),
+            seconds: point.seconds,
+            choice: Choice::Keep { rest: index as u32 },
+        });
+        front.merge(keep, scratch);
+        // The unrecorded run of the stages before `split`.
+        let (mut forward, mut seconds, mut input) = (0, 0.0, 0);
+        for split in first + 1..=last.min(self.chain_end(first)) {
+            let stage = &self.stages[split - 1];
+            forward = forward.max(input + stage.forward);
+            (input, seconds) = (stage.output, seconds + stage.seconds);
+            let rest = self.rest(split, last, is_step);
+            let inside = &self.inside[first][split - 1 - first];
+            let pairs = Pairs::new(rest, inside, stage.output, pending + forward);
+            let ways = pairs.map(|(rest, inside, bytes, more)| Point {
+                bytes,
+                seconds: seconds + more,
+                choice: Choice::Again { split: split as u32, inside: inside as u32, rest: rest as u32 },
+            });
+            front.merge(ways, scratch);
+        }
+        front
+    }
+
+    /// The parts of a way through the complete step.
+    pub(super) fn step_parts(&self, point: usize) -> Vec<Part> {
+        self.parts(0, self.stages.len().saturating_sub(1), point, true)
+    }
+
+    fn parts(&self, mut first: usize, last: usize, mut point: usize, is_step: bool) -> Vec<Part> {
+        let mut parts = Vec::new();
+        while let Some(way) = self.rest(first, last, is_step).points.get(point) {
+            match way.choice {
+                Choice::Last => {
+                    parts.push(Part::Keep);
+                    break;
+                }
+                Choice::Keep { rest } => {
+                    parts.push(Part::Keep);
+                    (first, point) = (first + 1, rest as usize);
+                }
+                Choice::Again { split, inside, rest } => {
+                    let split = split as usize;
+                    parts.push(Part::Again(self.parts(first, split - 1, inside as usize, false)));
+                    (first, point) = (split, rest as usize);
+                }
+            }
+        }
+        parts
+    }
+}

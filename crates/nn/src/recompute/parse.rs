@@ -1,0 +1,114 @@
+//! The text form of schedules.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::schedule::{Part, Schedule};
+
+/// The most blocks of a schedule in text, so that a short text cannot take much memory.
+const MAX_BLOCKS: usize = 1 << 16;
+/// The most parentheses inside each other.
+const MAX_DEPTH: usize = 1 << 10;
+
+/// A text that is no [`Schedule`].
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no schedule: {reason}. A schedule counts blocks, as \"4 (3) (2 (1))\"")]
+#[non_exhaustive]
+pub struct ParseScheduleError {
+    /// The beginning of the text.
+    pub text: String,
+    /// The reason.
+    pub reason: &'static str,
+}
+
+bfc_core::debug_as_message!(ParseScheduleError);
+
+impl FromStr for Schedule {
+    type Err = ParseScheduleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse(text).map_err(|reason| ParseScheduleError { text: text.chars().take(80).collect(), reason })
+    }
+}
+
+fn parse(text: &str) -> Result<Schedule, &'static str> {
+    // The parts of each open parenthesis, from the outermost on.
+    let mut open = vec![Vec::new()];
+    let mut blocks = 0;
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let mut length = first.len_utf8();
+        match first {
+            '(' if open.len() > MAX_DEPTH => return Err("it has too many parentheses inside each other"),
+            '(' => open.push(Vec::new()),
+            ')' => {
+                let Some(parts) = open.pop_if(|_| true).filter(|_| !open.is_empty()) else {
+                    return Err("a parenthesis closes that is not open");
+                };
+                if parts.is_empty() {
+                    return Err("a part has no blocks");
+                }
+                if let Some(outer) = open.last_mut() {
+                    outer.push(Part::Again(parts));
+                }
+            }
+            '0'..='9' => {
+                length = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+                let number = rest.get(..length).and_then(|digits| digits.parse::<usize>().ok());
+                let number = number.filter(|&number| number <= MAX_BLOCKS - blocks);
+                let Some(number) = number else { return Err("it has more than 65,536 blocks") };
+                blocks += number;
+                if let Some(parts) = open.last_mut() {
+                    parts.extend(std::iter::repeat_n(Part::Keep, number));
+                }
+            }
+            _ => return Err("it has other characters than digits, spaces and parentheses"),
+        }
+        rest = rest.get(length..).unwrap_or("").trim_start();
+    }
+    match (open.pop(), open.is_empty()) {
+        (Some(parts), true) => Ok(Schedule::new(parts)),
+        _ => Err("a parenthesis is not closed"),
+    }
+}
+
+impl Serialize for Schedule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Schedule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_text_returns_as_it_was() {
+        for text in ["", "1", "12", "(1)", "4 (3) (2 (1))", "(((1) 1) 1) 2 (5)"] {
+            let schedule: Schedule = text.parse().unwrap();
+            assert_eq!(schedule.to_string(), text);
+            let json = serde_json::to_string(&schedule).unwrap();
+            assert_eq!(json, format!("{text:?}"));
+            assert_eq!(serde_json::from_str::<Schedule>(&json).unwrap(), schedule);
+        }
+        assert_eq!(" 2(1 )0 1".parse(), Ok(Schedule::recompute(4, [2])));
+    }
+
+    #[test]
+    fn other_texts_are_errors() {
+        let deep = "(".repeat(100_000);
+        for text in
+            ["(", ")", "()", "1)", "(1", "x", "1, 2", "-1", "65537", "65536 1", "99999999999999999999", &deep]
+        {
+            let error = text.parse::<Schedule>().unwrap_err().to_string();
+            assert!(error.contains("is no schedule") && error.len() < 250, "{error}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! How a step runs the blocks of one chain.
+
+use std::fmt;
+
+/// A part of a chain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// One block. Its forward pass saves what its backward pass reads.
+    Keep,
+    /// A part that saves only its input, and runs again when the backward pass reaches it. The second run has the parts
+    /// inside, which may run again themselves.
+    Again(Vec<Part>),
+}
+
+impl Part {
+    /// Returns the number of blocks in this part.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        match self {
+            Self::Keep => 1,
+            Self::Again(parts) => count(parts),
+        }
+    }
+
+    /// The part without parts of no blocks; `None` if nothing is left.
+    fn without_empty(self) -> Option<Self> {
+        match self {
+            Self::Keep => Some(Self::Keep),
+            Self::Again(parts) => {
+                let parts: Vec<_> = parts.into_iter().filter_map(Self::without_empty).collect();
+                (!parts.is_empty()).then_some(Self::Again(parts))
+            }
+        }
+    }
+}
+
+/// How a step runs the blocks of one chain: the parts of the chain, which cover all of its blocks in order.
+///
+/// The text form, which [`Display`](fmt::Display), [`FromStr`](std::str::FromStr) and serde use, counts blocks. `3` keeps
+/// three blocks. Parentheses surround a part that runs again. So `4 (3) (2 (1))` has ten blocks: four kept ones, a part of
+/// three blocks, and a part of three blocks whose last block runs a third time.
+///
+/// ```
+/// use highwater::nn::recompute::{Part, Schedule};
+/// let schedule = Schedule::recompute(6, [1, 2, 4]);
+/// assert_eq!(schedule.to_string(), "1 (1) (1) 1 (1) 1");
+/// let segments = Schedule::new(vec![Part::Again(vec![Part::Keep; 3]), Part::Keep]);
+/// assert_eq!((segments.to_string(), segments.blocks()), ("(3) 1".to_owned(), 4));
+/// assert_eq!("(3) 1".parse(), Ok(segments));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Schedule {
+    parts: Vec<Part>,
+}
+
+impl Schedule {
+    /// Creates a schedule of these parts. Drops parts without blocks.
+    #[must_use]
+    pub fn new(parts: Vec<Part>) -> Self {
+        Self { parts: parts.into_iter().filter_map(Part::without_empty).collect() }
+    }
+
+    /// Returns the plain schedule: no block runs again.
+    #[must_use]
+    pub fn keep_all(blocks: usize) -> Self {
+        Self { parts: vec![Part::Keep; blocks] }
+    }
+
+    /// Returns the schedule that runs each of these blocks again alone, and keeps the others. Ignores indices past the
+    /// last block.
+    #[must_use]
+    pub fn recompute(blocks: usize, which: impl IntoIterator<Item = usize>) -> Self {
+        let mut parts = vec![Part::Keep; blocks];
+        for block in which {
+            if let Some(part) = parts.get_mut(block) {
+                *part = Part::Again(vec![Part::Keep]);
+            }
+        }
+        Self { parts }
+    }
+
+    /// Returns the number of blocks.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        count(&self.parts)
+    }
+
+    /// Returns the parts.
+    #[must_use]
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Whether no block runs again.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part, Part::Keep))
+    }
+
+    /// Returns how many times the blocks run again, in total.
+    #[must_use]
+    pub fn repeated_blocks(&self) -> usize {
+        repeated(&self.parts)
+    }
+}
+
+fn count(parts: &[Part]) -> usize {
+    parts.iter().map(Part::blocks).sum()
+}
+
+fn repeated(parts: &[Part]) -> usize {
+    let of = |part: &Part| match part {
+        Part::Keep => 0,
+        Part::Again(parts) => count(parts) + repeated(parts),
+    };
+    parts.iter().map(of).sum()
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_parts(f, &self.parts)
+    }
+}
+
+fn write_parts(f: &mut fmt::Formatter<'_>, parts: &[Part]) -> fmt::Result {
+    let runs = parts.chunk_by(|a, b| matches!((a, b), (Part::Keep, Part::Keep)));
+    for (number, run) in runs.enumerate() {
+        if number > 0 {
+            f.write_str(" ")?;
+        }
+        match run {
+            [Part::Again(parts)] => {
+                f.write_str("(")?;
+                write_parts(f, parts)?;
+                f.write_str(")")?;
+            }
+            kept => write!(f, "{}", kept.len())?,
+        }
+    }
+    Ok(())
+}
