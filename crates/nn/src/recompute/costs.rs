@@ -55,6 +55,10 @@ pub struct BlockCosts {
     pub output_bytes: i64,
     /// Bytes that a recorded forward pass keeps, including the output.
     pub kept_bytes: i64,
+    /// Bytes of the input that the backward pass does not need: 0 if the block saves its input.
+    pub unsaved_input_bytes: i64,
+    /// Bytes of the output that the backward pass does not need: 0 if the block saves its output.
+    pub unsaved_output_bytes: i64,
     /// The most bytes that an unrecorded forward pass adds, including the output.
     pub forward_bytes: i64,
     /// The most bytes that a recorded forward pass adds, including the output.
@@ -161,14 +165,22 @@ fn block_costs(marks: &Marks<'_>, pass: usize, block: usize, held: i64, input_by
     };
     let again = (find(At::AgainStart { pass, block }), find(At::AgainEnd { pass, block }));
     let (Some(start), Some(end)) = again else { return plain };
+    let replaced = find(At::Replaced { pass, block }).map_or(0, |mark| marks.in_use(mark) - marks.in_use(end));
+    let dropped = find(At::Dropped { pass, block }).map_or(0, |mark| marks.in_use(mark) - replaced);
+    let backward = find(At::Backward { pass, block }).unwrap_or(end);
     // The next mark ends the backward pass of the block.
-    let next = (end + 1).min(marks.marks.len() - 1);
+    let next = (backward + 1).min(marks.marks.len() - 1);
+    // An output in the buffer of the input, as of a reshape, keeps the input if the next block saves it.
+    let shares_buffer = output_bytes == 0;
+    let unsaved = |bytes: i64, all: i64| if shares_buffer { 0 } else { bytes.clamp(0, all) };
     BlockCosts {
-        backward_seconds: marks.seconds(end, next),
+        backward_seconds: marks.seconds(backward, next),
         kept_bytes: marks.in_use(end) - marks.in_use(start),
+        unsaved_input_bytes: unsaved(dropped - marks.in_use(backward), input_bytes),
+        unsaved_output_bytes: unsaved(marks.in_use(end) - dropped, output_bytes),
         recorded_bytes: marks.peak(start, end) - marks.in_use(start),
         pending_bytes: marks.in_use(start) - held,
-        backward_bytes: marks.peak(end, next) - held,
+        backward_bytes: marks.peak(backward, next) - held,
         ..plain
     }
 }
@@ -227,12 +239,12 @@ impl<'a> Marks<'a> {
     /// The mark that ends the backward pass through a chain.
     fn end_of_backward(&self, of: usize) -> usize {
         let last = self.marks.iter().rposition(|mark| match mark.at {
-            At::AgainEnd { pass, .. } | At::Back { pass } => pass == of,
+            At::Backward { pass, .. } | At::Back { pass } => pass == of,
             _ => false,
         });
         match last {
             // The backward pass of the block follows, up to the next mark.
-            Some(last) if matches!(self.marks.get(last).map(|mark| mark.at), Some(At::AgainEnd { .. })) => {
+            Some(last) if matches!(self.marks.get(last).map(|mark| mark.at), Some(At::Backward { .. })) => {
                 (last + 1).min(self.marks.len() - 1)
             }
             Some(last) => last,

@@ -13,6 +13,10 @@ pub(super) struct Stage {
     pub(super) output: i64,
     /// Bytes that a recorded forward pass keeps, including the output.
     pub(super) kept: i64,
+    /// Bytes of the input that the recorded forward pass does not save.
+    pub(super) unsaved_input: i64,
+    /// Whether the recorded forward pass saves the output.
+    pub(super) saves_output: bool,
     /// The most bytes that an unrecorded forward pass adds.
     pub(super) forward: i64,
     /// The most bytes that a recorded forward pass adds.
@@ -68,10 +72,23 @@ impl Step {
 }
 
 impl Stage {
+    /// Bytes that a kept stage adds for the stages after it. `is_held` says whether something else keeps the input.
+    pub(super) fn added(&self, is_held: bool) -> i64 {
+        self.kept - if is_held { 0 } else { self.unsaved_input }
+    }
+
+    /// The most bytes of a kept stage in its own forward and backward pass. `pending` has the bytes of gradients in the
+    /// forward pass. The observer measures the backward pass of a stage whose input nothing else keeps.
+    pub(super) fn peak(&self, pending: i64, is_held: bool) -> i64 {
+        (pending + self.recorded).max(self.backward + if is_held { self.unsaved_input } else { 0 })
+    }
+
     fn block(block: &BlockCosts, chain: usize, seconds: f64) -> Self {
         Self {
             output: block.output_bytes,
             kept: block.kept_bytes,
+            unsaved_input: block.unsaved_input_bytes,
+            saves_output: block.unsaved_output_bytes == 0,
             forward: block.forward_bytes,
             recorded: block.recorded_bytes,
             pending: block.pending_bytes,
@@ -95,25 +112,26 @@ pub(super) fn forward_peak(stages: &[Stage]) -> i64 {
 }
 
 /// Returns the most bytes that stages run by these parts add, and the extra time. `pending` has the bytes of gradients
-/// while the forward pass of the stages runs.
+/// while the forward pass of the stages runs; `is_held` says whether something else keeps the input.
 #[cfg(test)]
-pub(super) fn evaluate(stages: &[Stage], parts: &[super::schedule::Part], pending: i64) -> (i64, f64) {
+pub(super) fn evaluate(
+    stages: &[Stage],
+    parts: &[super::schedule::Part],
+    pending: i64,
+    is_held: bool,
+) -> (i64, f64) {
     use super::schedule::Part;
     let [part, rest @ ..] = parts else { return (i64::MIN, 0.0) };
     let (now, later) = stages.split_at(part.blocks());
-    let (rest, extra) = evaluate(later, rest, pending);
+    let last = now[now.len() - 1];
+    let keeps_output = *part == Part::Keep && last.saves_output;
+    let (rest, extra) = evaluate(later, rest, pending, keeps_output);
+    let after = |added: i64| if later.is_empty() { i64::MIN } else { added + rest };
     match part {
-        Part::Keep => {
-            let stage = &now[0];
-            let rest = if later.is_empty() { i64::MIN } else { stage.kept + rest };
-            ((pending + stage.recorded).max(rest).max(stage.backward), extra)
-        }
+        Part::Keep => (last.peak(pending, is_held).max(after(last.added(is_held))), extra),
         Part::Again(parts) => {
-            let output = now.last().map_or(0, |stage| stage.output);
-            let again = now.last().map_or(0, |stage| stage.pending);
-            let (inside, more) = evaluate(now, parts, again);
-            let rest = if later.is_empty() { i64::MIN } else { output + rest };
-            let peak = (pending + forward_peak(now)).max(rest).max(inside);
+            let (inside, more) = evaluate(now, parts, last.pending, is_held);
+            let peak = (pending + forward_peak(now)).max(after(last.output)).max(inside);
             (peak, extra + more + now.iter().map(|stage| stage.seconds).sum::<f64>())
         }
     }

@@ -5,13 +5,16 @@
 //!
 //! ```text
 //! forward:  Enter  Start 0  End 0  Start 1  End 1  Leave   head and loss
-//! backward: AgainStart 1  AgainEnd 1  (backward of 1)  AgainStart 0  AgainEnd 0  (backward of 0)  Back
+//! backward: AgainStart 1  AgainEnd 1  ..  (backward of 1)  AgainStart 0  AgainEnd 0  ..  (backward of 0)  Back
 //! ```
+//!
+//! Between the second run of a block and its backward pass, the observer drops the output and then the input. So it learns
+//! whether the block saved them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use highwater_tensor::{Device, Result, Tensor, checkpoint};
+use highwater_tensor::{Device, Op, OpContext, Result, Saved, Tensor, apply, checkpoint};
 
 use super::active::Active;
 use super::costs::{self, Observed};
@@ -114,8 +117,14 @@ pub(super) enum At {
     Leave { pass: usize },
     /// The second run of a block begins.
     AgainStart { pass: usize, block: usize },
-    /// The second run of a block ends, and its backward pass begins.
+    /// The second run of a block ends.
     AgainEnd { pass: usize, block: usize },
+    /// A small tensor stands for the output of the second run.
+    Replaced { pass: usize, block: usize },
+    /// The output of the second run has been dropped, unless the block saved it.
+    Dropped { pass: usize, block: usize },
+    /// The input and the small tensor have been dropped too, and the backward pass of the block begins.
+    Backward { pass: usize, block: usize },
     /// The backward pass of the chain has ended.
     Back { pass: usize },
     /// The program ends.
@@ -199,14 +208,23 @@ pub(super) fn measure<B: Send + Sync + 'static>(
         let (chain, inside) = (chain.clone(), inside.clone());
         result = twice(observer, &result, move |observer, x, is_second| {
             let _active = inside.clone().enter();
-            let (start, end) = match is_second {
-                false => (At::Start { pass, block }, At::End { pass, block }),
-                true => (At::AgainStart { pass, block }, At::AgainEnd { pass, block }),
-            };
-            observer.mark(x.device(), start);
-            let y = chain.run(block..block + 1, Input::Borrowed(x))?;
-            observer.mark(y.device(), end);
-            Ok(y)
+            let run = || chain.run(block..block + 1, Input::Borrowed(x));
+            if !is_second {
+                observer.mark(x.device(), At::Start { pass, block });
+                let y = run()?;
+                observer.mark(y.device(), At::End { pass, block });
+                return Ok(y);
+            }
+            observer.mark(x.device(), At::AgainStart { pass, block });
+            let y = run()?;
+            observer.mark(y.device(), At::AgainEnd { pass, block });
+            // The backward pass needs the graph of the output, but no value.
+            let replaced = Replace { observer: Arc::clone(observer), backward: At::Backward { pass, block } };
+            let stand_in = apply(replaced, &[&y])?;
+            observer.mark(y.device(), At::Replaced { pass, block });
+            drop(y);
+            observer.mark(stand_in.device(), At::Dropped { pass, block });
+            Ok(stand_in)
         })?;
     }
     observer.mark(result.device(), At::Leave { pass });
@@ -217,8 +235,31 @@ pub(super) fn measure<B: Send + Sync + 'static>(
 fn twice(
     observer: &Arc<Observer>,
     x: &Tensor,
-    program: impl Fn(&Observer, &Tensor, bool) -> Result<Tensor> + Send + Sync + 'static,
+    program: impl Fn(&Arc<Observer>, &Tensor, bool) -> Result<Tensor> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     let (observer, runs) = (Arc::clone(observer), AtomicUsize::new(0));
     checkpoint(x, move |x| program(&observer, x, runs.fetch_add(1, Ordering::Relaxed) > 0))
+}
+
+/// Replaces a tensor by zeros of one element, broadcast to its shape. Its backward pass only marks its begin.
+#[derive(Debug)]
+struct Replace {
+    observer: Arc<Observer>,
+    backward: At,
+}
+
+impl Op for Replace {
+    fn name(&self) -> &'static str {
+        "observe"
+    }
+
+    fn forward(&self, _ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        Tensor::zeros_of(x.device(), (), x.dtype())?.broadcast_to(x.shape())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        self.observer.mark(grad.device(), self.backward);
+        Ok(vec![Some(grad.clone())])
+    }
 }

@@ -46,7 +46,7 @@ pub fn trade_offs(chains: &[ObservedChain]) -> Vec<TradeOff> {
     let step = Step::new(chains);
     let optimum = Optimum::new(&step.stages, POINTS, STEP_POINTS);
     let mut found: Vec<TradeOff> = Vec::new();
-    for (index, point) in optimum.step.first().map_or(&[][..], |front| &front.points[..]).iter().enumerate() {
+    for (index, point) in optimum.points().iter().enumerate() {
         let bytes = step.peak(point.bytes);
         // Ways whose peak is outside of the chains differ in time alone.
         if found.last().is_some_and(|last| last.bytes == bytes) {
@@ -87,31 +87,54 @@ fn schedules(chains: &[ObservedChain], parts: &[Part]) -> Recompute {
 /// The fronts of all intervals.
 pub(super) struct Optimum<'a> {
     stages: &'a [Stage],
-    /// The front of the stages `i..=m` of one chain inside a part that runs again, at `i` and `m - i`.
-    inside: Vec<Vec<Front>>,
-    /// The front of the stages from `i` to the end of the step.
-    pub(super) step: Vec<Front>,
+    /// The fronts of the stages `i..=m` of one chain inside a part that runs again, at `i` and `m - i`.
+    inside: Vec<Vec<Fronts>>,
+    /// The fronts of the stages from `i` to the end of the step.
+    step: Vec<Fronts>,
+}
+
+/// The front of an interval whose input only this interval keeps, and the front if something else keeps it. The latter is
+/// empty if the first stage saves its input, which makes both equal.
+type Fronts = [Front; 2];
+
+/// An interval of stages.
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    first: usize,
+    last: usize,
+    /// Whether the interval is the end of the step, in whose forward pass no gradient exists yet. Others are inside of a
+    /// part that runs again.
+    is_step: bool,
+    /// Whether something else keeps the input.
+    is_held: bool,
 }
 
 impl<'a> Optimum<'a> {
     pub(super) fn new(stages: &'a [Stage], points: usize, step_points: usize) -> Self {
-        let mut optimum = Self {
-            stages,
-            inside: vec![Vec::new(); stages.len()],
-            step: vec![Front::default(); stages.len()],
-        };
+        let mut optimum = Self { stages, inside: Vec::new(), step: Vec::new() };
+        optimum.inside.resize_with(stages.len(), Vec::new);
+        optimum.step.resize_with(stages.len(), Fronts::default);
         let mut scratch = Vec::new();
         for first in (0..stages.len()).rev() {
             for last in first..optimum.chain_end(first) {
-                let mut front = optimum.front(first, last, Some(stages[last].pending), &mut scratch);
-                front.thin(points);
-                optimum.inside[first].push(front);
+                let interval = Interval { first, last, is_step: false, is_held: false };
+                let fronts = optimum.fronts(interval, points, &mut scratch);
+                optimum.inside[first].push(fronts);
             }
-            let mut front = optimum.front(first, stages.len() - 1, None, &mut scratch);
-            front.thin(step_points);
-            optimum.step[first] = front;
+            let interval = Interval { first, last: stages.len() - 1, is_step: true, is_held: false };
+            optimum.step[first] = optimum.fronts(interval, step_points, &mut scratch);
         }
         optimum
+    }
+
+    /// The ways through the complete step.
+    pub(super) fn points(&self) -> &[Point] {
+        if self.stages.is_empty() { &[] } else { &self.front(self.step_interval()).points }
+    }
+
+    /// The complete step. The caller keeps the input of the first chain.
+    fn step_interval(&self) -> Interval {
+        Interval { first: 0, last: self.stages.len().saturating_sub(1), is_step: true, is_held: true }
     }
 
     /// The index after the last block of the chain at this stage. Ops between chains are in no part that runs again.
@@ -121,25 +144,37 @@ impl<'a> Optimum<'a> {
         first + same.count()
     }
 
-    /// The front of a shorter interval with the same end and the same purpose.
-    fn rest(&self, first: usize, last: usize, is_step: bool) -> &Front {
-        if is_step { &self.step[first] } else { &self.inside[first][last - first] }
+    /// The front of an interval that is already known.
+    fn front(&self, Interval { first, last, is_step, is_held }: Interval) -> &Front {
+        let fronts = if is_step { &self.step[first] } else { &self.inside[first][last - first] };
+        &fronts[usize::from(is_held && self.stages[first].unsaved_input > 0)]
     }
 
-    /// The front of an interval. `pending` has the bytes of gradients while its forward pass runs; `None` for the end of the
-    /// step, in whose forward pass no gradient exists yet.
-    fn front(&self, first: usize, last: usize, pending: Option<i64>, scratch: &mut Vec<Point>) -> Front {
+    fn fronts(&self, interval: Interval, points: usize, scratch: &mut Vec<Point>) -> Fronts {
+        let mut front = |is_held| {
+            let mut front = self.find(Interval { is_held, ..interval }, scratch);
+            front.thin(points);
+            front
+        };
+        let alone = front(false);
+        let differs = self.stages[interval.first].unsaved_input > 0;
+        [alone, if differs { front(true) } else { Front::default() }]
+    }
+
+    /// Finds the front of an interval from those of shorter ones.
+    fn find(&self, interval: Interval, scratch: &mut Vec<Point>) -> Front {
+        let Interval { first, last, is_step, is_held } = interval;
         let stage = &self.stages[first];
-        let (is_step, pending) = (pending.is_none(), pending.unwrap_or(0));
-        let least = (pending + stage.recorded).max(stage.backward);
+        let pending = if is_step { 0 } else { self.stages[last].pending };
+        let own = stage.peak(pending, is_held);
         let mut front = Front::default();
         if first == last {
-            front.points.push(Point { bytes: least, seconds: 0.0, choice: Choice::Last });
+            front.points.push(Point { bytes: own, seconds: 0.0, choice: Choice::Last });
             return front;
         }
-        let rest = self.rest(first + 1, last, is_step);
+        let rest = self.front(Interval { first: first + 1, is_held: stage.saves_output, ..interval });
         let keep = rest.points.iter().enumerate().map(|(index, point)| Point {
-            bytes: (stage.kept + point.bytes).max(least),
+            bytes: (stage.added(is_held) + point.bytes).max(own),
             seconds: point.seconds,
             choice: Choice::Keep { rest: index as u32 },
         });
@@ -150,8 +185,8 @@ impl<'a> Optimum<'a> {
             let stage = &self.stages[split - 1];
             forward = forward.max(input + stage.forward);
             (input, seconds) = (stage.output, seconds + stage.seconds);
-            let rest = self.rest(split, last, is_step);
-            let inside = &self.inside[first][split - 1 - first];
+            let rest = self.front(Interval { first: split, is_held: false, ..interval });
+            let inside = self.front(Interval { first, last: split - 1, is_step: false, is_held });
             let pairs = Pairs::new(rest, inside, stage.output, pending + forward);
             let ways = pairs.map(|(rest, inside, bytes, more)| Point {
                 bytes,
@@ -165,12 +200,13 @@ impl<'a> Optimum<'a> {
 
     /// The parts of a way through the complete step.
     pub(super) fn step_parts(&self, point: usize) -> Vec<Part> {
-        self.parts(0, self.stages.len().saturating_sub(1), point, true)
+        if self.stages.is_empty() { Vec::new() } else { self.parts(self.step_interval(), point) }
     }
 
-    fn parts(&self, mut first: usize, last: usize, mut point: usize, is_step: bool) -> Vec<Part> {
+    fn parts(&self, mut interval: Interval, mut point: usize) -> Vec<Part> {
         let mut parts = Vec::new();
-        while let Some(way) = self.rest(first, last, is_step).points.get(point) {
+        while let Some(way) = self.front(interval).points.get(point) {
+            let first = interval.first;
             match way.choice {
                 Choice::Last => {
                     parts.push(Part::Keep);
@@ -178,15 +214,20 @@ impl<'a> Optimum<'a> {
                 }
                 Choice::Keep { rest } => {
                     parts.push(Part::Keep);
-                    (first, point) = (first + 1, rest as usize);
+                    let is_held = self.stages[first].saves_output;
+                    (interval, point) = (Interval { first: first + 1, is_held, ..interval }, rest as usize);
                 }
                 Choice::Again { split, inside, rest } => {
                     let split = split as usize;
-                    parts.push(Part::Again(self.parts(first, split - 1, inside as usize, false)));
-                    (first, point) = (split, rest as usize);
+                    let part = Interval { last: split - 1, is_step: false, ..interval };
+                    parts.push(Part::Again(self.parts(part, inside as usize)));
+                    (interval, point) = (Interval { first: split, is_held: false, ..interval }, rest as usize);
                 }
             }
         }
         parts
     }
 }
+
+#[cfg(test)]
+mod tests;

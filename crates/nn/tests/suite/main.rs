@@ -28,6 +28,7 @@ mod ops_table;
 mod optim_groups;
 mod optim_steps;
 mod optim_unknown;
+mod recompute;
 mod reports;
 mod summaries;
 mod walks;
