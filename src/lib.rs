@@ -48,7 +48,7 @@ pub use bfc_core as alloc;
 pub use half;
 #[cfg(feature = "distributed")]
 pub use highwater_distributed as distributed;
-pub use highwater_nn::{data, modules as nn, optim, visit_parts};
+pub use highwater_nn::{data, optim, visit_parts};
 pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 #[cfg(feature = "train")]
@@ -70,6 +70,12 @@ pub use highwater_tensor::{
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
+
+/// Modules (layers) and their building blocks, and plans that let blocks of a model run again in the backward pass.
+pub mod nn {
+    pub use highwater_nn::modules::*;
+    pub use highwater_nn::recompute;
+}
 
 /// Files: checkpoints, safetensors, NumPy arrays and PyTorch state dictionaries.
 pub mod io {

@@ -11,14 +11,12 @@ use super::plan::Plan;
 pub(super) struct Active {
     pub(super) plan: Option<Arc<Plan>>,
     pub(super) observer: Option<Arc<Observer>>,
-    /// The number of observed chains that contain the current one.
-    pub(super) level: usize,
 }
 
 thread_local! {
     /// Whether a plan or an observer is active. A thread without them only reads this flag.
     static IS_ACTIVE: Cell<bool> = const { Cell::new(false) };
-    static ACTIVE: RefCell<Active> = const { RefCell::new(Active { plan: None, observer: None, level: 0 }) };
+    static ACTIVE: RefCell<Active> = const { RefCell::new(Active { plan: None, observer: None }) };
 }
 
 /// Restores what was active before when it is dropped.
@@ -41,11 +39,6 @@ impl Active {
 
     pub(super) fn with_plan(self, plan: Arc<Plan>) -> Self {
         Self { plan: Some(plan), ..self }
-    }
-
-    /// The same inside the blocks of an observed chain.
-    pub(super) fn one_level_deeper(&self) -> Self {
-        Self { level: self.level + 1, ..self.clone() }
     }
 
     /// Makes this active until the guard is dropped.

@@ -41,7 +41,7 @@ pub struct ObservedChain {
 /// The costs of one block.
 ///
 /// The costs of the backward pass are relative to the memory that earlier blocks hold. They include all gradients that
-/// exist by then, so each is the same with any schedule.
+/// exist by then, and do not depend on the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BlockCosts {
@@ -165,7 +165,8 @@ fn block_costs(marks: &Marks<'_>, pass: usize, block: usize, held: i64, input_by
     };
     let again = (find(At::AgainStart { pass, block }), find(At::AgainEnd { pass, block }));
     let (Some(start), Some(end)) = again else { return plain };
-    let replaced = find(At::Replaced { pass, block }).map_or(0, |mark| marks.in_use(mark) - marks.in_use(end));
+    let replaced =
+        find(At::Replaced { pass, block }).map_or(0, |mark| marks.in_use(mark) - marks.in_use(end));
     let dropped = find(At::Dropped { pass, block }).map_or(0, |mark| marks.in_use(mark) - replaced);
     let backward = find(At::Backward { pass, block }).unwrap_or(end);
     // The next mark ends the backward pass of the block.

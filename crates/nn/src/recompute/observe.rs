@@ -14,6 +14,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bfc_core::OwnerId;
 use highwater_tensor::{Device, Op, OpContext, Result, Saved, Tensor, apply, checkpoint};
 
 use super::active::Active;
@@ -52,7 +53,7 @@ use super::run::{Blocks, Input};
 pub fn observe<R>(level: usize, program: impl FnOnce() -> R) -> (R, Observed) {
     let observer = Arc::new(Observer { level, log: Mutex::default() });
     let result = {
-        let active = Active { observer: Some(Arc::clone(&observer)), level: 0, ..Active::now() };
+        let active = Active { observer: Some(Arc::clone(&observer)), ..Active::now() };
         let _active = active.enter();
         program()
     };
@@ -80,13 +81,15 @@ pub(super) struct Observer {
     log: Mutex<Log>,
 }
 
-/// What an observer has measured so far.
+/// The measurements of an observer so far.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     pub(super) marks: Vec<Mark>,
     /// The chains that ran: path and number of blocks.
     pub(super) passes: Vec<(String, usize)>,
     pub(super) has_batch_norm: bool,
+    /// The paths of all chains so far.
+    paths: Vec<OwnerId>,
     /// Whether a chain ran inside a block of a measured one.
     pub(super) has_deeper_chains: bool,
     device: Option<Device>,
@@ -131,32 +134,24 @@ pub(super) enum At {
     Finish,
 }
 
-/// What an observer does with a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    /// The observer measures it.
-    Measured,
-    /// Its blocks contain the chains to measure.
-    Outer,
-    None,
-}
-
 impl Observer {
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the role of a chain with this number of blocks, which `level` chains contain.
-    pub(super) fn role(&self, level: usize, blocks: usize) -> Role {
-        match level.cmp(&self.level) {
-            _ if blocks < 2 => Role::None,
-            std::cmp::Ordering::Less => Role::Outer,
-            std::cmp::Ordering::Equal => Role::Measured,
-            std::cmp::Ordering::Greater => {
-                self.log().has_deeper_chains = true;
-                Role::None
-            }
+    /// Whether the observer measures the chain with this path and number of blocks. Its level is the number of chains
+    /// that have run before with a path above it.
+    pub(super) fn measures(&self, path: OwnerId, blocks: usize) -> bool {
+        if blocks < 2 {
+            return false;
         }
+        let mut log = self.log();
+        let level = log.paths.iter().filter(|&&other| path != other && path.is_below(other)).count();
+        if !log.paths.contains(&path) {
+            log.paths.push(path);
+        }
+        log.has_deeper_chains |= level > self.level;
+        level == self.level
     }
 
     fn mark(&self, device: &Device, at: At) {
@@ -183,20 +178,17 @@ fn estimated_seconds(_device: &Device) -> f64 {
 
 /// Runs each block of a chain in a checkpoint of its own, and measures both runs.
 pub(super) fn measure<B: Send + Sync + 'static>(
-    path: &str,
+    path: OwnerId,
     active: &Active,
+    observer: &Arc<Observer>,
     chain: &Blocks<B>,
     x: &Tensor,
 ) -> Result<Tensor> {
-    let Some(observer) = active.observer.as_ref() else {
-        return chain.run(0..chain.len(), Input::Borrowed(x));
-    };
     let pass = {
         let mut log = observer.log();
-        log.passes.push((path.to_owned(), chain.len()));
+        log.passes.push((path.path(), chain.len()));
         log.passes.len() - 1
     };
-    let inside = active.one_level_deeper();
     observer.mark(x.device(), At::Enter { pass });
     let mut result = twice(observer, x, move |observer, x, is_second| {
         if is_second {
@@ -205,9 +197,9 @@ pub(super) fn measure<B: Send + Sync + 'static>(
         Ok(x.clone())
     })?;
     for block in 0..chain.len() {
-        let (chain, inside) = (chain.clone(), inside.clone());
+        let (chain, active) = (chain.clone(), active.clone());
         result = twice(observer, &result, move |observer, x, is_second| {
-            let _active = inside.clone().enter();
+            let _active = active.clone().enter();
             let run = || chain.run(block..block + 1, Input::Borrowed(x));
             if !is_second {
                 observer.mark(x.device(), At::Start { pass, block });

@@ -14,7 +14,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::costs::ObservedChain;
-use super::front::{Choice, Front, Pairs, Point};
+use super::front::{Buffers, Choice, Front, Pairs, Point};
 use super::model::{Stage, Step};
 use super::plan::Recompute;
 use super::schedule::{Part, Schedule};
@@ -114,15 +114,15 @@ impl<'a> Optimum<'a> {
         let mut optimum = Self { stages, inside: Vec::new(), step: Vec::new() };
         optimum.inside.resize_with(stages.len(), Vec::new);
         optimum.step.resize_with(stages.len(), Fronts::default);
-        let mut scratch = Vec::new();
+        let mut buffers = Buffers::default();
         for first in (0..stages.len()).rev() {
             for last in first..optimum.chain_end(first) {
                 let interval = Interval { first, last, is_step: false, is_held: false };
-                let fronts = optimum.fronts(interval, points, &mut scratch);
+                let fronts = optimum.fronts(interval, points, &mut buffers);
                 optimum.inside[first].push(fronts);
             }
             let interval = Interval { first, last: stages.len() - 1, is_step: true, is_held: false };
-            optimum.step[first] = optimum.fronts(interval, step_points, &mut scratch);
+            optimum.step[first] = optimum.fronts(interval, step_points, &mut buffers);
         }
         optimum
     }
@@ -150,9 +150,9 @@ impl<'a> Optimum<'a> {
         &fronts[usize::from(is_held && self.stages[first].unsaved_input > 0)]
     }
 
-    fn fronts(&self, interval: Interval, points: usize, scratch: &mut Vec<Point>) -> Fronts {
+    fn fronts(&self, interval: Interval, points: usize, buffers: &mut Buffers) -> Fronts {
         let mut front = |is_held| {
-            let mut front = self.find(Interval { is_held, ..interval }, scratch);
+            let mut front = self.find(Interval { is_held, ..interval }, buffers);
             front.thin(points);
             front
         };
@@ -162,7 +162,7 @@ impl<'a> Optimum<'a> {
     }
 
     /// Finds the front of an interval from those of shorter ones.
-    fn find(&self, interval: Interval, scratch: &mut Vec<Point>) -> Front {
+    fn find(&self, interval: Interval, buffers: &mut Buffers) -> Front {
         let Interval { first, last, is_step, is_held } = interval;
         let stage = &self.stages[first];
         let pending = if is_step { 0 } else { self.stages[last].pending };
@@ -178,7 +178,7 @@ impl<'a> Optimum<'a> {
             seconds: point.seconds,
             choice: Choice::Keep { rest: index as u32 },
         });
-        front.merge(keep, scratch);
+        front.merge(keep, buffers);
         // The unrecorded run of the stages before `split`.
         let (mut forward, mut seconds, mut input) = (0, 0.0, 0);
         for split in first + 1..=last.min(self.chain_end(first)) {
@@ -188,12 +188,18 @@ impl<'a> Optimum<'a> {
             let rest = self.front(Interval { first: split, is_held: false, ..interval });
             let inside = self.front(Interval { first, last: split - 1, is_step: false, is_held });
             let pairs = Pairs::new(rest, inside, stage.output, pending + forward);
-            let ways = pairs.map(|(rest, inside, bytes, more)| Point {
+            // All of these ways take at least the time of the second run.
+            let most = front.bytes_within(seconds);
+            if pairs.least() >= most {
+                continue;
+            }
+            let ways = pairs.take_while(|&(.., bytes, _)| bytes < most);
+            let ways = ways.map(|(rest, inside, bytes, more)| Point {
                 bytes,
                 seconds: seconds + more,
                 choice: Choice::Again { split: split as u32, inside: inside as u32, rest: rest as u32 },
             });
-            front.merge(ways, scratch);
+            front.merge(ways, buffers);
         }
         front
     }
@@ -221,7 +227,8 @@ impl<'a> Optimum<'a> {
                     let split = split as usize;
                     let part = Interval { last: split - 1, is_step: false, ..interval };
                     parts.push(Part::Again(self.parts(part, inside as usize)));
-                    (interval, point) = (Interval { first: split, is_held: false, ..interval }, rest as usize);
+                    (interval, point) =
+                        (Interval { first: split, is_held: false, ..interval }, rest as usize);
                 }
             }
         }

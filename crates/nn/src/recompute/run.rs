@@ -7,7 +7,7 @@ use bfc_core::OwnerId;
 use highwater_tensor::{Error, Result, Tensor, checkpoint};
 
 use super::active::Active;
-use super::observe::{self, Role};
+use super::observe;
 use super::schedule::Part;
 
 /// Computes the output of a block.
@@ -55,13 +55,13 @@ pub(crate) fn run<B: Clone + Send + Sync + 'static>(
         return Ok(None);
     }
     match path {
-        Some(path) => run_active(&path.path(), x, blocks(), forward),
+        Some(path) => run_active(path, x, blocks(), forward),
         None => Ok(None),
     }
 }
 
 fn run_active<B: Clone + Send + Sync + 'static>(
-    path: &str,
+    path: OwnerId,
     x: &Tensor,
     blocks: Vec<B>,
     forward: Forward<B>,
@@ -69,15 +69,12 @@ fn run_active<B: Clone + Send + Sync + 'static>(
     let active = Active::now();
     let count = blocks.len();
     let chain = Blocks { blocks: blocks.into(), forward };
-    let role = active.observer.as_ref().map_or(Role::None, |observer| observer.role(active.level, count));
-    match role {
-        Role::Measured => return observe::measure(path, &active, &chain, x).map(Some),
-        Role::Outer => {
-            let _level = active.one_level_deeper().enter();
-            return chain.run(0..count, Input::Borrowed(x)).map(Some);
-        }
-        Role::None => {}
+    if let Some(observer) = &active.observer
+        && observer.measures(path, count)
+    {
+        return observe::measure(path, &active, observer, &chain, x).map(Some);
     }
+    let path = &path.path();
     let Some(schedule) = active.plan.as_ref().and_then(|plan| plan.schedule(path)) else { return Ok(None) };
     if schedule.blocks() != count {
         let (op, argument) = ("recompute", "schedule");

@@ -106,7 +106,11 @@ fn assert_optimal(stages: &[Stage], schedules: &[Vec<Part>]) {
         let (bytes, seconds) = evaluate(stages, parts, 0, true);
         let fitting = front.iter().rposition(|point| point.bytes <= bytes);
         let best = fitting.unwrap_or_else(|| panic!("{parts:?} needs {bytes} bytes, less than the optimum"));
-        assert!(front[best].seconds <= seconds, "{parts:?}: {bytes} bytes, {seconds} s; optimum {:?}", front[best]);
+        assert!(
+            front[best].seconds <= seconds,
+            "{parts:?}: {bytes} bytes, {seconds} s; optimum {:?}",
+            front[best]
+        );
         found[best] |= (front[best].bytes, front[best].seconds) == (bytes, seconds);
     }
     assert!(found.iter().all(|&found| found), "a way that no schedule has");
@@ -132,8 +136,10 @@ fn the_optimum_equals_the_best_of_all_nested_schedules() {
 fn no_part_crosses_the_border_of_a_chain() {
     for (chains, seed) in [([2, 3], 1), ([3, 2], 2), ([1, 4], 3), ([4, 1], 4)] {
         let [first, second] = chains.map(|blocks| with_head(&all_schedules(blocks)));
-        let pairs: Vec<_> =
-            first.iter().flat_map(|first| second.iter().map(move |second| [&first[..], second].concat())).collect();
+        let pairs: Vec<_> = first
+            .iter()
+            .flat_map(|first| second.iter().map(move |second| [&first[..], second].concat()))
+            .collect();
         assert_optimal(&random_stages(seed, &chains), &pairs);
     }
 }
@@ -142,7 +148,7 @@ fn no_part_crosses_the_border_of_a_chain() {
 fn the_optimum_is_never_worse_than_a_set_of_single_blocks() {
     for (seed, blocks) in [(7, 8), (8, 10), (9, 12)] {
         let stages = random_stages(seed, &[blocks]);
-        // The fronts as they are used.
+        // With the usual sizes of fronts.
         let optimum = Optimum::new(&stages, POINTS, STEP_POINTS);
         for set in 0..1_u32 << blocks {
             let which = (0..blocks).filter(|block| set >> block & 1 == 1);
