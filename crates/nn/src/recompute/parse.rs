@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 1 << 10;
 
 /// A text that is no [`Schedule`].
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no schedule: {reason}. A schedule counts blocks, as \"4 (3) (2 (1))\"")]
+#[error("{text:?} is no schedule: {reason}. A schedule counts blocks, as \"4 (3) ((1) 2)\"")]
 #[non_exhaustive]
 pub struct ParseScheduleError {
     /// The beginning of the text.

@@ -37,8 +37,8 @@ impl Part {
 /// How a step runs the blocks of one chain: the parts of the chain, which cover all of its blocks in order.
 ///
 /// The text form, which [`Display`](fmt::Display), [`FromStr`](std::str::FromStr) and serde use, counts blocks. `3` keeps
-/// three blocks. Parentheses surround a part that runs again. So `4 (3) (2 (1))` has ten blocks: four kept ones, a part of
-/// three blocks, and a part of three blocks whose last block runs a third time.
+/// three blocks. Parentheses surround a part that runs again. So `4 (3) ((1) 2)` has ten blocks: four kept ones, a part of
+/// three blocks, and a part of three blocks whose first block runs a third time.
 ///
 /// ```
 /// use highwater::nn::recompute::{Part, Schedule};

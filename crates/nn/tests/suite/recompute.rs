@@ -391,18 +391,50 @@ fn chains_inside_of_checkpointed_modules_are_below_the_chain_around_them() {
     assert_eq!(paths(1), [("body".to_owned(), 1)]);
 }
 
+/// Checks that the modeled peak of each way is that of a dry run, and returns the number of ways.
+fn assert_exact<M: Module>(make: impl Fn(&Device) -> M, dims: &[usize], level: usize) -> usize {
+    let found = trade_offs(&observed(&make, dims, level).chains);
+    for (way, next) in found.iter().zip(&found[1..]) {
+        assert!(way.bytes < next.bytes && way.seconds > next.seconds);
+    }
+    for way in &found {
+        assert_eq!(way.bytes, peak(&make, dims, &way.recompute), "{}", way.recompute);
+    }
+    assert!(found[found.len() - 1].recompute.is_plain());
+    found.len()
+}
+
 #[test]
 fn modeled_peaks_are_exact() {
     let dims = [512, WIDTH];
-    for level in 0..2 {
-        let found = trade_offs(&observed(Network::new, &dims, level).chains);
-        assert!(found.len() >= 3 && found[found.len() - 1].recompute.is_plain());
-        for (way, next) in found.iter().zip(&found[1..]) {
-            assert!(way.bytes < next.bytes && way.seconds > next.seconds);
+    let blocks = [0, 1].map(|level| assert_exact(Network::new, &dims, level));
+    let sequence = assert_exact(perceptron, &dims, 0);
+    let images = [assert_exact(convolutions, &[8, 1, 8, 8], 0), assert_exact(mixed, &[16, 1, 8, 8], 0)];
+    assert!([blocks, images].concat().into_iter().chain([sequence]).all(|ways| ways >= 3));
+}
+
+#[test]
+fn modeled_peaks_include_gradients_of_earlier_passes() {
+    let step = |device: &Device, recompute: &Recompute| -> Result<()> {
+        let model = Network::new(device);
+        let mut sgd = Sgd::new(model.parameters(), 0.1)?;
+        let x = Tensor::zeros(device, [512, WIDTH])?;
+        let _guard = recompute.enter();
+        let mut sum = loss(&model, &x)?.backward()?;
+        for _ in 0..2 {
+            sum.accumulate(&mut loss(&model, &x)?.backward()?)?;
         }
-        for way in found {
-            assert_eq!(way.bytes, peak(Network::new, &dims, &way.recompute), "{}", way.recompute);
-        }
+        sgd.step(sum)
+    };
+    let run = dry().run(|device| {
+        let (result, observed) = observe(0, || step(device, &Recompute::new()));
+        result.map(|()| observed)
+    });
+    let found = trade_offs(&run.unwrap().result.chains);
+    assert_eq!(found.iter().map(|way| way.seconds).collect::<Vec<_>>(), [6.0, 3.0, 0.0]);
+    for way in found {
+        let peak = dry().run(|device| step(device, &way.recompute)).unwrap().peak.in_use;
+        assert_eq!(way.bytes, peak, "{}", way.recompute);
     }
 }
 
