@@ -78,7 +78,7 @@ fn run_active<B: Clone + Send + Sync + 'static>(
     let Some(schedule) = active.plan.as_ref().and_then(|plan| plan.schedule(path)) else { return Ok(None) };
     if schedule.blocks() != count {
         let (op, argument) = ("recompute", "schedule");
-        let expected = "as many blocks as its chain has";
+        let expected = "for as many blocks as the chain has";
         let chain = if path.is_empty() { "the model" } else { path };
         let got = format!("{} blocks for the {count} of {chain}", schedule.blocks());
         return Err(Error::BadArgument { op, argument, expected, got });
