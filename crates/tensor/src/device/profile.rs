@@ -8,7 +8,7 @@ use bfc_core::{Amount, Bytes};
 use highwater_tracking::{MemoryBound, UsableMemory};
 
 use super::gpus::{GPUS, Gpu};
-use crate::backend::DeviceRules;
+use crate::backend::{DeviceRules, DeviceSpeed};
 use crate::error::ParseProfileError;
 
 /// The compute capability that `cuda` profiles have by default: Ampere.
@@ -46,6 +46,7 @@ pub struct DeviceProfile {
     memory_bound: Option<MemoryBound>,
     limit: Option<Amount>,
     threads: Option<usize>,
+    speed: Option<DeviceSpeed>,
     /// Whether this is this machine. Then the system bounds the memory and the pool.
     is_this_machine: bool,
 }
@@ -81,7 +82,7 @@ impl DeviceProfile {
     pub fn gpu(name: &str) -> Option<Self> {
         let gpu = Gpu::named(name)?;
         let rules = DeviceRules::Cuda { compute_capability: gpu.compute_capability };
-        Some(Self::new(gpu.name, rules, Some(gpu.memory())))
+        Some(Self::new(gpu.name, rules, Some(gpu.memory())).with_speed(gpu.speed()))
     }
 
     /// Returns the names of all known GPUs.
@@ -97,6 +98,7 @@ impl DeviceProfile {
             memory_bound: None,
             limit: None,
             threads: None,
+            speed: None,
             is_this_machine: false,
         }
     }
@@ -121,6 +123,19 @@ impl DeviceProfile {
     #[must_use]
     pub fn with_threads(self, threads: usize) -> Self {
         Self { threads: Some(threads.max(1)), ..self }
+    }
+
+    /// Sets the speed of the device, from which dry runs estimate time.
+    #[must_use]
+    pub fn with_speed(self, speed: DeviceSpeed) -> Self {
+        Self { speed: Some(speed), ..self }
+    }
+
+    /// Returns the speed of the device: that of published peaks for GPUs by name, otherwise `None` unless it was
+    /// [set](Self::with_speed). [`DeviceSpeed::of_this_machine`] measures the CPU's.
+    #[must_use]
+    pub const fn speed(&self) -> Option<&DeviceSpeed> {
+        self.speed.as_ref()
     }
 
     /// Returns the name of the device.

@@ -1,0 +1,198 @@
+//! The speed of a device: rates from which a dry run estimates time.
+//!
+//! ```text
+//! kernel → work (multiply-adds, elements, bytes) → computation ┐
+//!                                                 → traffic    ┴ the longer one, plus a fixed part
+//! ```
+//!
+//! GPUs have rates from published peaks; this machine's CPU has measured ones.
+
+mod curve;
+mod peaks;
+mod step_time;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::curve::Curve;
+pub(crate) use self::peaks::Peaks;
+pub use self::step_time::{Limit, StepTime};
+use super::cost::{Class, Work};
+
+/// The rates of a device, with their source.
+///
+/// ```
+/// use highwater::DeviceProfile;
+/// let card = DeviceProfile::gpu("h100-80g").expect("a known GPU");
+/// println!("{}", card.speed().expect("named GPUs have published rates"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceSpeed {
+    pub(crate) source: String,
+    /// All times are multiplied by it.
+    pub(crate) scale: f64,
+    /// The seconds that the host needs for each kernel.
+    pub(crate) launch: f64,
+    /// For devices that run kernels while the host continues: the seconds that the device needs at least for each.
+    pub(crate) start: Option<f64>,
+    /// The rows and columns of the tiles of a product, which are computed in full.
+    pub(crate) tile: [usize; 2],
+    /// The bytes per second of kernels, by the bytes that they access.
+    pub(crate) memory: Curve,
+    /// The bytes per second of uploads.
+    pub(crate) link: Curve,
+    /// The rates of each class of kernels.
+    pub(crate) classes: Vec<ClassRates>,
+}
+
+/// The rates of a class of kernels by their size. The three times of a kernel are added.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ClassRates {
+    /// Multiply-adds per second, in f32 and with 16-bit factors.
+    pub(crate) products: [Curve; 2],
+    /// Rearranged elements per second, in f32 and with 16-bit factors.
+    pub(crate) moves: [Curve; 2],
+    /// Elements per second.
+    pub(crate) elements: Curve,
+}
+
+/// Rates are finite.
+impl Eq for DeviceSpeed {}
+
+impl DeviceSpeed {
+    /// Returns the source of the rates, such as a measurement or a data sheet.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Returns the speed with all times multiplied by `factor`: the measured time of a step divided by its estimate.
+    /// A factor that is not positive and finite changes nothing.
+    #[must_use]
+    pub fn scaled(mut self, factor: f64) -> Self {
+        let scale = self.scale * factor;
+        if scale.is_finite() && scale > 0.0 {
+            self.scale = scale;
+        }
+        self
+    }
+
+    /// Returns the most multiply-adds per second of large products, in f32 and under bf16 autocast.
+    #[must_use]
+    pub fn multiply_adds_per_second(&self) -> [f64; 2] {
+        let rates = self.rates(Class::Product);
+        [0, 1].map(|half| {
+            rates.map_or(0.0, |rates| rates.products[half].rate(1e12).unwrap_or(0.0)) / self.scale
+        })
+    }
+
+    /// Returns the bytes per second of memory traffic that exceeds all caches.
+    #[must_use]
+    pub fn bytes_per_second(&self) -> f64 {
+        self.memory.rate(1e12).unwrap_or(0.0) / self.scale
+    }
+
+    /// Returns the bytes per second of uploads from the host.
+    #[must_use]
+    pub fn link_bytes_per_second(&self) -> f64 {
+        self.link.rate(1e12).unwrap_or(0.0) / self.scale
+    }
+
+    /// Returns the fixed seconds of each kernel.
+    #[must_use]
+    pub fn seconds_per_kernel(&self) -> f64 {
+        self.launch * self.scale
+    }
+
+    fn rates(&self, class: Class) -> Option<&ClassRates> {
+        self.classes.get(class as usize)
+    }
+
+    /// Whether all rates are positive and finite, as a file may contain any numbers.
+    pub(crate) fn is_valid(&self) -> bool {
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        let curves = |rates: &ClassRates| {
+            rates.products.iter().chain(&rates.moves).all(Curve::is_valid) && rates.elements.is_valid()
+        };
+        positive(self.scale)
+            && self.launch.is_finite()
+            && self.launch >= 0.0
+            && self.start.is_none_or(|start| start.is_finite() && start >= 0.0)
+            && self.tile.iter().all(|&size| size > 0)
+            && self.memory.is_valid()
+            && self.link.is_valid()
+            && self.classes.len() == Class::COUNT
+            && self.classes.iter().all(curves)
+    }
+
+    /// Returns the estimated time of a kernel.
+    pub(crate) fn time(&self, work: &Work) -> StepTime {
+        let bytes = work.bytes();
+        let memory = self.memory.seconds(bytes as f64, bytes as f64);
+        let compute = self.compute_seconds(work);
+        let time = StepTime { multiply_adds: work.multiply_adds, bytes, kernels: 1, ..StepTime::default() };
+        self.with_launch(time, compute, memory)
+    }
+
+    /// Returns the estimated time of an upload.
+    pub(crate) fn upload_time(&self, bytes: u64) -> StepTime {
+        let seconds = self.link.seconds(bytes as f64, bytes as f64);
+        self.with_launch(StepTime { bytes, ..StepTime::default() }, 0.0, seconds)
+    }
+
+    /// Returns the time of a kernel without its memory traffic and its launch, in seconds.
+    pub(crate) fn compute_seconds(&self, work: &Work) -> f64 {
+        let Some(rates) = self.rates(work.class) else { return 0.0 };
+        let (half, size) = (usize::from(work.is_half), work.size() as f64);
+        let padded = work.multiply_adds as f64 * self.tile_waste(work.sides);
+        let products = rates.products[half].seconds(padded, size);
+        let moves = rates.moves[half].seconds(work.moved as f64, size);
+        let elements = match work.multiply_adds {
+            0 => &rates.elements,
+            // The activation of a product.
+            _ if work.class == Class::Product => match self.rates(Class::Function) {
+                Some(functions) => &functions.elements,
+                None => &rates.elements,
+            },
+            _ => &rates.elements,
+        };
+        products + moves + elements.seconds(work.elements as f64, work.elements as f64)
+    }
+
+    /// The computed elements of tiles, divided by the elements of the product.
+    fn tile_waste(&self, sides: [usize; 2]) -> f64 {
+        let waste = |size: usize, tile: usize| match size {
+            0 => 1.0,
+            size => size.div_ceil(tile) as f64 * tile as f64 / size as f64,
+        };
+        waste(sides[0], self.tile[0]) * waste(sides[1], self.tile[1])
+    }
+
+    /// Adds the fixed part of a kernel and assigns the rest to its limit.
+    fn with_launch(&self, time: StepTime, compute: f64, memory: f64) -> StepTime {
+        let work = compute.max(memory);
+        let (launch, work) = match self.start {
+            None => (self.launch, work),
+            // The device works while the host prepares the next kernel.
+            Some(start) if start + work > self.launch => (start, work),
+            Some(_) => (self.launch, 0.0),
+        };
+        let (launch, work) = (launch * self.scale, work * self.scale);
+        let [compute_seconds, memory_seconds] = if compute >= memory { [work, 0.0] } else { [0.0, work] };
+        StepTime { seconds: launch + work, compute_seconds, memory_seconds, launch_seconds: launch, ..time }
+    }
+}
+
+impl fmt::Display for DeviceSpeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [single, half] = self.multiply_adds_per_second().map(|rate| 2.0 * rate / 1e12);
+        let bytes = self.bytes_per_second() / 1e9;
+        let launch = self.seconds_per_kernel() * 1e6;
+        write!(
+            f,
+            "{single:.3} TFLOP/s in f32, {half:.3} in bf16, {bytes:.0} GB/s, {launch:.1} µs per kernel ({})",
+            self.source
+        )
+    }
+}
