@@ -29,8 +29,9 @@ pub(crate) enum Class {
     RecurrentGrad,
     /// Arithmetic on elements of contiguous memory, copies and comparisons: nothing but memory traffic.
     Arithmetic,
-    /// Copies that change the order of elements.
+    /// Copies that change the order of elements: of runs of neighbors, and of single elements.
     Reorder,
+    Transpose,
     /// Elementwise functions such as exp, and their gradients.
     Function,
     FunctionGrad,
@@ -188,12 +189,15 @@ impl Kernel<'_> {
                 Work::per_element(Class::Arithmetic, elements(out.layout()))
             }
             Self::Copy { input, out } => {
-                let in_order = input.layout().is_contiguous() || has_rows(input.layout());
-                let class = if in_order { Class::Arithmetic } else { Class::Reorder };
+                let class = match input.layout() {
+                    layout if layout.is_contiguous() => Class::Arithmetic,
+                    layout if has_rows(layout) => Class::Reorder,
+                    _ => Class::Transpose,
+                };
                 Work::per_element(class, elements(out.layout()))
             }
-            Self::Flip { out, .. } => Work::per_element(Class::Reorder, elements(out.layout())),
-            Self::CopyInto { input, .. } => Work::per_element(Class::Arithmetic, elements(input.layout())),
+            Self::Flip { out, .. } => Work::per_element(Class::Transpose, elements(out.layout())),
+            Self::CopyInto { input, .. } => Work::per_element(Class::Reorder, elements(input.layout())),
             Self::Unary { f, out, .. } => {
                 let class = if is_arithmetic(*f) { Class::Arithmetic } else { Class::Function };
                 Work::per_element(class, elements(out.layout()))
@@ -447,7 +451,8 @@ impl Sizes {
         }
         let images = times(&[self.images, self.inputs, self.from]);
         let outputs = times(&[self.images, self.outputs, self.to]);
-        Work { moved: images.saturating_add(outputs), ..work }
+        let filters = times(&[self.inputs, self.outputs, self.taps]);
+        Work { moved: images.saturating_add(outputs).saturating_add(filters), ..work }
     }
 }
 

@@ -25,6 +25,7 @@ mod recurrent;
 mod rules;
 pub(crate) mod speed;
 mod step_graphs;
+pub(crate) mod timed;
 mod window;
 mod workspace;
 

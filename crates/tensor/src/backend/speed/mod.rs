@@ -145,7 +145,7 @@ impl DeviceSpeed {
     pub(crate) fn compute_seconds(&self, work: &Work) -> f64 {
         let Some(rates) = self.rates(work.class) else { return 0.0 };
         let (half, size) = (usize::from(work.is_half), work.size() as f64);
-        let padded = work.multiply_adds as f64 * self.tile_waste(work.sides);
+        let padded = work.multiply_adds as f64 * tile_waste(work.sides, self.tile);
         let products = rates.products[half].seconds(padded, size);
         let moves = rates.moves[half].seconds(work.moved as f64, size);
         let elements = match work.multiply_adds {
@@ -158,15 +158,6 @@ impl DeviceSpeed {
             _ => &rates.elements,
         };
         products + moves + elements.seconds(work.elements as f64, work.elements as f64)
-    }
-
-    /// The computed elements of tiles, divided by the elements of the product.
-    fn tile_waste(&self, sides: [usize; 2]) -> f64 {
-        let waste = |size: usize, tile: usize| match size {
-            0 => 1.0,
-            size => size.div_ceil(tile) as f64 * tile as f64 / size as f64,
-        };
-        waste(sides[0], self.tile[0]) * waste(sides[1], self.tile[1])
     }
 
     /// Adds the fixed part of a kernel and assigns the rest to its limit.
@@ -182,6 +173,15 @@ impl DeviceSpeed {
         let [compute_seconds, memory_seconds] = if compute >= memory { [work, 0.0] } else { [0.0, work] };
         StepTime { seconds: launch + work, compute_seconds, memory_seconds, launch_seconds: launch, ..time }
     }
+}
+
+/// The computed elements of tiles, divided by the elements of the product.
+pub(crate) fn tile_waste(sides: [usize; 2], tile: [usize; 2]) -> f64 {
+    let waste = |size: usize, tile: usize| match size {
+        0 => 1.0,
+        size => (size.div_ceil(tile) * tile) as f64 / size as f64,
+    };
+    waste(sides[0], tile[0]) * waste(sides[1], tile[1])
 }
 
 impl fmt::Display for DeviceSpeed {
