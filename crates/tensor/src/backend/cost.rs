@@ -68,6 +68,9 @@ impl Class {
     pub(crate) const COUNT: usize = Self::Adam as usize + 1;
 }
 
+/// The rows and columns of a tile of attention.
+const TILE: u64 = 64;
+
 /// The work of one kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Work {
@@ -76,6 +79,8 @@ pub(crate) struct Work {
     pub(crate) is_half: bool,
     /// The multiply-adds of products, without those that masks and padding make unnecessary.
     pub(crate) multiply_adds: u64,
+    /// The multiply-adds with those that tiles compute although a mask hides them.
+    pub(crate) computed: u64,
     /// The rows and columns of a product, which a device computes in tiles.
     pub(crate) sides: [usize; 2],
     /// The elements that products rearrange before they multiply: the factors, or the patches of images.
@@ -93,6 +98,7 @@ impl Work {
             class,
             is_half: false,
             multiply_adds: 0,
+            computed: 0,
             sides: [0; 2],
             moved: 0,
             elements: 0,
@@ -110,6 +116,16 @@ impl Work {
         self.read.saturating_add(self.written)
     }
 
+    /// The amounts that take time: multiply-adds of whole tiles, rearranged elements, bytes, and elements.
+    pub(crate) fn amounts(&self, tile: [usize; 2]) -> [f64; 4] {
+        let waste = |size: usize, tile: usize| match size {
+            0 => 1.0,
+            size => (size.div_ceil(tile) * tile) as f64 / size as f64,
+        };
+        let waste = waste(self.sides[0], tile[0]) * waste(self.sides[1], tile[1]);
+        [self.computed as f64 * waste, self.moved as f64, self.bytes() as f64, self.elements as f64]
+    }
+
     /// The number that decides how well a device is used: multiply-adds, or elements.
     pub(crate) const fn size(&self) -> u64 {
         if self.multiply_adds > 0 { self.multiply_adds } else { self.elements }
@@ -118,11 +134,12 @@ impl Work {
 
 /// The work of a batch of products of `[rows, depth]` and `[depth, columns]`.
 fn products(class: Class, batch: usize, [rows, columns, depth]: [usize; 3]) -> Work {
-    let of = |sizes: &[usize]| times(&[sizes, &[batch]].concat());
+    let multiply_adds = times(&[batch, rows, columns, depth]);
     Work {
-        multiply_adds: times(&[batch, rows, columns, depth]),
+        multiply_adds,
+        computed: multiply_adds,
         sides: [rows, columns],
-        moved: of(&[rows, depth]).saturating_add(of(&[depth, columns])),
+        moved: times(&[batch, rows, depth]).saturating_add(times(&[batch, depth, columns])),
         ..Work::new(class)
     }
 }
@@ -322,26 +339,30 @@ fn attention(of: &Attention<'_>, class: Class) -> Work {
         _ => [0; 3],
     };
     let ([heads, queries, width], [_, keys, values]) = (dims(of.query.layout()), dims(of.value.layout()));
-    // Query i attends to the keys 0 to i.
-    let pairs = match of.causal {
+    // Query i attends to the keys 0 to i. Tiles are computed in full if any query of theirs attends to any key.
+    let (pairs, computed) = match of.causal {
         true => {
             let seen = queries.min(keys) as u64;
-            let first = seen.saturating_mul(seen + 1) / 2;
-            first.saturating_add(times(&[queries.saturating_sub(keys), keys]))
+            let rest = times(&[queries.saturating_sub(keys), keys]);
+            let side = seen.div_ceil(TILE).saturating_mul(TILE);
+            let in_tiles = side.saturating_mul(side.saturating_add(TILE)) / 2;
+            let all = times(&[queries.min(keys), keys]);
+            (seen.saturating_mul(seen + 1) / 2 + rest, in_tiles.min(all) + rest)
         }
-        false => times(&[queries, keys]),
+        false => (times(&[queries, keys]), times(&[queries, keys])),
     };
-    let pairs = pairs.saturating_mul(heads as u64);
     // Forward: scores and their sums of values. Backward: the scores again, and the gradients of four factors.
     let columns = match class {
         Class::AttentionGrad => 3 * width as u64 + 2 * values as u64,
         _ => width as u64 + values as u64,
     };
+    let of_all = |pairs: u64| pairs.saturating_mul(heads as u64);
     Work {
         is_half: of.query.dtype().is_half(),
-        multiply_adds: pairs.saturating_mul(columns),
+        multiply_adds: of_all(pairs).saturating_mul(columns),
+        computed: of_all(computed).saturating_mul(columns),
         sides: [queries, keys],
-        elements: pairs,
+        elements: of_all(pairs),
         ..Work::new(class)
     }
 }
@@ -354,9 +375,11 @@ fn recurrent(of: &Recurrence<'_>, gates: &Layout, class: Class) -> Work {
     };
     let rows = gates.shape().dims().first().copied().unwrap_or(0);
     let sequences = rows.checked_div(of.len).unwrap_or(0);
+    let multiply_adds = times(&[rows, hidden, width]);
     Work {
         is_half: is_half(of.precision, of.weight.dtype()),
-        multiply_adds: times(&[rows, hidden, width]),
+        multiply_adds,
+        computed: multiply_adds,
         sides: [sequences, if class == Class::Recurrent { width } else { hidden }],
         elements: elements(gates),
         ..Work::new(class)
@@ -424,7 +447,7 @@ impl Sizes {
         let class = self.class(windows, [Class::Convolution, Class::Winograd]);
         let depth = self.inputs.saturating_mul(self.taps);
         let work = self.product(class, [self.outputs, self.places(), depth], is_half);
-        self.with_images(work)
+        self.with_tiles(work)
     }
 
     fn input_grad(&self, windows: &[Window; 2], is_half: bool) -> Work {
@@ -434,25 +457,32 @@ impl Sizes {
         let work = self.product(class, [self.inputs, columns, depth], is_half);
         // With a stride, each place sees a part of the taps.
         let moved = times(&[self.groups, self.outputs, self.taps, self.places()]);
-        self.with_images(Work { multiply_adds: self.multiply_adds(), moved, ..work })
+        self.with_tiles(Work {
+            multiply_adds: self.multiply_adds(),
+            computed: self.multiply_adds(),
+            moved,
+            ..work
+        })
     }
 
     fn weight_grad(&self, windows: &[Window; 2], is_half: bool) -> Work {
         let class = self.class(windows, [Class::ConvolutionWeightGrad, Class::WinogradWeightGrad]);
         let columns = self.inputs.saturating_mul(self.taps);
         let work = self.product(class, [self.outputs, columns, self.places()], is_half);
-        self.with_images(work)
+        self.with_tiles(work)
     }
 
-    /// Winograd's algorithm transforms images instead of rearranging patches.
-    fn with_images(&self, work: Work) -> Work {
-        if !matches!(work.class, Class::Winograd | Class::WinogradWeightGrad) || work.is_half {
-            return work;
-        }
-        let images = times(&[self.images, self.inputs, self.from]);
-        let outputs = times(&[self.images, self.outputs, self.to]);
+    /// Winograd's algorithm multiplies in tiles of 2 × 2 places, and transforms images and filters instead of rearranging
+    /// patches. The traffic of the images stands for their transforms.
+    fn with_tiles(&self, work: Work) -> Work {
         let filters = times(&[self.inputs, self.outputs, self.taps]);
-        Work { moved: images.saturating_add(outputs).saturating_add(filters), ..work }
+        let tiles = self.places().div_ceil(4);
+        match work.class {
+            _ if work.is_half => work,
+            Class::Winograd => Work { moved: filters, sides: [work.sides[0], tiles], ..work },
+            Class::WinogradWeightGrad => Work { moved: filters, sides: [self.outputs, self.inputs], ..work },
+            _ => work,
+        }
     }
 }
 

@@ -42,19 +42,27 @@ pub struct DeviceSpeed {
     pub(crate) memory: Curve,
     /// The bytes per second of uploads.
     pub(crate) link: Curve,
-    /// The rates of each class of kernels.
-    pub(crate) classes: Vec<ClassRates>,
+    /// The rates of each class of kernels, in f32 and with 16-bit factors. Only products have the second.
+    pub(crate) classes: Vec<[Rates; 2]>,
 }
 
-/// The rates of a class of kernels by their size. The three times of a kernel are added.
+/// The rates of a class of kernels by their size. The times of a kernel are added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ClassRates {
-    /// Multiply-adds per second, in f32 and with 16-bit factors.
-    pub(crate) products: [Curve; 2],
-    /// Rearranged elements per second, in f32 and with 16-bit factors.
-    pub(crate) moves: [Curve; 2],
+pub(crate) struct Rates {
+    /// Multiply-adds per second.
+    pub(crate) products: Curve,
+    /// Rearranged elements per second.
+    pub(crate) moves: Curve,
+    /// Bytes read and written per second.
+    pub(crate) traffic: Curve,
     /// Elements per second.
     pub(crate) elements: Curve,
+}
+
+impl Rates {
+    const fn curves(&self) -> [&Curve; 4] {
+        [&self.products, &self.moves, &self.traffic, &self.elements]
+    }
 }
 
 /// Rates are finite.
@@ -81,10 +89,8 @@ impl DeviceSpeed {
     /// Returns the most multiply-adds per second of large products, in f32 and under bf16 autocast.
     #[must_use]
     pub fn multiply_adds_per_second(&self) -> [f64; 2] {
-        let rates = self.rates(Class::Product);
-        [0, 1].map(|half| {
-            rates.map_or(0.0, |rates| rates.products[half].rate(1e12).unwrap_or(0.0)) / self.scale
-        })
+        let rate = |half| self.rates(Class::Product, half).and_then(|rates| rates.products.rate(1e12));
+        [false, true].map(|half| rate(half).unwrap_or(0.0) / self.scale)
     }
 
     /// Returns the bytes per second of memory traffic that exceeds all caches.
@@ -105,16 +111,14 @@ impl DeviceSpeed {
         self.launch * self.scale
     }
 
-    fn rates(&self, class: Class) -> Option<&ClassRates> {
-        self.classes.get(class as usize)
+    fn rates(&self, class: Class, half: bool) -> Option<&Rates> {
+        self.classes.get(class as usize).map(|rates| &rates[usize::from(half)])
     }
 
     /// Whether all rates are positive and finite, as a file may contain any numbers.
     pub(crate) fn is_valid(&self) -> bool {
         let positive = |value: f64| value.is_finite() && value > 0.0;
-        let curves = |rates: &ClassRates| {
-            rates.products.iter().chain(&rates.moves).all(Curve::is_valid) && rates.elements.is_valid()
-        };
+        let curves = |rates: &Rates| rates.curves().into_iter().all(Curve::is_valid);
         positive(self.scale)
             && self.launch.is_finite()
             && self.launch >= 0.0
@@ -123,7 +127,7 @@ impl DeviceSpeed {
             && self.memory.is_valid()
             && self.link.is_valid()
             && self.classes.len() == Class::COUNT
-            && self.classes.iter().all(curves)
+            && self.classes.iter().flatten().all(curves)
     }
 
     /// Returns the estimated time of a kernel.
@@ -143,21 +147,15 @@ impl DeviceSpeed {
 
     /// Returns the time of a kernel without its memory traffic and its launch, in seconds.
     pub(crate) fn compute_seconds(&self, work: &Work) -> f64 {
-        let Some(rates) = self.rates(work.class) else { return 0.0 };
-        let (half, size) = (usize::from(work.is_half), work.size() as f64);
-        let padded = work.multiply_adds as f64 * tile_waste(work.sides, self.tile);
-        let products = rates.products[half].seconds(padded, size);
-        let moves = rates.moves[half].seconds(work.moved as f64, size);
-        let elements = match work.multiply_adds {
-            0 => &rates.elements,
-            // The activation of a product.
-            _ if work.class == Class::Product => match self.rates(Class::Function) {
-                Some(functions) => &functions.elements,
-                None => &rates.elements,
-            },
-            _ => &rates.elements,
-        };
-        products + moves + elements.seconds(work.elements as f64, work.elements as f64)
+        let is_half = work.is_half && work.multiply_adds > 0;
+        let Some(rates) = self.rates(work.class, is_half) else { return 0.0 };
+        let (amounts, size) = (work.amounts(self.tile), work.size() as f64);
+        let terms = rates.curves().into_iter().zip(amounts);
+        let seconds = terms.map(|(rate, amount)| rate.seconds(amount, size)).sum::<f64>();
+        // The activation of a product.
+        let applied = if work.class == Class::Product { work.elements as f64 } else { 0.0 };
+        let functions = self.rates(Class::Function, false);
+        seconds + functions.map_or(0.0, |rates| rates.elements.seconds(applied, applied))
     }
 
     /// Adds the fixed part of a kernel and assigns the rest to its limit.
@@ -173,15 +171,6 @@ impl DeviceSpeed {
         let [compute_seconds, memory_seconds] = if compute >= memory { [work, 0.0] } else { [0.0, work] };
         StepTime { seconds: launch + work, compute_seconds, memory_seconds, launch_seconds: launch, ..time }
     }
-}
-
-/// The computed elements of tiles, divided by the elements of the product.
-pub(crate) fn tile_waste(sides: [usize; 2], tile: [usize; 2]) -> f64 {
-    let waste = |size: usize, tile: usize| match size {
-        0 => 1.0,
-        size => (size.div_ceil(tile) * tile) as f64 / size as f64,
-    };
-    waste(sides[0], tile[0]) * waste(sides[1], tile[1])
 }
 
 impl fmt::Display for DeviceSpeed {

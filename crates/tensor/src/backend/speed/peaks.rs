@@ -1,6 +1,6 @@
 //! The speed of a GPU from its published peaks.
 
-use super::{ClassRates, Curve, DeviceSpeed};
+use super::{Curve, DeviceSpeed, Rates};
 use crate::backend::cost::Class;
 
 /// The published peaks of a GPU.
@@ -36,7 +36,7 @@ impl DeviceSpeed {
             // Products of few multiply-adds occupy a part of the device.
             Curve::new([[1e6, rate / 50.0], [1e9, rate / 2.0], [2e10, rate]])
         };
-        let mut classes = vec![ClassRates::default(); Class::COUNT];
+        let mut classes = vec![<[Rates; 2]>::default(); Class::COUNT];
         let shares = [
             (Class::Product, [1.0, 1.0]),
             (Class::Convolution, [0.5, 0.2]),
@@ -51,7 +51,8 @@ impl DeviceSpeed {
         ];
         for (class, [single, half]) in shares {
             if let Some(rates) = classes.get_mut(class as usize) {
-                rates.products = [multiply(0, single), multiply(1, half)];
+                rates[0].products = multiply(0, single);
+                rates[1].products = multiply(1, half);
             }
         }
         Self {
@@ -59,7 +60,7 @@ impl DeviceSpeed {
             scale: 1.0,
             launch: LAUNCH,
             start: Some(START),
-            tile: [64, 64],
+            tile: [1, 1],
             memory: Curve::constant(memory * 1e9 * MEMORY_SHARE),
             link: Curve::constant(link * 1e9 * LINK_SHARE),
             classes,

@@ -23,7 +23,7 @@ pub(super) type Program = fn(&Device) -> Result<Step>;
 pub(super) const SMALL: Program = |device| perceptron(device, 4, &[8, 24, 24, 4]);
 
 /// All programs, and whether they multiply matrices in the precision of autocast.
-pub(super) fn programs() -> [(Program, bool); 21] {
+pub(super) fn programs() -> [(Program, bool); 24] {
     [
         (SMALL, true),
         (|device| perceptron(device, 16, &[64, 96, 32]), true),
@@ -31,10 +31,11 @@ pub(super) fn programs() -> [(Program, bool); 21] {
         (|device| perceptron(device, 96, &[512, 512, 256]), true),
         (|device| perceptron(device, 8, &[1536, 1536, 128]), true),
         (|device| perceptron(device, 192, &[1536, 1536, 640]), true),
-        (|device| images(device, [24, 1, 32], [16, 40]), true),
-        (|device| images(device, [8, 3, 32], [24, 32]), true),
+        (|device| images(device, [40, 1, 32], [16, 40]), true),
+        (|device| images(device, [24, 3, 32], [64, 16]), true),
         (|device| residual(device, [4, 64, 32]), true),
         (|device| residual(device, [8, 128, 12]), true),
+        (|device| residual(device, [12, 128, 16]), true),
         (|device| residual(device, [8, 256, 6]), true),
         (|device| depthwise(device, [4, 64, 24]), false),
         (|device| transformer(device, [2, 32, 64, 2], 100), true),
@@ -42,6 +43,8 @@ pub(super) fn programs() -> [(Program, bool); 21] {
         (|device| transformer(device, [3, 192, 384, 6], 800), true),
         (|device| recurrent(device, RecurrentCell::Lstm, [24, 24, 192]), true),
         (|device| recurrent(device, RecurrentCell::Gru, [40, 12, 128]), true),
+        (|device| recurrent(device, RecurrentCell::Lstm, [32, 24, 320]), true),
+        (|device| wide(device, [16, 48, 48]), false),
         (|device| others(device, 64, 128), false),
         (|device| others(device, 512, 768), false),
         (|device| elementwise(device, 4 << 20), false),
@@ -74,6 +77,10 @@ fn perceptron(device: &Device, batch: usize, sizes: &[usize]) -> Result<Step> {
     let classes = sizes.last().copied().unwrap_or(1);
     let values = vec![0.5_f32; batch * first];
     let targets = indices(batch, classes);
+    let ctx = OpContext::create("sgd", device, device.default_allocator()?, Category::Parameter);
+    let copies = layers.iter().flatten().map(|parameter| filled(&ctx, parameter.shape()));
+    let mut copies = copies.collect::<Result<Vec<Buffer>>>()?;
+    drop(ctx);
     let device = device.clone();
     Ok(Box::new(move || {
         let mut x = Tensor::from_slice(&device, &values, [batch, first])?;
@@ -84,23 +91,26 @@ fn perceptron(device: &Device, batch: usize, sizes: &[usize]) -> Result<Step> {
             }
         }
         let targets = Tensor::from_slice(&device, &targets, [batch])?;
-        let mut gradients = x.cross_entropy(&targets)?.backward()?;
-        for parameter in layers.iter().flatten() {
-            if let Some(gradient) = gradients.take(parameter) {
-                sgd(parameter, &gradient)?;
+        let gradients = x.cross_entropy(&targets)?.backward()?;
+        let ctx = OpContext::create("sgd", &device, device.default_allocator()?, Category::Temporary);
+        for (parameter, copy) in layers.iter().flatten().zip(&mut copies) {
+            if let Some(gradient) = gradients.get(parameter) {
+                let (grad, param) = (gradient.view(), copy.view_mut());
+                ctx.compute(Kernel::Sgd { step: PLAIN, grad, momentum: None, param })?;
             }
         }
         Ok(())
     }))
 }
 
-/// A step of gradient descent on a copy of a parameter.
-fn sgd(parameter: &Tensor, gradient: &Tensor) -> Result<()> {
-    let device = parameter.device();
-    let ctx = OpContext::create("sgd", device, device.default_allocator()?, Category::Temporary);
-    let mut param = ctx.temp(parameter.shape(), DType::F32)?;
-    let step = SgdStep { lr: 0.0, momentum: 0.0, weight_decay: 0.0, nesterov: false };
-    ctx.compute(Kernel::Sgd { step, grad: gradient.view(), momentum: None, param: param.view_mut() })
+/// A step of gradient descent without momentum.
+const PLAIN: SgdStep = SgdStep { lr: 1e-9, momentum: 0.0, weight_decay: 0.0, nesterov: false };
+
+/// A buffer that holds one value.
+fn filled(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
+    let mut buffer = ctx.output(shape, DType::F32)?;
+    ctx.compute(Kernel::Fill { value: Scalar::Float(0.01), out: buffer.view_mut() })?;
+    Ok(buffer)
 }
 
 /// Two convolutions with few channels, each with a pool.
@@ -192,6 +202,19 @@ fn recurrent(device: &Device, cell: RecurrentCell, [n, len, hidden]: [usize; 3])
     }))
 }
 
+/// Ops on large tensors, which exceed the caches.
+fn wide(device: &Device, [n, channels, side]: [usize; 3]) -> Result<Step> {
+    let x = leaf(device, &[n, channels, side, side])?;
+    let [scale, shift] = [leaf(device, &[channels])?, leaf(device, &[channels])?];
+    let rows = leaf(device, &[side])?;
+    Ok(Box::new(move || {
+        let y = x.batch_norm(&scale, &shift, BatchStatistics::Batch { running: None }, 1e-5)?;
+        let y = y.add(&x)?.relu()?.layer_norm(Some((&rows, &rows)), 1e-5)?.gelu()?;
+        let y = y.max_pool2d(2)?.sum([0, 2, 3])?;
+        backward(&y).map(drop)
+    }))
+}
+
 /// Ops of other classes on a matrix.
 fn others(device: &Device, rows: usize, columns: usize) -> Result<Step> {
     let x = leaf(device, &[rows, columns])?;
@@ -226,11 +249,8 @@ fn optimizers(device: &Device) -> Result<Step> {
     for size in sizes {
         let ctx =
             OpContext::create("optimizer", device, device.default_allocator()?, Category::OptimizerState);
-        let buffer = || -> Result<Buffer> {
-            let mut buffer = ctx.output(&Shape::new(&[size])?, DType::F32)?;
-            ctx.compute(Kernel::Fill { value: Scalar::Float(0.01), out: buffer.view_mut() })?;
-            Ok(buffer)
-        };
+        let shape = Shape::new(&[size])?;
+        let buffer = || filled(&ctx, &shape);
         states.push([buffer()?, buffer()?, buffer()?, buffer()?]);
     }
     let adam = AdamStep {
@@ -242,7 +262,7 @@ fn optimizers(device: &Device) -> Result<Step> {
         decoupled: true,
         step: 10,
     };
-    let sgd = SgdStep { lr: 1e-9, momentum: 0.9, weight_decay: 0.0, nesterov: false };
+    let sgd = SgdStep { momentum: 0.9, ..PLAIN };
     let device = device.clone();
     Ok(Box::new(move || {
         let ctx = OpContext::create("optimizer", &device, device.default_allocator()?, Category::Temporary);
