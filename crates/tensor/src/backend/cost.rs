@@ -339,7 +339,7 @@ fn attention(of: &Attention<'_>, class: Class) -> Work {
         _ => [0; 3],
     };
     let ([heads, queries, width], [_, keys, values]) = (dims(of.query.layout()), dims(of.value.layout()));
-    // Query i attends to the keys 0 to i. Tiles are computed in full if any query of theirs attends to any key.
+    // Query i attends to the keys 0 to i. Tiles in which a query attends to a key are computed in full.
     let (pairs, computed) = match of.causal {
         true => {
             let seen = queries.min(keys) as u64;

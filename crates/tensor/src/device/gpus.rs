@@ -2,7 +2,6 @@
 
 use bfc_core::{Bytes, GIB};
 
-use crate::backend::DeviceSpeed;
 use crate::backend::speed::Peaks;
 
 /// The properties of a GPU that a dry run uses.
@@ -63,8 +62,8 @@ impl Gpu {
         Bytes(self.hundredths * GIB / 100)
     }
 
-    /// The estimated speed of kernels.
-    pub(super) fn speed(&self) -> DeviceSpeed {
-        DeviceSpeed::of_peaks(self.peaks)
+    /// The published peaks, from which the speed of kernels follows.
+    pub(super) const fn peaks(&self) -> Peaks {
+        self.peaks
     }
 }

@@ -121,3 +121,22 @@ fn timer_seconds() -> f64 {
     let pairs = (0..1000).map(|_| Instant::now().elapsed());
     pairs.min().unwrap_or_default().as_secs_f64()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cost::Class;
+
+    /// Kernels without a rate would take no time. All of them occur in the programs.
+    #[test]
+    fn a_measurement_finds_a_rate_for_each_class() {
+        let speed = measure(1).unwrap();
+        assert!(speed.is_valid() && speed.seconds_per_kernel() > 0.0 && speed.link_bytes_per_second() > 0.0);
+        for (class, [rates, _]) in speed.classes.iter().enumerate() {
+            let has_rate = rates.products.rate(1e6).or(rates.elements.rate(1e6)).is_some();
+            assert!(has_rate || class == Class::Arithmetic as usize, "class {class}");
+        }
+        let [single, half] = speed.multiply_adds_per_second();
+        assert!(single > 0.0 && half > 0.0 && speed.bytes_per_second() > 0.0, "{speed}");
+    }
+}
