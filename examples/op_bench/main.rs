@@ -1,7 +1,6 @@
 //! Times ops on a device, the overhead of small ops, and whole training steps.
 //!
 //! cargo run --release --example op_bench -- --device cuda:0
-//! cargo run --release --example op_bench -- --estimate h200    # estimates the training steps
 //!
 //! Everything runs once before it is timed: kernels are compiled and memory is in the pool. Each round ends by reading
 //! a value, which waits for asynchronous devices.
@@ -12,11 +11,10 @@ mod steps;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::Parser;
 use highwater::alloc::{DeviceId, DeviceKind};
 use highwater::io::write_atomically;
-use highwater::{Device, DeviceProfile, Result, Runtime, Tensor};
+use highwater::{Device, Result, Runtime, Tensor};
 use serde_json::{Value, json};
 
 /// The duration of a round, unless one call takes longer.
@@ -43,10 +41,6 @@ struct Args {
     /// Rounds; the median counts
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-
-    /// Estimate the training steps on a GPU by its name, which this machine need not have
-    #[arg(long, value_name = "PROFILE")]
-    estimate: Option<DeviceProfile>,
 
     /// Write the figures as JSON to this file
     #[arg(long, value_name = "FILE")]
@@ -77,10 +71,6 @@ pub(crate) struct Sizes {
     /// Whether to use small models.
     pub(crate) small: bool,
 }
-
-/// The sizes that fill a GPU.
-const LARGE: Sizes =
-    Sizes { side: 1 << 13, product: 4096, attention: [64, 1024], images: [32, 64], small: false };
 
 /// Times calls and waits for the device.
 struct Clock {
@@ -117,16 +107,13 @@ impl Clock {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    if let Some(profile) = args.estimate {
-        return estimate(profile, &args.only);
-    }
     let runtime = Runtime::builder().build()?;
     let device = runtime.device(args.device)?;
     let is_small = args.small || args.device.kind != DeviceKind::Cuda;
     let sizes = if is_small {
         Sizes { side: 1 << 9, product: 256, attention: [4, 128], images: [2, 16], small: true }
     } else {
-        LARGE
+        Sizes { side: 1 << 13, product: 4096, attention: [64, 1024], images: [32, 64], small: false }
     };
     let clock = Clock { probe: Tensor::zeros(&device, 1)?, rounds: args.rounds };
 
@@ -162,22 +149,6 @@ fn main() -> anyhow::Result<()> {
         })?;
     }
     anyhow::ensure!(failed == 0, "{failed} ops failed");
-    Ok(())
-}
-
-/// Estimates the training steps by dry runs.
-fn estimate(profile: DeviceProfile, only: &str) -> anyhow::Result<()> {
-    let speed = profile.speed().context("the profile has no speed")?;
-    println!("{profile}: {speed}");
-    let device = Device::dry_as(profile)?;
-    let elapsed = || device.estimated_time().map_or(f64::NAN, |time| time.seconds);
-    steps::time(&device, LARGE, only, &mut |call| {
-        // The first call also creates the state of the optimizer.
-        call()?;
-        let before = elapsed();
-        call()?;
-        Ok(elapsed() - before)
-    })?;
     Ok(())
 }
 

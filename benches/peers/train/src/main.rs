@@ -22,7 +22,7 @@ mod workload;
 
 use std::time::Instant;
 
-use ::highwater::{Device, memory_report};
+use ::highwater::{Device, DeviceProfile, memory_report};
 use clap::{Parser, ValueEnum};
 
 use self::workload::Workload;
@@ -61,10 +61,13 @@ struct Args {
     /// as many as `--threads` says.
     #[arg(long)]
     estimate: bool,
+    /// Estimates the training steps of `examples/op_bench` on a GPU by its name.
+    #[arg(long, value_name = "PROFILE")]
+    estimate_gpu: Option<DeviceProfile>,
     #[command(flatten)]
     ours: highwater::Options,
     /// The programs to train.
-    #[arg(value_enum, required = true)]
+    #[arg(value_enum, required_unless_present = "estimate_gpu")]
     workloads: Vec<Workload>,
 }
 
@@ -103,6 +106,9 @@ impl Peer {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    if let Some(profile) = &args.estimate_gpu {
+        return highwater::estimate::estimate_gpu(profile);
+    }
     if args.estimate {
         return highwater::estimate::compare(&args.workloads, args.threads, args.blocks, args.ours);
     }
