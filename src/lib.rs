@@ -58,15 +58,16 @@ pub use ndarray;
 pub use highwater_nn::{LayerSummary, Summary, summary, summary_with_step};
 pub use highwater_tensor::{
     Activation, AttentionOptions, AutocastGuard, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions,
-    DType, Device, DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DryPeak, DryRead, DryRun,
-    DryRunOptions, Element, Error, FitFailure, GradCheck, GradCheckError, Gradients, IntoPart, IntoParts,
-    IntoShape, LargestFit, Layout, Norm, Op, OpContext, OpPlacement, PadMode, Padding, ParseProfileError,
-    Part, Place, PlacementReason, Pool2dOptions, RawElement, RecordingGuard, RecurrentCell, RecurrentWeights,
-    Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, ShapeRule, SmallestPool,
-    SortOrder, StepCounts, StepGraph, Storage, Tensor, TensorOptions, TensorOrScalar, TrainingGuard,
-    UnknownGradient, UnknownGradients, View, ViewMut, apply, autocast, backend, check_gradients, checkpoint,
-    dlpack, dry_run, evaluating, evaluating_guard, is_recording, is_replaying, is_training, largest_fit,
-    no_grad, no_grad_guard, smallest_pool, testing, training, training_guard, with_device,
+    DType, Device, DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DeviceSpeed, DryPeak, DryRead,
+    DryRun, DryRunOptions, Element, Error, FitFailure, GradCheck, GradCheckError, Gradients, IntoPart,
+    IntoParts, IntoShape, LargestFit, Layout, Limit, Norm, Op, OpContext, OpPlacement, PadMode, Padding,
+    ParseProfileError, Part, Place, PlacementReason, Pool2dOptions, RawElement, RecordingGuard,
+    RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape,
+    ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph, StepTime, Storage, Tensor, TensorOptions,
+    TensorOrScalar, TrainingGuard, UnknownGradient, UnknownGradients, View, ViewMut, apply, autocast,
+    backend, check_gradients, checkpoint, dlpack, dry_run, evaluating, evaluating_guard, is_recording,
+    is_replaying, is_training, largest_fit, no_grad, no_grad_guard, smallest_pool, testing, training,
+    training_guard, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};

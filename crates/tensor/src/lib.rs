@@ -37,7 +37,7 @@ pub mod cuda {
     };
 }
 
-pub use backend::{Activation, DeviceRules, RecurrentCell, StepCounts};
+pub use backend::{Activation, DeviceRules, DeviceSpeed, Limit, RecurrentCell, StepCounts, StepTime};
 pub use device::{
     Choice, Device, DeviceAllocator, DeviceProfile, DryRead, OpPlacement, Place, PlacementReason, Runtime,
     RuntimeBuilder, with_device,

@@ -6,6 +6,7 @@
 //! RAYON_NUM_THREADS=1 cargo run --release --features candle,burn -- --peer highwater,candle,burn mlp cnn gpt tiny
 //! RAYON_NUM_THREADS=1 cargo run --release --features dfdx -- --peer highwater,dfdx mlp tiny
 //! python3 torch_peer.py mlp cnn gpt tiny
+//! chrt -f 10 target/release/peers-train --estimate --threads 2 mlp cnn gpt tiny    # estimated and measured times
 //! mpiexec -n 2 target/release/peers-train --ranks gpt    # with the feature mpi; see ranks.py
 //! python3 compare.py target/release/peers-train resnet18 lstm gpt512 mlp4096
 //! ```
@@ -21,7 +22,7 @@ mod workload;
 
 use std::time::Instant;
 
-use ::highwater::{Device, memory_report};
+use ::highwater::{Device, DeviceProfile, memory_report};
 use clap::{Parser, ValueEnum};
 
 use self::workload::Workload;
@@ -56,10 +57,17 @@ struct Args {
     /// Timed blocks of steps; their median counts.
     #[arg(long, default_value_t = 9)]
     blocks: usize,
+    /// Compares the estimated times of Highwater's steps with measured ones, in f32 and with autocast, on one thread and on
+    /// as many as `--threads` says.
+    #[arg(long)]
+    estimate: bool,
+    /// Estimates the training steps of `examples/op_bench` on a GPU by its name.
+    #[arg(long, value_name = "PROFILE")]
+    estimate_gpu: Option<DeviceProfile>,
     #[command(flatten)]
     ours: highwater::Options,
     /// The programs to train.
-    #[arg(value_enum, required = true)]
+    #[arg(value_enum, required_unless_present = "estimate_gpu")]
     workloads: Vec<Workload>,
 }
 
@@ -98,6 +106,12 @@ impl Peer {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    if let Some(profile) = &args.estimate_gpu {
+        return highwater::estimate::estimate_gpu(profile);
+    }
+    if args.estimate {
+        return highwater::estimate::compare(&args.workloads, args.threads, args.blocks, args.ours);
+    }
     for &workload in &args.workloads {
         for &peer in &args.peers {
             measure(peer, workload, &args)?;

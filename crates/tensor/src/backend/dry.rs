@@ -13,7 +13,7 @@ use bfc_core::{
     StagedPieces,
 };
 
-use super::{Backend, Checked, DeviceRules, Kernel, Workspace, rules, sealed};
+use super::{Backend, Checked, DeviceRules, DeviceSpeed, Kernel, StepTime, Workspace, rules, sealed};
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
@@ -22,6 +22,20 @@ use crate::storage::{View, ViewMut};
 pub struct DryBackend {
     rules: DeviceRules,
     staging: Option<Staging>,
+    clock: Option<Clock>,
+}
+
+/// The estimated time of the imitated device.
+#[derive(Debug)]
+struct Clock {
+    speed: DeviceSpeed,
+    time: Mutex<StepTime>,
+}
+
+impl Clock {
+    fn time(&self) -> MutexGuard<'_, StepTime> {
+        self.time.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The pinned memory of uploads that the imitated GPU has not copied yet.
@@ -41,13 +55,19 @@ impl DryBackend {
     /// Creates a backend that imitates a device with these rules.
     #[must_use]
     pub const fn of(rules: DeviceRules) -> Self {
-        Self { rules, staging: None }
+        Self { rules, staging: None, clock: None }
     }
 
     /// Returns the backend with `pinned` as the allocator of staging memory for uploads. It never accesses that memory.
     #[must_use]
     pub fn with_pinned(self, pinned: Arc<dyn Allocator>) -> Self {
         Self { staging: Some(Staging { pinned, staged: Mutex::default() }), ..self }
+    }
+
+    /// Returns the backend with an estimate of the time of all kernels and uploads.
+    #[must_use]
+    pub fn with_speed(self, speed: DeviceSpeed) -> Self {
+        Self { clock: Some(Clock { speed, time: Mutex::default() }), ..self }
     }
 }
 
@@ -130,6 +150,10 @@ impl Backend for DryBackend {
     }
 
     fn simulate_upload(&self, bytes: usize) {
+        if let Some(clock) = &self.clock {
+            let time = clock.speed.upload_time(bytes as u64);
+            *clock.time() += time;
+        }
         if let Some(staging) = &self.staging {
             staging.upload(bytes);
         }
@@ -139,6 +163,10 @@ impl Backend for DryBackend {
         if let Some(staging) = &self.staging {
             staging.release_all();
         }
+    }
+
+    fn estimated_time(&self) -> Option<StepTime> {
+        self.clock.as_ref().map(|clock| *clock.time())
     }
 
     fn workspace(&self, of: Workspace<'_>) -> usize {
@@ -161,7 +189,11 @@ impl Backend for DryBackend {
         rules::fuses_batch_norm(self.rules)
     }
 
-    fn run(&self, _: &'static str, _: &mut Kernel<'_>, _: Checked) -> Result<()> {
+    fn run(&self, _: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {
+        if let Some(clock) = &self.clock {
+            let time = clock.speed.time(&kernel.work());
+            *clock.time() += time;
+        }
         Ok(())
     }
 }

@@ -7,6 +7,7 @@
 //! Results do not depend on the number of threads.
 
 pub(crate) mod check;
+pub(crate) mod cost;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -22,7 +23,9 @@ pub(crate) mod operands;
 mod precision;
 mod recurrent;
 mod rules;
+pub(crate) mod speed;
 mod step_graphs;
+pub(crate) mod timed;
 mod window;
 mod workspace;
 
@@ -40,6 +43,7 @@ pub use self::kernel::{Activated, Attention, Kernel, Normalized};
 pub use self::precision::Precision;
 pub use self::recurrent::{Recurrence, RecurrentCell};
 pub use self::rules::DeviceRules;
+pub use self::speed::{DeviceSpeed, Limit, StepTime};
 pub use self::step_graphs::{StepCounts, StepGraphs};
 pub use self::window::{Convolution, PoolAxis, PoolReduction, PoolWindow, Window};
 pub use self::workspace::Workspace;
@@ -102,6 +106,11 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
 
     /// On a dry backend: frees the staging memory that a device frees when the host waits for it.
     fn simulate_download(&self) {}
+
+    /// On a dry backend with a [`DeviceSpeed`]: the estimated time of all kernels and uploads so far.
+    fn estimated_time(&self) -> Option<StepTime> {
+        None
+    }
 
     /// The size of a kernel's workspace in bytes: a pure function of the argument.
     fn workspace(&self, of: Workspace<'_>) -> usize;

@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use bfc_core::{Allocator, AllocatorAttributes, DeviceId, MemoryKind, Registry, Stream};
 use highwater_tracking::{AccountedPool, Tracker};
 
-use crate::backend::{Backend, DeviceRef, check};
+use crate::backend::{Backend, DeviceRef, StepTime, check};
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
@@ -198,6 +198,24 @@ impl Device {
     #[must_use]
     pub fn is_dry(&self) -> bool {
         self.0.backend.is_dry()
+    }
+
+    /// Returns the estimated time of all kernels and uploads so far; `None` unless the device is dry and its
+    /// [profile](DeviceProfile::speed) has a speed. The difference of two readings is the time between them.
+    ///
+    /// ```
+    /// use highwater::{Device, DeviceProfile, Tensor};
+    /// let card = Device::dry_as(DeviceProfile::gpu("t4").expect("a known GPU"))?;
+    /// let x = Tensor::zeros(&card, [1024, 1024])?;
+    /// let before = card.estimated_time().expect("named GPUs have a speed");
+    /// x.matmul(&x)?;
+    /// let product = card.estimated_time().expect("as before") - before;
+    /// assert_eq!((product.kernels, product.multiply_adds), (1, 1 << 30));
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    #[must_use]
+    pub fn estimated_time(&self) -> Option<StepTime> {
+        self.0.backend.estimated_time()
     }
 
     /// Returns the device's backend.

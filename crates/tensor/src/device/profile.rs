@@ -8,7 +8,8 @@ use bfc_core::{Amount, Bytes};
 use highwater_tracking::{MemoryBound, UsableMemory};
 
 use super::gpus::{GPUS, Gpu};
-use crate::backend::DeviceRules;
+use crate::backend::speed::Peaks;
+use crate::backend::{DeviceRules, DeviceSpeed};
 use crate::error::ParseProfileError;
 
 /// The compute capability that `cuda` profiles have by default: Ampere.
@@ -24,7 +25,9 @@ const MAX_QUOTED: usize = 64;
 /// - `memory=24GiB`, the total memory, which `cpu` and `cuda` require,
 /// - `limit=90%`, the limit of the pool (also `20GiB` or `all-1GiB`),
 /// - `threads=8`,
-/// - `compute=8.9`, the compute capability.
+/// - `compute=8.9`, the compute capability,
+/// - `tflops=82.6`, `bf16-tflops=165` and `bandwidth=1008`: the peaks of a GPU in TFLOP/s (f32 without tensor cores, and
+///   16-bit factors) and GB/s, from which dry runs [estimate time](Self::speed). `cuda` has no speed without them.
 ///
 /// ```
 /// use highwater::alloc::Bytes;
@@ -46,6 +49,7 @@ pub struct DeviceProfile {
     memory_bound: Option<MemoryBound>,
     limit: Option<Amount>,
     threads: Option<usize>,
+    speed: Option<DeviceSpeed>,
     /// Whether this is this machine. Then the system bounds the memory and the pool.
     is_this_machine: bool,
 }
@@ -81,7 +85,8 @@ impl DeviceProfile {
     pub fn gpu(name: &str) -> Option<Self> {
         let gpu = Gpu::named(name)?;
         let rules = DeviceRules::Cuda { compute_capability: gpu.compute_capability };
-        Some(Self::new(gpu.name, rules, Some(gpu.memory())))
+        let speed = DeviceSpeed::of_peaks(gpu.peaks());
+        Some(Self { speed, ..Self::new(gpu.name, rules, Some(gpu.memory())) })
     }
 
     /// Returns the names of all known GPUs.
@@ -97,6 +102,7 @@ impl DeviceProfile {
             memory_bound: None,
             limit: None,
             threads: None,
+            speed: None,
             is_this_machine: false,
         }
     }
@@ -121,6 +127,19 @@ impl DeviceProfile {
     #[must_use]
     pub fn with_threads(self, threads: usize) -> Self {
         Self { threads: Some(threads.max(1)), ..self }
+    }
+
+    /// Sets the speed of the device, from which dry runs estimate time.
+    #[must_use]
+    pub fn with_speed(self, speed: DeviceSpeed) -> Self {
+        Self { speed: Some(speed), ..self }
+    }
+
+    /// Returns the speed of the device: that of published peaks for GPUs by name, otherwise `None` unless it was
+    /// [set](Self::with_speed). [`DeviceSpeed::of_this_machine`] measures the CPU's.
+    #[must_use]
+    pub const fn speed(&self) -> Option<&DeviceSpeed> {
+        self.speed.as_ref()
     }
 
     /// Returns the name of the device.
@@ -198,6 +217,13 @@ impl fmt::Display for DeviceProfile {
     }
 }
 
+/// Parses a peak of a GPU.
+fn parse_peak(key: &'static str, value: &str) -> Result<f64, ParseProfileError> {
+    let peak = value.parse().ok().filter(|peak: &f64| peak.is_finite() && *peak > 0.0);
+    let expected = "a number above 0, as in 82.6";
+    peak.ok_or_else(|| ParseProfileError::BadValue { key, value: truncate(value), expected })
+}
+
 fn names() -> String {
     DeviceProfile::gpus().collect::<Vec<_>>().join(", ")
 }
@@ -219,11 +245,22 @@ impl FromStr for DeviceProfile {
             "cuda" => Some(Self::new("cuda", cuda, None)),
             name => Self::gpu(name),
         };
+        let mut peaks = Gpu::named(name).map_or_else(Peaks::default, Gpu::peaks);
+        let mut has_peaks = false;
         let mut profile =
             profile.ok_or_else(|| ParseProfileError::Unknown { name: truncate(name), known: names() })?;
         for part in parts {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            profile = profile.with_option(key.trim(), value.trim())?;
+            let (key, value) = (key.trim(), value.trim());
+            match peaks.option(key).filter(|_| matches!(profile.rules, DeviceRules::Cuda { .. })) {
+                Some((key, peak)) => (*peak, has_peaks) = (parse_peak(key, value)?, true),
+                None => profile = profile.with_option(key, value)?,
+            }
+        }
+        if has_peaks {
+            let speed = DeviceSpeed::of_peaks(peaks);
+            let speed = speed.ok_or_else(|| ParseProfileError::NoSpeed { name: profile.name.to_string() })?;
+            profile = profile.with_speed(speed);
         }
         match (profile.memory, name) {
             (None, "cpu") => Err(ParseProfileError::NoMemory { name: "cpu" }),
@@ -309,13 +346,34 @@ mod tests {
     }
 
     #[test]
+    fn peaks_give_a_gpu_its_speed() {
+        assert_eq!(parse("cuda,memory=1GiB").unwrap().speed(), None);
+        let by_hand = parse("cuda,memory=1GiB,tflops=8.1,bf16-tflops=65,bandwidth=320").unwrap();
+        let t4 = parse("t4").unwrap();
+        let rates = |profile: &DeviceProfile| {
+            let speed = profile.speed().unwrap();
+            (speed.multiply_adds_per_second(), speed.bytes_per_second())
+        };
+        assert_eq!(rates(&by_hand), rates(&t4));
+        // Without tensor cores, 16-bit factors are as fast as f32.
+        let ([single, half], _) = rates(&parse("cuda,memory=1GiB,tflops=8,bandwidth=320").unwrap());
+        assert!(single == half && single < 4e12, "{single:e}, {half:e}");
+        // Other peaks of a known GPU stay.
+        let ([single, _], bytes) = rates(&parse("t4,bandwidth=160").unwrap());
+        assert_eq!(([single], bytes), ([rates(&t4).0[0]], rates(&t4).1 / 2.0));
+    }
+
+    #[test]
     fn errors_name_the_invalid_option() {
         for (text, message) in [
             ("", "unknown device profile \"\"; known profiles: this, cpu, cuda, t4, "),
             ("toaster", "unknown device profile \"toaster\""),
             ("cpu", "cpu requires the amount of memory, as in cpu,memory=24GiB"),
             ("cuda,threads=2", "cuda requires the amount of memory"),
-            ("t4,", "a device profile has no option \"\"; its options: memory, limit, threads, compute"),
+            (
+                "t4,",
+                "a device profile has no option \"\"; its options: memory, limit, threads, compute, tflops, bf16-tflops, bandwidth",
+            ),
             ("t4,color=red", "a device profile has no option \"color\""),
             ("t4,memory=much", "memory=\"much\": expected bytes, as in 24GiB"),
             ("t4,memory=0", "memory=\"0\": expected more than 0 bytes"),
@@ -323,6 +381,13 @@ mod tests {
             ("t4,threads=0", "threads=\"0\": expected a number"),
             ("t4,threads=1000000", "threads=\"1000000\": expected a number"),
             ("t4,compute=8", "compute=\"8\": expected a compute capability"),
+            ("t4,tflops=fast", "tflops=\"fast\": expected a number above 0"),
+            ("t4,bandwidth=0", "bandwidth=\"0\": expected a number above 0"),
+            (
+                "cuda,memory=1GiB,tflops=8",
+                "the speed of cuda requires tflops, as in tflops=82.6, and bandwidth",
+            ),
+            ("cpu,memory=1GiB,tflops=8", "a device profile has no option \"tflops\""),
             ("this,compute=8.0", "compute=\"8.0\": expected a compute capability of a GPU"),
         ] {
             let error = parse(text).unwrap_err().to_string();

@@ -13,7 +13,9 @@ pub enum ParseProfileError {
         known: String,
     },
     /// A device profile has no option of this name.
-    #[error("a device profile has no option {key:?}; its options: memory, limit, threads, compute")]
+    #[error(
+        "a device profile has no option {key:?}; its options: memory, limit, threads, compute, tflops, bf16-tflops, bandwidth"
+    )]
     UnknownKey {
         /// The option, or its beginning.
         key: String,
@@ -27,6 +29,12 @@ pub enum ParseProfileError {
         value: String,
         /// The expected value.
         expected: &'static str,
+    },
+    /// A GPU has some of the options from which its speed follows, but not all.
+    #[error("the speed of {name} requires tflops, as in tflops=82.6, and bandwidth, as in bandwidth=1008")]
+    NoSpeed {
+        /// The profile's name.
+        name: String,
     },
     /// The amount of memory is missing.
     #[error("{name} requires the amount of memory, as in {name},memory=24GiB")]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bfc_core::{Bytes, DeviceId, DeviceKind, Environment, PoolOptions, Stats};
 use highwater_tracking::Report;
 
-use crate::backend::DeviceRules;
+use crate::backend::{DeviceRules, StepTime};
 use crate::device::{Device, DeviceProfile, DryRead, DryValues, Runtime, page_locked, with_device};
 use crate::error::Result;
 use crate::shape::Scalar;
@@ -137,7 +137,8 @@ impl DryRunOptions {
                 Some(DryPeak::of(&device.allocator(page_locked())?.allocator().stats()))
             }
         };
-        Ok(DryRun { result, profile: self.profile.clone(), peak, page_locked, report })
+        let time = device.estimated_time();
+        Ok(DryRun { result, profile: self.profile.clone(), peak, page_locked, time, report })
     }
 }
 
@@ -171,6 +172,9 @@ pub struct DryRun<R> {
     pub peak: DryPeak,
     /// The peak of the pool of page-locked memory, which a GPU uses for uploads; `None` for CPUs.
     pub page_locked: Option<DryPeak>,
+    /// The estimated time of all kernels and uploads; `None` unless the profile has a
+    /// [speed](DeviceProfile::speed).
+    pub time: Option<StepTime>,
     /// The figures by op, module and category. Live bytes are those after the program returned.
     pub report: Report,
 }

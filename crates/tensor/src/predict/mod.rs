@@ -14,6 +14,7 @@
 
 mod dry_run;
 mod largest_fit;
+mod measure;
 mod smallest_pool;
 
 pub use dry_run::{DryPeak, DryRun, DryRunOptions, dry_run};

@@ -8,6 +8,7 @@ mod call_paths;
 mod callbacks;
 mod checkpoint;
 mod dtypes;
+mod estimated_time;
 #[path = "../frames/mod.rs"]
 mod frames;
 mod gradient_hooks;

@@ -1,6 +1,7 @@
 //! The programs in Highwater.
 
 mod convolution;
+pub mod estimate;
 mod gpt;
 
 use highwater::distributed::World;
@@ -23,7 +24,7 @@ pub struct Options {
     dtype: Floats,
     /// Computes products and convolutions in bf16, with f32 parameters and activations.
     #[arg(long)]
-    autocast: bool,
+    pub autocast: bool,
     /// Trains with the ranks that a launcher started. Each has a batch per step.
     #[arg(long)]
     pub ranks: bool,
@@ -44,7 +45,11 @@ enum Floats {
 pub fn start(workload: Workload, threads: usize, options: Options) -> anyhow::Result<Program> {
     let tracker = if options.unmarked { Tracker::disabled() } else { Tracker::new() };
     let runtime = Runtime::builder().threads(threads).tracker(tracker).build()?;
-    let device = runtime.cpu()?;
+    start_on(workload, runtime.cpu()?, options)
+}
+
+/// Prepares the workload on a device.
+pub fn start_on(workload: Workload, device: Device, options: Options) -> anyhow::Result<Program> {
     let model = network(workload.network(), &device)?;
     fill(model.as_ref(), workload.weights())?;
     let dtype = match options.dtype {

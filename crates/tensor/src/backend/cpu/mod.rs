@@ -59,6 +59,14 @@ use crate::backend::{Backend, Checked, DeviceRules, Kernel, Workspace, rules, se
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
+/// The rows and columns of the tiles of a product that are computed in full: of a tile's rows, only those of the product.
+pub(crate) const TILE: [usize; 2] = [1, gemm::COLUMNS];
+
+/// Returns the name of the instruction set that kernels use.
+pub(crate) fn instruction_set() -> String {
+    format!("{:?}", simd::instructions())
+}
+
 /// A backend that computes on the CPU, in host memory.
 #[derive(Debug)]
 pub struct CpuBackend {

@@ -336,6 +336,7 @@ impl RuntimeBuilder {
             pools: [self.pools.clone(), environment.settings().clone()],
             plans: self.plans,
             dry_rules: profile.rules(),
+            dry_speed: profile.speed().cloned(),
             dry_values: self.dry_values,
             tf32: self.tf32,
             environment_device: environment.device(),

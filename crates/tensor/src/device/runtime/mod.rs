@@ -19,7 +19,7 @@ use highwater_tracking::Tracker;
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::dry::DryBackend;
-use crate::backend::{Backend, DeviceRules};
+use crate::backend::{Backend, DeviceRules, DeviceSpeed};
 use crate::device::{Device, DryValues, OpPlacement, PlacementLog};
 use crate::error::{DeviceFault, Error, Result};
 
@@ -58,6 +58,8 @@ struct Inner {
     plans: BTreeMap<DeviceScope, Arc<Plan>>,
     /// The rules that `dry:0` follows.
     dry_rules: DeviceRules,
+    /// The speed of the imitated device.
+    dry_speed: Option<DeviceSpeed>,
     /// The values that reads on `dry:0` return.
     dry_values: DryValues,
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs support TF32"))]
@@ -204,6 +206,10 @@ impl Runtime {
     /// Returns the backend of `dry:0`, with page-locked memory if it simulates a GPU.
     fn dry_backend(&self) -> Result<DryBackend> {
         let backend = DryBackend::of(self.0.dry_rules);
+        let backend = match &self.0.dry_speed {
+            Some(speed) => backend.with_speed(speed.clone()),
+            None => backend,
+        };
         match self.0.dry_rules {
             DeviceRules::Cpu => Ok(backend),
             DeviceRules::Cuda { .. } => {
