@@ -48,7 +48,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "record",
             "account",
             "trace",
-            "export training_log replay",
+            "export training_log replay plan_chart",
             "page",
             "fuzz test_pool",
         ],

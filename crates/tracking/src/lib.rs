@@ -63,6 +63,7 @@ mod files;
 pub mod fuzz;
 mod heap;
 mod page;
+mod plan_chart;
 mod record;
 mod replay;
 mod report;
@@ -79,7 +80,8 @@ pub use account::{
 pub use export::{ExportError, ExportFormat, export};
 pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory, gzip};
 pub use heap::{HeapFigures, TrackedSystem};
-pub use page::{oom_page, write_page};
+pub use page::{oom_page, write_page, write_page_with_plans, write_plans_page};
+pub use plan_chart::{PlanChart, PlanRow};
 pub use record::{
     BlockLife, BlockProblem, Event, EventKind, EventProblem, Execution, Failure, Follower, HwmError,
     HwmProblem, LiveBlock, Moment, Owner, Peak, PoolName, Recording, RecordingLimits, Region, Retag,

@@ -1,6 +1,6 @@
 //! A recording as an HTML page. It shows the timeline by category, the pool map, the table of ops, the parts
 //! of the peak, live memory with its age, growth from step to step, and failed requests. With the run's log, it also shows the loss and other curves over the
-//! same time.
+//! same time. The [plans](PlanChart) of a search that preceded the run have a section, and also a page of their own.
 //!
 //! The page needs no network. Its data is one JSON object, deflated and in base64, so that no name in it can end its
 //! element. Scripts insert names only as text. Large data is downsampled: the timeline to an [`envelope`], the map to a
@@ -23,23 +23,41 @@ use base64::prelude::BASE64_STANDARD;
 use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
+use serde::Serialize;
 
 pub use oom::oom_page;
 
 use crate::files::escaped;
+use crate::plan_chart::PlanChart;
 use crate::record::Recording;
 use crate::training_log::TrainingLog;
 
-const HEAD: &str = include_str!("page/page.html");
+/// The document, with placeholders for its title, style, sections, data and script.
+const DOCUMENT: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
-const SCRIPTS: [&str; 7] = [
+/// The sections of a run. Those of a search alone are in [`SEARCH`]. Both have a placeholder for [`PLANS`].
+const RUN: &str = include_str!("page/run.html");
+const SEARCH: &str = include_str!("page/search.html");
+const PLANS: &str = include_str!("page/plans.html");
+
+const RUN_SCRIPTS: &[&str] = &[
     include_str!("page/base.js"),
     include_str!("page/view.js"),
     include_str!("page/timeline.js"),
     include_str!("page/curves.js"),
     include_str!("page/map.js"),
     include_str!("page/tables.js"),
+    include_str!("page/plans_chart.js"),
+    include_str!("page/plans.js"),
     include_str!("page/main.js"),
+];
+const SEARCH_SCRIPTS: &[&str] = &[
+    include_str!("page/base.js"),
+    include_str!("page/view.js"),
+    include_str!("page/tables.js"),
+    include_str!("page/plans_chart.js"),
+    include_str!("page/plans.js"),
+    include_str!("page/search.js"),
 ];
 
 /// Writes a recording as one self-contained HTML page. With a `log` of the run, the page shows its curves above the
@@ -60,29 +78,76 @@ const SCRIPTS: [&str; 7] = [
 /// assert!(page.starts_with(b"<!doctype html>"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn write_page(recording: &Recording, log: Option<&TrainingLog>, mut out: impl Write) -> io::Result<()> {
+pub fn write_page(recording: &Recording, log: Option<&TrainingLog>, out: impl Write) -> io::Result<()> {
+    write_page_with_plans(recording, log, None, out)
+}
+
+/// Like [`write_page`], with a section for the plans that a search compared before the run.
+///
+/// # Errors
+/// Errors of the writer.
+pub fn write_page_with_plans(
+    recording: &Recording,
+    log: Option<&TrainingLog>,
+    plans: Option<&PlanChart>,
+    out: impl Write,
+) -> io::Result<()> {
     let program = &recording.facts().program;
-    let title = if program.is_empty() { "a run" } else { program };
+    let title = format!("{}: memory", if program.is_empty() { "a run" } else { program });
+    write_document(&title, [RUN, PLANS], RUN_SCRIPTS, &data::Data::of(recording, log, plans), out)
+}
+
+/// Writes the plans of a search as one self-contained HTML page: peak memory against step time, and a table.
+///
+/// # Errors
+/// Errors of the writer.
+///
+/// ```
+/// use highwater_tracking::{PlanChart, PlanRow, write_plans_page};
+/// let mut plans = PlanChart::new("rtx-4090").with_limit(24 << 30).with_chosen(0);
+/// plans.rows.push(PlanRow::new("micro-batch 8 × 4, bf16", 20 << 30, 0.4, 80.0).with_is_on_front(true));
+/// let mut page = Vec::new();
+/// write_plans_page(&plans, &mut page)?;
+/// assert!(page.starts_with(b"<!doctype html>"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn write_plans_page(plans: &PlanChart, out: impl Write) -> io::Result<()> {
+    let title = format!("{}: plans", if plans.device.is_empty() { "a device" } else { &plans.device });
+    write_document(&title, [SEARCH, PLANS], SEARCH_SCRIPTS, &data::SearchData { plans }, out)
+}
+
+/// Writes a page. The second part of `sections` replaces the placeholder in the first.
+fn write_document(
+    title: &str,
+    [sections, plans]: [&str; 2],
+    scripts: &[&str],
+    data: &impl Serialize,
+    mut out: impl Write,
+) -> io::Result<()> {
+    let (before_plans, after_plans) = sections.split_once("{plans}").unwrap_or((sections, ""));
     // The template's placeholders in their order.
-    let mut rest = HEAD;
-    for (mark, fill) in [("{title}", None), ("{style}", Some(STYLE)), ("{data}", None), ("{script}", None)] {
+    let mut rest = DOCUMENT;
+    for mark in ["{title}", "{style}", "{sections}", "{data}", "{script}"] {
         let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
         out.write_all(before.as_bytes())?;
-        match (mark, fill) {
-            (_, Some(text)) => out.write_all(text.as_bytes())?,
-            ("{title}", _) => out.write_all(escaped(title).as_bytes())?,
-            ("{data}", _) => write_data(recording, log, &mut out)?,
-            _ => SCRIPTS.iter().try_for_each(|script| out.write_all(script.as_bytes()))?,
+        match mark {
+            "{title}" => out.write_all(escaped(title).as_bytes())?,
+            "{style}" => out.write_all(STYLE.as_bytes())?,
+            "{sections}" => [before_plans, plans, after_plans]
+                .iter()
+                .try_for_each(|part| out.write_all(part.as_bytes()))?,
+            "{data}" => write_data(data, &mut out)?,
+            _ => scripts.iter().try_for_each(|script| out.write_all(script.as_bytes()))?,
         }
         rest = after;
     }
     out.write_all(rest.as_bytes())
 }
 
-fn write_data(recording: &Recording, log: Option<&TrainingLog>, out: &mut impl Write) -> io::Result<()> {
+fn write_data(data: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
     let base64 = EncoderWriter::new(out, &BASE64_STANDARD);
     let mut deflate = ZlibEncoder::new(base64, Compression::default());
-    serde_json::to_writer(&mut deflate, &data::Data::of(recording, log))?;
+    serde_json::to_writer(&mut deflate, data)?;
     deflate.finish()?.finish()?;
     Ok(())
 }

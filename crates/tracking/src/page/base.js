@@ -77,3 +77,11 @@ function last_at(numbers, value) {
   }
   return low - 1;
 }
+
+/** Adds a figure to the head of the page. */
+function add_figure(name, value, more) {
+  const box = make("div"), text = make("dd", value);
+  if (more) text.append(make("small", more));
+  box.append(make("dt", name), text);
+  element("figures").append(box);
+}

@@ -9,6 +9,7 @@ use super::envelope::{envelope, ops_at};
 use super::names::Names;
 use super::raster::{Raster, runs};
 use super::space::Space;
+use crate::plan_chart::PlanChart;
 use crate::record::{EventKind, Recording};
 use crate::report::Report;
 use crate::training_log::TrainingLog;
@@ -39,7 +40,14 @@ pub(super) struct Data<'a> {
     timeline: TimelineData,
     map: MapData,
     log: Option<CurvesData<'a>>,
+    plans: Option<&'a PlanChart>,
     names: Vec<String>,
+}
+
+/// The data of a page that shows only the plans of a search.
+#[derive(Debug, Serialize)]
+pub(super) struct SearchData<'a> {
+    pub(super) plans: &'a PlanChart,
 }
 
 /// Moments of the timeline.
@@ -87,7 +95,11 @@ struct Exact {
 }
 
 impl<'a> Data<'a> {
-    pub(super) fn of(recording: &'a Recording, log: Option<&'a TrainingLog>) -> Self {
+    pub(super) fn of(
+        recording: &'a Recording,
+        log: Option<&'a TrainingLog>,
+        plans: Option<&'a PlanChart>,
+    ) -> Self {
         let mut names = Names::new(recording);
         Self {
             report: shortened(Report::from_recording(recording)),
@@ -95,6 +107,7 @@ impl<'a> Data<'a> {
             timeline: timeline(recording, &mut names),
             map: map(recording, &mut names),
             log: log.map(CurvesData::of),
+            plans,
             names: names.into_paths(),
         }
     }

@@ -5,28 +5,22 @@ function head(data) {
   element("title").textContent = (facts.program || "A run") + ": where the memory went";
   const begun = facts.started_unix_ms ? [["begun", new Date(facts.started_unix_ms).toISOString().slice(0, 19).replace("T", " ") + " UTC"]] : [];
   element("facts").textContent = [...facts.more, ...begun].map(fact => fact.join(" ")).join(" · ");
-  const figure = (name, value, more) => {
-    const box = make("div"), text = make("dd", value);
-    if (more) text.append(make("small", more));
-    box.append(make("dt", name), text);
-    element("figures").append(box);
-  };
   const peak = data.timeline.peak;
   if (peak !== null) {
     const at = sums(data.timeline.at_ns)[peak];
-    figure("peak", bytes(parts.bytes), "after " + time(at) + " in " + (data.names[data.timeline.op[peak]] || "no op"));
+    add_figure("peak", bytes(parts.bytes), "after " + time(at) + " in " + (data.names[data.timeline.op[peak]] || "no op"));
   }
   for (const pool of pools) {
-    figure("reserved by " + pool.name, bytes(pool.peak_reserved), pool.limit === null ? "no limit" : "limit " + bytes(pool.limit));
+    add_figure("reserved by " + pool.name, bytes(pool.peak_reserved), pool.limit === null ? "no limit" : "limit " + bytes(pool.limit));
   }
   for (const row of data.report.outside || []) {
     const most = row.peak_bytes ? ", peak " + bytes(row.peak_bytes) : "";
-    figure(row.name, bytes(row.bytes), "outside the pools" + most);
+    add_figure(row.name, bytes(row.bytes), "outside the pools" + most);
   }
   const process = run.outside.peak_resident;
   if (process) figure("process", bytes(process), "at most, pools of host memory included");
-  figure("events", count(run.events), count(run.blocks) + " blocks");
-  figure("duration", time(run.duration_ns));
+  add_figure("events", count(run.events), count(run.blocks) + " blocks");
+  add_figure("duration", time(run.duration_ns));
   const notes = [];
   if (run.cut) notes.push("The file ends early: " + run.cut.reason + " (byte " + run.cut.offset + ").");
   if (run.lost_events) notes.push(count(run.lost_events) + " events at the beginning were lost.");
@@ -40,13 +34,12 @@ function head(data) {
   element("notes").hidden = notes.length === 0;
 }
 
-async function main() {
-  const data = await read_data();
+start(data => {
   const logged = data.log ? data.log.curves.map(curve => curve.at_ns.reduce((sum, step) => sum + step, 0)) : [];
   view.end = Math.max(data.report.run.duration_ns, 100, ...logged);
   view.to = view.end;
-  read_palette();
   head(data);
+  plans(data);
   curves(data);
   timeline(data);
   map(data);
@@ -56,13 +49,4 @@ async function main() {
   ops_table(data);
   failures(data);
   element("controls").addEventListener("click", event => { if (event.target.dataset.do) act(event.target.dataset.do); });
-  window.addEventListener("resize", redraw);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { read_palette(); redraw(); });
-  redraw();
-}
-
-main().catch(error => {
-  element("title").textContent = "This page could not be drawn";
-  element("notes").hidden = false;
-  element("notes").textContent = String(error);
 });

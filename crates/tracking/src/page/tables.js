@@ -15,8 +15,8 @@ function choice(parent, options, choose) {
   press(buttons[0], options[0][1]);
 }
 
-/** Fills a table: columns are [heading, value, text, kind]; those with a value sort. */
-function fill(table, columns, rows, sorted, sort) {
+/** Fills a table: columns are [heading, value, text, kind]; those with a value sort. `finish` gets each line and its row. */
+function fill(table, columns, rows, sorted, sort, finish) {
   const head = make("tr");
   columns.forEach(([heading, value], index) => {
     const cell = make("th", value ? undefined : heading, { scope: "col" });
@@ -39,6 +39,7 @@ function fill(table, columns, rows, sorted, sort) {
       if (typeof content !== "string") made.append(content);
       line.append(made);
     }
+    finish(line, row);
     return line;
   });
   const [top, body] = [make("thead"), make("tbody")];
@@ -47,14 +48,14 @@ function fill(table, columns, rows, sorted, sort) {
   table.replaceChildren(top, body);
 }
 
-function sortable(table, columns, column) {
-  const sorted = { column, down: true };
+function sortable(table, columns, column, { down = true, finish = () => {} } = {}) {
+  const sorted = { column, down };
   let rows = [];
   const draw = () => fill(table, columns, rows, sorted, index => {
     sorted.down = sorted.column === index ? !sorted.down : index > 0;
     sorted.column = index;
     draw();
-  });
+  }, finish);
   return next => { rows = next; draw(); };
 }
 

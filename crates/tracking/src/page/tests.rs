@@ -15,6 +15,7 @@ use super::raster::{Raster, runs};
 use super::space::Space;
 use super::*;
 use crate::account::Tracker;
+use crate::plan_chart::PlanRow;
 use crate::record::{EventKind, Moment};
 use crate::scope::module;
 use crate::training_log::{Curve, CurvePoint, TrainingLogLimits};
@@ -171,14 +172,82 @@ fn no_name_can_end_the_element_that_it_stands_in() {
 
 #[test]
 fn a_page_asks_nothing_of_the_network() {
-    let page = page_of(&record("page-op", &[1000]));
-    for sign in ["http:", "https:", "src=", "<link", "@import", "fetch(", "url("] {
-        assert!(!page.contains(sign), "{sign}");
+    for page in [page_of(&record("page-op", &[1000])), plans_page_of(&plans())] {
+        for sign in ["http:", "https:", "src=", "<link", "@import", "fetch(", "url("] {
+            assert!(!page.contains(sign), "{sign}");
+        }
+        assert!(page.contains("default-src 'none'"));
+        for left in ["{title}", "{style}", "{sections}", "{plans}", "{data}", "{script}"] {
+            assert!(!page.contains(left), "{left}");
+        }
     }
-    assert!(page.contains("default-src 'none'"));
-    for left in ["{title}", "{style}", "{data}", "{script}"] {
-        assert!(!page.contains(left), "{left}");
+}
+
+fn plans() -> PlanChart {
+    let mut plans =
+        PlanChart::new("rtx-4090").with_limit(24 << 30).with_chosen(0).with_measured(9 << 30, Some(0.5));
+    plans.rows = vec![
+        PlanRow::new("micro-batch 8 × 4, bf16", 9 << 30, 0.45, 71.1)
+            .with_limited_by("memory")
+            .with_is_on_front(true),
+        PlanRow::new("micro-batch 32, bf16", 36 << 30, 0.4, 80.0).with_limited_by("compute").with_fits(false),
+    ];
+    plans
+}
+
+fn plans_page_of(plans: &PlanChart) -> String {
+    let mut page = Vec::new();
+    write_plans_page(plans, &mut page).unwrap();
+    String::from_utf8(page).unwrap()
+}
+
+#[test]
+fn a_page_carries_the_plans_of_a_search() {
+    let recording = record("page-op", &[1000]);
+    let mut page = Vec::new();
+    write_page_with_plans(&recording, None, Some(&plans()), &mut page).unwrap();
+    let data = data_of(&String::from_utf8(page).unwrap());
+    assert_eq!(data["plans"], serde_json::to_value(plans()).unwrap());
+    assert_eq!(data["report"], data_of(&page_of(&recording))["report"]);
+    assert!(data_of(&page_of(&recording))["plans"].is_null());
+
+    let page = plans_page_of(&plans());
+    assert!(page.contains("<title>rtx-4090: plans</title>") && page.contains("id=\"plans-chart\""));
+    assert!(!page.contains("id=\"timeline\""));
+    assert_eq!(data_of(&page), serde_json::json!({ "plans": plans() }));
+}
+
+#[test]
+fn a_plans_page_keeps_every_row_and_has_null_for_infinite_numbers() {
+    let mut plans = plans();
+    plans.rows = (0..500)
+        .map(|index| PlanRow::new(format!("plan {index}"), index << 20, f64::from(index as u32), 1.0))
+        .collect();
+    (plans.rows[3].seconds, plans.rows[4].samples_per_second) = (f64::NAN, f64::INFINITY);
+    plans.measured_seconds = Some(f64::NEG_INFINITY);
+    let data = data_of(&plans_page_of(&plans));
+    let rows = data["plans"]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 500);
+    for (index, row) in rows.iter().enumerate() {
+        assert_eq!(
+            (&row["plan"], &row["peak_bytes"]),
+            (&format!("plan {index}").into(), &(index << 20).into())
+        );
+        assert_eq!((row["seconds"].is_null(), row["samples_per_second"].is_null()), (index == 3, index == 4));
     }
+    assert!(data["plans"]["measured_seconds"].is_null());
+}
+
+#[test]
+fn no_plan_can_end_the_element_that_it_stands_in() {
+    let evil = "</script><b>\u{2028}&";
+    let mut plans = plans();
+    plans.device = evil.to_owned();
+    plans.rows[0].plan = evil.to_owned();
+    let page = plans_page_of(&plans);
+    assert!(!page.contains("<b>") && page.contains("&lt;/script&gt;&lt;b&gt;"));
+    assert_eq!(data_of(&page)["plans"]["rows"][0]["plan"], evil);
+    assert_eq!(page.matches("</script>").count(), 2);
 }
 
 #[test]

@@ -118,3 +118,19 @@ function act(action) {
   if (action === "left") show(view.from - width / 4, view.to - width / 4);
   if (action === "right") show(view.from + width / 4, view.to + width / 4);
 }
+
+/** Reads the data, fills the page, and draws it again when its size or colors change. */
+async function start(fill_page) {
+  try {
+    const data = await read_data();
+    read_palette();
+    fill_page(data);
+    window.addEventListener("resize", redraw);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { read_palette(); redraw(); });
+    redraw();
+  } catch (error) {
+    element("title").textContent = "This page could not be drawn";
+    element("notes").hidden = false;
+    element("notes").textContent = String(error);
+  }
+}
