@@ -31,8 +31,7 @@ NAME = "gpt512"
 BLOCKS = models.GPT[NAME][0]
 # Blocks that run without recomputation, then the lengths of the recomputed runs.
 SCHEDULES = {
-    "all": (6, []), "5": (5, [1]), "4": (4, [1] * 2), "3": (3, [1] * 3), "2": (2, [1] * 4), "1": (1, [1] * 5), "none": (0, [1] * 6),
-    "3 segments": (0, [2] * 3), "2 segments": (0, [3] * 2),
+    "all": (6, []), "4": (4, [1] * 2), "2": (2, [1] * 4), "none": (0, [1] * 6), "3 segments": (0, [2] * 3), "2 segments": (0, [3] * 2),
 }
 
 
@@ -60,57 +59,56 @@ def build(size, parts, schedule):
     return lambda: models.step(net, optimizer, x, y, loss_of, parts)
 
 
-def measure_peak(size, parts, schedule):
+def measure(size, parts, schedule, steps):
+    """Peak bytes, and CPU and elapsed seconds of the fastest of `steps` steps."""
+    alive = []
+
     def run(mark):
-        step = build(size, parts, schedule)
-        step()
+        alive.append(build(size, parts, schedule))
+        alive[0]()
         with mark():
-            step()
+            alive[0]()
 
-    return peaks.allocation_events(run)
-
-
-def measure_time(size, parts, schedule, steps):
-    step = build(size, parts, schedule)
-    step()
-    return min(peaks.timed(step)[::-1] for _ in range(steps))
+    peak = peaks.allocation_events(run)
+    times = [peaks.timed(alive[0])[::-1] for _ in range(steps)]
+    return [peak, *min(times, default=(math.nan, math.nan))]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=models.BATCH[NAME], help="global batch")
-    parser.add_argument("--limit", default="50%%", help="of the plain peak, or MiB")
+    parser.add_argument("--limit", default="50%", help="of the plain peak in percent, or MiB")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=2, help="timed steps of a round")
-    parser.add_argument("--all", action="store_true", help="time the combinations beyond the limit, too")
-    parser.add_argument("--one", nargs=2, metavar=("PARTS", "KEPT"), help="print the peak of this one as JSON")
+    parser.add_argument("--only", help="combinations, such as '1:all,4:none'")
+    parser.add_argument("--one", help="measure this combination in this process, print JSON")
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
     if args.one:
-        print(json.dumps(measure_peak(args.batch, int(args.one[0]), args.one[1])))
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        parts, schedule = args.one.split(":")
+        print(json.dumps(measure(args.batch, int(parts), schedule, args.steps)))
         return
-    combinations = [(1 << p, s) for p in range(args.batch.bit_length()) if args.batch % (1 << p) == 0 for s in SCHEDULES]
-    found = {}
-    for parts, schedule in combinations:
-        command = [sys.executable, __file__, "--batch", str(args.batch), "--one", str(parts), schedule]
-        run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        found[parts, schedule] = json.loads(run.stdout)
-    plain = found[1, "all"]
-    limit = plain * float(args.limit.rstrip("%")) / 100 if args.limit.endswith("%") else float(args.limit) * peaks.MIB
-    timed = [key for key in combinations if args.all or found[key] <= limit or key == (1, "all")]
-    times = {key: [] for key in timed}
+    parts = [1 << power for power in range(args.batch.bit_length()) if args.batch % (1 << power) == 0]
+    keys = args.only.split(",") if args.only else [f"{p}:{schedule}" for p in parts for schedule in SCHEDULES]
+    found = {key: [] for key in keys}
     for _ in range(args.rounds):
-        for parts, schedule in timed:
-            times[parts, schedule].append(measure_time(args.batch, parts, schedule, args.steps))
-    fitting = [key for key in timed if found[key] <= limit]
-    fastest = min(fitting, key=lambda key: min(times[key]), default=None)
-    print(f"{NAME}, batch {args.batch}, limit {limit / peaks.MIB:.1f} MiB; the plain step peaks at {plain / peaks.MIB:.1f} MiB")
+        for key, runs in found.items():
+            command = [sys.executable, __file__, *sys.argv[1:], "--one", key]
+            run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            runs.append(json.loads(run.stdout))
+            print(key, *runs[-1], file=sys.stderr, flush=True)
+    found = {key: [min(values) for values in zip(*runs, strict=True)] for key, runs in found.items()}
+    limit = float(args.limit.rstrip("%"))
+    limit = found["1:all"][0] * limit / 100 if args.limit.endswith("%") else limit * peaks.MIB
+    fitting = [key for key in keys if found[key][0] <= limit]
+    fastest = min(fitting, key=lambda key: found[key][1], default=None)
+    print(f"{NAME}, batch {args.batch}, limit {limit / peaks.MIB:.1f} MiB")
     print(f"{'parts':>5} {'kept':>10} {'peak MiB':>9} {'CPU ms':>9} {'elapsed ms':>10}")
-    for parts, schedule in combinations:
-        cpu, elapsed = min(times.get((parts, schedule), [(math.nan, math.nan)]))
-        mark = "  fastest within the limit" if (parts, schedule) == fastest else ""
-        print(f"{parts:5} {schedule:>10} {found[parts, schedule] / peaks.MIB:9.1f} {cpu * 1e3:9.1f} {elapsed * 1e3:10.1f}{mark}")
+    for key, (peak, cpu, elapsed) in found.items():
+        mark = "  fastest within the limit" if key == fastest else ""
+        parts, schedule = key.split(":")
+        print(f"{parts:>5} {schedule:>10} {peak / peaks.MIB:9.1f} {cpu * 1e3:9.1f} {elapsed * 1e3:10.1f}{mark}")
 
 
 if __name__ == "__main__":
