@@ -112,7 +112,7 @@ fn largest_batch(run: &Run, images: &ArrayDataset, most: usize, seed: u64) -> an
 }
 
 fn optimizer(world: &World, run: &Run, network: &Sequential) -> Result<DataParallel<AdamW>> {
-    run.parallel_in(world, network.parameters(), |own| AdamW::new(own, 0.01))
+    run.parallel_in(world, run.shard(), network.parameters(), |own| AdamW::new(own, 0.01))
 }
 
 /// One step on a random batch; returns the loss if the device computes values.

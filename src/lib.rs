@@ -53,6 +53,8 @@ pub use highwater_tensor as tensor;
 pub use highwater_tracking as tracking;
 #[cfg(feature = "train")]
 pub use highwater_train as train;
+#[cfg(feature = "train")]
+pub use highwater_train::fit;
 pub use ndarray;
 
 pub use highwater_nn::{LayerSummary, Summary, summary, summary_with_step};

@@ -93,7 +93,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "rehearse",
         ],
     ),
-    ("crates/train", &["figures position", "metrics stop", "output", "saves", "trainer", "cli"]),
+    ("crates/train", &["figures position", "metrics stop fit", "output", "saves", "trainer", "cli"]),
     (
         "crates/cli",
         &[

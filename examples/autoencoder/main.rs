@@ -12,8 +12,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
+use highwater::distributed::World;
+use highwater::fit::Plan;
 use highwater::prelude::*;
-use highwater::train::{Every, Options, Run, SaveOptions, Trainer, output_path};
+use highwater::train::{Every, FitOptions, Options, Outcome, Run, SaveOptions, Trainer, output_path};
 use picture::Drawing;
 use serde_json::json;
 
@@ -70,12 +72,15 @@ struct Args {
     saves: SaveOptions,
 
     #[command(flatten)]
+    fit: FitOptions,
+
+    #[command(flatten)]
     options: Options,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    args.options.run("autoencoder", |run| train(&args, run))
+    args.options.clone().with_fit(&args.fit).run("autoencoder", |run| train(&args, run))
 }
 
 fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
@@ -83,31 +88,14 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let data = pictures(args)?;
     let (train, test) = data.split(TEST_FRACTION, seed).context("too few pictures for a test set")?;
     let sizes = [data.width(), args.hidden.into(), args.code.into()];
-    let network = model::autoencoder(device, sizes, &Rng::new(seed))?;
-    let mut optimizer = run.parallel(network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
-    let mut looks = Looks::new(args, &test)?;
-
-    let steps = run.steps_of(train.batches(args.batch_size, device)?.len() as u64);
-    let steps = args.epochs.saturating_mul(steps);
-    let mut first = None;
-    let outcome = Trainer::new(&network, &mut optimizer)
-        .epochs(args.stop_after.unwrap_or(args.epochs).min(args.epochs))
-        .schedule(Schedule::Cosine { start: args.learning_rate, end: 0.0, steps })
-        .evaluate(|| model::mean_loss(&network, &test, args.batch_size, device))
-        .saves(args.saves.saves(Every::Epochs))
-        .world(run.world())
-        .accumulate(run.accumulate())
-        .output(run.output())
-        .fit(
-            |epoch| {
-                if epoch == *first.get_or_insert(epoch) || epoch.is_power_of_two() {
-                    looks.take(&network, device)?;
-                }
-                Ok(train.batches(args.batch_size, device)?.shuffled(seed, epoch).sharded(run.world()))
-            },
-            |(x, _)| model::loss(&network, x),
-        )?;
-    looks.take(&network, device)?;
+    let new_network = |device: &Device| model::autoencoder(device, sizes, &Rng::new(seed));
+    let plan = run.plan(args.batch_size, |device, plan, world| {
+        let looks = &mut Looks::new(args, &test)?;
+        train_on(&new_network(device)?, (&train, &test), (args, run, looks), (device, plan, world)).map(drop)
+    })?;
+    let (network, mut looks) = (new_network(device)?, Looks::new(args, &test)?);
+    let training = (args, run, &mut looks);
+    let outcome = train_on(&network, (&train, &test), training, (device, &plan, run.world()))?;
     looks.finish(device)?;
     let validation_loss = outcome.figures.get("validation_loss");
     let summary = match validation_loss {
@@ -125,6 +113,39 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
         "steps": outcome.steps,
     });
     Ok(run.finish(&summary, results)?)
+}
+
+/// Trains a network with any plan on any device.
+fn train_on(
+    network: &Sequential,
+    (train, test): (&ArrayDataset, &ArrayDataset),
+    (args, run, looks): (&Args, &Run, &mut Looks<'_>),
+    (device, plan, world): (&Device, &Plan, &World),
+) -> highwater::Result<Outcome> {
+    let (seed, size) = (run.seed(), plan.micro_batch);
+    let mut optimizer =
+        run.parallel_in(world, plan.shard, network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
+    let steps = args.epochs.saturating_mul(plan.steps_of_epoch(train.rows()));
+    let mut first = None;
+    let outcome = Trainer::new(network, &mut optimizer)
+        .epochs(args.stop_after.unwrap_or(args.epochs).min(args.epochs))
+        .schedule(Schedule::Cosine { start: args.learning_rate, end: 0.0, steps })
+        .evaluate(|| model::mean_loss(network, test, size, device))
+        .saves(args.saves.saves(Every::Epochs))
+        .world(world)
+        .plan(plan)
+        .output(run.output_of(plan))
+        .fit(
+            |epoch| {
+                if epoch == *first.get_or_insert(epoch) || epoch.is_power_of_two() {
+                    looks.take(network, device)?;
+                }
+                Ok(train.batches(size, device)?.shuffled(seed, epoch).sharded(world))
+            },
+            |(x, _)| model::loss(network, x),
+        )?;
+    looks.take(network, device)?;
+    Ok(outcome)
 }
 
 /// Square pictures, with pixels from 0 to 1.
@@ -150,7 +171,7 @@ struct Looks<'a> {
 }
 
 impl<'a> Looks<'a> {
-    fn new(args: &'a Args, test: &ArrayDataset) -> anyhow::Result<Self> {
+    fn new(args: &'a Args, test: &ArrayDataset) -> highwater::Result<Self> {
         let count = test.rows().min(DRAWN);
         let features = test.features()[..count * test.width()].to_vec();
         let drawing = Drawing::new(test.width().isqrt(), &features);

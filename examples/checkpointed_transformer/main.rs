@@ -11,8 +11,10 @@ use std::time::Instant;
 use clap::Parser;
 use highwater::DryRun;
 use highwater::distributed::World;
+use highwater::fit::Plan;
+use highwater::nn::recompute::{Recompute, Schedule};
 use highwater::prelude::*;
-use highwater::train::{Every, Options, Output, Run, SaveOptions, Saves};
+use highwater::train::{Every, FitOptions, Options, Output, Run, SaveOptions, Saves};
 use serde_json::json;
 
 use model::Transformer;
@@ -31,10 +33,6 @@ struct Args {
     /// Sequences per batch
     #[arg(long, value_name = "N", default_value_t = 16)]
     batch_size: usize,
-
-    /// Batches whose gradients are accumulated per step
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    parts: u64,
 
     /// The context length, in tokens
     #[arg(long, value_name = "N", default_value_t = 64)]
@@ -60,28 +58,47 @@ struct Args {
     saves: SaveOptions,
 
     #[command(flatten)]
+    fit: FitOptions,
+
+    #[command(flatten)]
     options: Options,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    args.options.run("checkpointed_transformer", |run| train(&args, run))
+    args.options.clone().with_fit(&args.fit).run("checkpointed_transformer", |run| train(&args, run))
 }
 
 fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
-    // Predicts the memory of both variants before computing anything.
-    let [with, without] = [true, false].map(|checkpointed| dry_run(args, run, checkpointed));
+    let mut plan = run.plan(args.batch_size, |device, plan, world| {
+        let model = Transformer::new(device, args, run.seed())?;
+        model.train(args, (run, world), plan, args.steps, (Saves::default(), Output::default())).map(drop)
+    })?;
+    // Predicts the memory with and without recomputation before computing anything.
+    let mut variant = plan.clone();
+    let [with, without] = [0..args.layers, 0..0].map(|blocks| {
+        variant.recompute = Recompute::new().with("blocks", Schedule::recompute(args.layers, blocks));
+        dry_run(args, run, &variant)
+    });
     let (with, without) = (with?, without?);
+    if !args.fit.is_given() && !args.plain {
+        plan.recompute = Recompute::new().with("blocks", Schedule::recompute(args.layers, 0..args.layers));
+    }
 
-    let model = Transformer::new(run.device(), args, run.seed(), !args.plain)?;
+    let model = Transformer::new(run.device(), args, run.seed())?;
     let started = Instant::now();
-    let outcome =
-        model.train(args, (run, run.world()), args.steps, args.saves.saves(Every::Steps), run.output())?;
+    let outcome = model.train(
+        args,
+        (run, run.world()),
+        &plan,
+        args.steps,
+        (args.saves.saves(Every::Steps), run.output()),
+    )?;
     let steps = (outcome.steps - outcome.first_step).max(1) as f64;
     let milliseconds = started.elapsed().as_secs_f64() * 1e3 / steps;
 
     let peaks = [&with, &without].map(|run| run.peak.in_use);
-    let now = if args.plain { "all activations kept" } else { "checkpointed" };
+    let now = if plan.recompute.is_plain() { "all activations kept" } else { "checkpointed" };
     let result = match outcome.loss {
         Some(loss) => format!("{now}, loss {loss:.4} after {outcome} of {milliseconds:.1} ms"),
         None => format!("{now}, {outcome}"),
@@ -96,18 +113,19 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
         "final_loss": outcome.loss,
         "steps": outcome.steps,
         "parameters": model.parameter_count(),
-        "checkpointed": !args.plain,
+        "checkpointed": !plan.recompute.is_plain(),
         "predicted_peak_checkpointed": peaks[0],
         "predicted_peak_plain": peaks[1],
     });
     Ok(run.finish(&summary, results)?)
 }
 
-/// The memory of training on this machine, with or without checkpoints, from a dry run. All steps are alike.
-fn dry_run(args: &Args, run: &Run, checkpointed: bool) -> anyhow::Result<DryRun<()>> {
+/// The memory of training on this machine with a plan, from a dry run. All steps are alike.
+fn dry_run(args: &Args, run: &Run, plan: &Plan) -> anyhow::Result<DryRun<()>> {
     let rank = World::rehearsal(run.world().rank(), run.world().size())?;
     Ok(run.dry_run_options().run(|device| {
-        let model = Transformer::new(device, args, run.seed(), checkpointed)?;
-        model.train(args, (run, &rank), 2, Saves::default(), Output::default()).map(drop)
+        Transformer::new(device, args, run.seed())?
+            .train(args, (run, &rank), plan, 2, (Saves::default(), Output::default()))
+            .map(drop)
     })?)
 }

@@ -2,6 +2,7 @@
 
 use highwater::Result;
 use highwater::distributed::World;
+use highwater::fit::Plan;
 use highwater::prelude::*;
 use highwater::train::{Outcome, Output, Run, Saves, Trainer};
 
@@ -27,18 +28,12 @@ pub(crate) struct Transformer {
 }
 
 impl Transformer {
-    pub(crate) fn new(device: &Device, args: &Args, seed: u64, checkpointed: bool) -> Result<Self> {
+    pub(crate) fn new(device: &Device, args: &Args, seed: u64) -> Result<Self> {
         let rng = Rng::new(seed);
         let mut blocks = Sequential::new();
         for layer in 0..args.layers {
             let block = TransformerBlock::new(device, args.width, args.heads, &rng)?.causal();
-            let name = format!("block{layer}");
-            // Checkpointing needs nothing else. Parameters, results and gradients are the same.
-            blocks = if checkpointed {
-                blocks.with(&name, Checkpointed::new(block))
-            } else {
-                blocks.with(&name, block)
-            };
+            blocks = blocks.with(&format!("block{layer}"), block);
         }
         Ok(Self {
             seed,
@@ -49,25 +44,29 @@ impl Transformer {
         })
     }
 
-    /// Trains for this number of steps.
+    /// Trains for this number of steps. The plan says which blocks run again: recomputation needs nothing else.
     pub(crate) fn train(
         &self,
         args: &Args,
         (run, world): (&Run, &World),
+        plan: &Plan,
         steps: u64,
-        saves: Saves,
-        output: Output<'_>,
+        (saves, output): (Saves, Output<'_>),
     ) -> Result<Outcome> {
         let device = self.head.weight().tensor().device().clone();
-        let mut optimizer =
-            run.parallel_in(world, self.parameters(), |own| AdamW::new(own, args.learning_rate))?;
+        let make = |own| AdamW::new(own, args.learning_rate);
+        let mut optimizer = run.parallel_in(world, plan.shard, self.parameters(), make)?;
         Trainer::new(self, &mut optimizer)
             .world(world)
-            .accumulate(args.parts)
+            .plan(plan)
             .clip_norm(LONGEST_GRADIENT)
             .saves(saves)
             .output(output)
-            .fit_steps(steps, |number| batch(&device, args, self.seed, number), |(x, y)| self.loss(x, y))
+            .fit_steps(
+                steps,
+                |number| batch(&device, (plan.micro_batch, args.context), self.seed, number),
+                |(x, y)| self.loss(x, y),
+            )
     }
 
     fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
@@ -88,20 +87,26 @@ impl Module for Transformer {
     visit_parts!(tokens, positions, blocks, head);
 }
 
-/// Sequences that repeat random tokens, and their next tokens.
-fn batch(device: &Device, args: &Args, seed: u64, number: u64) -> Result<(Tensor, Tensor)> {
-    let length = args.context + 1;
-    // Generated on the host, because a dry device has no values. A simple generator (Knuth's MMIX) suffices.
-    let mut state = seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut draw = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % TOKENS
-    };
-    let mut tokens = Vec::with_capacity(args.batch_size * length);
-    for _ in 0..args.batch_size {
+/// Sequences that repeat random tokens, and their next tokens. The batches of all sizes have the same sequences in the same
+/// order.
+fn batch(
+    device: &Device,
+    (size, context): (usize, usize),
+    seed: u64,
+    number: u64,
+) -> Result<(Tensor, Tensor)> {
+    let length = context + 1;
+    let mut tokens = Vec::with_capacity(size * length);
+    for sequence in 0..size as u64 {
+        // Generated on the host, because a dry device has no values. A simple generator (Knuth's MMIX) suffices.
+        let mut state = seed ^ (number * size as u64 + sequence + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut draw = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % TOKENS
+        };
         let repeated: Vec<usize> = (0..PERIOD).map(|_| draw()).collect();
         tokens.extend((0..length).map(|place| repeated[place % PERIOD] as i64));
     }
-    let tokens = Tensor::from_slice(device, &tokens, [args.batch_size, length])?;
-    Ok((tokens.narrow(1, 0, args.context)?.contiguous()?, tokens.narrow(1, 1, args.context)?.contiguous()?))
+    let tokens = Tensor::from_slice(device, &tokens, [size, length])?;
+    Ok((tokens.narrow(1, 0, context)?.contiguous()?, tokens.narrow(1, 1, context)?.contiguous()?))
 }

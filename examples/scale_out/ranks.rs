@@ -100,7 +100,10 @@ impl Training {
             let gpt = Gpt::new(device, self.size, self.context)?;
             let _autocast = if self.bf16 { Some(autocast(DType::BF16)?) } else { None };
             let mut optimizer = world.sharded(shard, gpt.parameters(), |own| AdamW::new(own, 3e-4))?;
-            gpt.train(&mut optimizer, self.batch, self.context)?;
+            // The second step has the optimizer's state from its beginning.
+            for _ in 0..2 {
+                optimizer.step(gpt.loss(device, self.batch, self.context)?.backward()?)?;
+            }
             Ok(Rank {
                 peak: 0,
                 own: optimizer.inner().parameters().len(),

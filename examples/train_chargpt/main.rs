@@ -10,8 +10,10 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use clap::Parser;
+use highwater::distributed::World;
+use highwater::fit::Plan;
 use highwater::prelude::*;
-use highwater::train::{Every, Options, Run, SaveOptions, Trainer};
+use highwater::train::{Every, FitOptions, Options, Outcome, Run, SaveOptions, Trainer};
 use serde_json::json;
 
 use model::CharGpt;
@@ -92,16 +94,18 @@ struct Args {
     saves: SaveOptions,
 
     #[command(flatten)]
+    fit: FitOptions,
+
+    #[command(flatten)]
     options: Options,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    args.options.run("train_chargpt", |run| train(&args, run))
+    args.options.clone().with_fit(&args.fit).run("train_chargpt", |run| train(&args, run))
 }
 
 fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
-    let (device, seed) = (run.device(), run.seed());
     let text = match (&args.text, args.tokens) {
         (Some(path), Tokens::Characters) => Text::read(path, LONGEST)?,
         (Some(path), Tokens::Bytes) => Text::read_bytes(path, LONGEST)?,
@@ -109,14 +113,7 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
         (None, Tokens::Bytes) => Text::of_bytes(sources::all()?.as_bytes()),
     };
     let (train, test) = text.split(TEST_FRACTION)?;
-    let model = CharGpt::new(device, train.classes(), args, &Rng::new(seed))?;
-    let mut optimizer = run.parallel(model.parameters(), |own| AdamW::new(own, args.learning_rate))?;
-    // Rises over the first twentieth of the steps, then falls to a tenth.
-    let (start, warm) = (args.learning_rate, (args.steps / 20).max(1));
-    let rate = Schedule::Cosine { start, end: 0.1 * start, steps: args.steps.saturating_sub(warm) }
-        .after_warm_up(warm);
-    let saves = args.saves.saves(Every::Steps);
-    if let Some(checkpoint) = saves.load()? {
+    if let Some(checkpoint) = args.saves.saves(Every::Steps).load()? {
         // The same number of other characters would fit the shapes but map to wrong rows.
         let (learnt, given) = (checkpoint.note(ALPHABET), alphabet(&train));
         ensure!(
@@ -124,23 +121,16 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
             "--resume: that model has learnt other characters: give the text and --tokens it was trained with"
         );
     }
-    let outcome = Trainer::new(&model, &mut optimizer)
-        .schedule(rate)
-        .evaluate(|| model.mean_loss(&test, args, seed))
-        .evaluate_every(Every::Steps(args.validate_every))
-        .saves(saves)
-        .note(ALPHABET, &alphabet(&train))
-        .world(run.world())
-        .accumulate(run.accumulate())
-        .output(run.output())
-        .fit_steps(
-            args.stop_at.unwrap_or(args.steps).min(args.steps),
-            |step| train.windows(device, args.batch_size, args.context, seed, step),
-            |(x, y)| model.loss(x, y),
-        )?;
+    let texts = (&train, &test);
+    let plan = run.plan(args.batch_size, |device, plan, world| {
+        let model = CharGpt::new(device, train.classes(), args, &Rng::new(run.seed()))?;
+        train_on(texts, &model, (args, run), (plan, world)).map(drop)
+    })?;
+    let model = CharGpt::new(run.device(), train.classes(), args, &Rng::new(run.seed()))?;
+    let outcome = train_on(texts, &model, (args, run), (&plan, run.world()))?;
 
     let test_loss = outcome.figures.get("validation_loss");
-    let summary = match (test_loss, model.write(&train, args, seed)?) {
+    let summary = match (test_loss, model.write(&train, args, run.seed())?) {
         (Some(loss), Some(sample)) => {
             format!("test loss {loss:.3} after {outcome}; generated text:\n\n{sample}")
         }
@@ -153,4 +143,34 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
         "parameters": model.parameter_count(),
     });
     Ok(run.finish(&summary, results)?)
+}
+
+/// Trains a model with any plan.
+fn train_on(
+    (train, test): (&Text, &Text),
+    model: &CharGpt,
+    (args, run): (&Args, &Run),
+    (plan, world): (&Plan, &World),
+) -> highwater::Result<Outcome> {
+    let (device, seed) = (model.device(), run.seed());
+    let mut optimizer =
+        run.parallel_in(world, plan.shard, model.parameters(), |own| AdamW::new(own, args.learning_rate))?;
+    // Rises over the first twentieth of the steps, then falls to a tenth.
+    let (start, warm) = (args.learning_rate, (args.steps / 20).max(1));
+    let rate = Schedule::Cosine { start, end: 0.1 * start, steps: args.steps.saturating_sub(warm) }
+        .after_warm_up(warm);
+    Trainer::new(model, &mut optimizer)
+        .schedule(rate)
+        .evaluate(|| model.mean_loss(test, args, seed))
+        .evaluate_every(Every::Steps(args.validate_every))
+        .saves(args.saves.saves(Every::Steps))
+        .note(ALPHABET, &alphabet(train))
+        .world(world)
+        .plan(plan)
+        .output(run.output_of(plan))
+        .fit_steps(
+            args.stop_at.unwrap_or(args.steps).min(args.steps),
+            |step| train.windows(&device, plan.micro_batch, args.context, seed, step),
+            |(x, y)| model.loss(x, y),
+        )
 }

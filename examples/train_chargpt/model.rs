@@ -40,6 +40,10 @@ impl CharGpt {
         })
     }
 
+    pub(crate) fn device(&self) -> Device {
+        self.head.weight().tensor().device().clone()
+    }
+
     /// The cross-entropy of the next characters `y` after those in `x`.
     pub(crate) fn loss(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
         let scores = self.forward(x)?;
@@ -49,7 +53,7 @@ impl CharGpt {
 
     /// The mean test loss, as `validation_loss`.
     pub(crate) fn mean_loss(&self, text: &Text, args: &Args, seed: u64) -> Result<Figures> {
-        let (device, mut mean) = (self.head.weight().tensor().device().clone(), Mean::default());
+        let (device, mut mean) = (self.device(), Mean::default());
         for round in 0..TEST_WINDOWS.div_ceil(args.batch_size.max(1)) as u64 {
             let (x, y) = text.windows(&device, args.batch_size, args.context, seed, round)?;
             mean.add(&self.loss(&x, &y)?, args.batch_size)?;
@@ -60,7 +64,7 @@ impl CharGpt {
     /// Generates text; `None` on a device that computes nothing.
     pub(crate) fn write(&self, text: &Text, args: &Args, seed: u64) -> Result<Option<String>> {
         let _scope = module("write");
-        let device = self.head.weight().tensor().device().clone();
+        let device = self.device();
         if device.is_dry() {
             return Ok(None);
         }

@@ -9,9 +9,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
+use highwater::distributed::World;
+use highwater::fit::Plan;
 use highwater::prelude::*;
-use highwater::train::{Ended, Every, Options, Outcome, Output, Run, SaveOptions, Trainer};
-use highwater::{largest_fit, smallest_pool};
+use highwater::smallest_pool;
+use highwater::train::{Ended, Every, FitOptions, Options, Outcome, Run, SaveOptions, Trainer};
 use serde_json::json;
 
 /// The fraction of images held out for testing.
@@ -54,12 +56,8 @@ struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     stop_after: Option<u64>,
 
-    /// Find the largest batch that trains in a pool of this many MiB, by dry runs
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30), conflicts_with = "pool")]
-    fit_batch: Option<u64>,
-
     /// Find the smallest pool that trains, by dry runs
-    #[arg(long, conflicts_with_all = ["pool", "fit_batch"])]
+    #[arg(long, conflicts_with_all = ["pool", "fit"])]
     find_pool: bool,
 
     /// Continue if the loss becomes NaN or infinite
@@ -70,12 +68,15 @@ struct Args {
     saves: SaveOptions,
 
     #[command(flatten)]
+    fit: FitOptions,
+
+    #[command(flatten)]
     options: Options,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    args.options.run("train_digits", |run| train(&args, run))
+    args.options.clone().with_fit(&args.fit).run("train_digits", |run| train(&args, run))
 }
 
 fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
@@ -83,11 +84,7 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let too_few = || format!("{}: too few images for a test set", args.data.display());
     let (train, test) = images.split(TEST_FRACTION, run.seed()).with_context(too_few)?;
     let training = Training { args, run, train, test };
-    match args.fit_batch {
-        Some(mib) => training.fit_batch(Bytes::mib(mib)),
-        None if args.find_pool => training.find_pool(),
-        None => training.train_once(),
-    }
+    if args.find_pool { training.find_pool() } else { training.train_once() }
 }
 
 /// The data and the options of a training run.
@@ -99,18 +96,15 @@ struct Training<'a> {
 }
 
 impl Training<'_> {
-    /// Trains a new network with any batch size on any device.
-    fn run(
-        &self,
-        device: &Device,
-        batch_size: usize,
-        epochs: u64,
-        output: Output<'_>,
-    ) -> highwater::Result<Outcome> {
+    /// Trains a new network with any plan on any device.
+    fn run(&self, device: &Device, plan: &Plan, world: &World, epochs: u64) -> highwater::Result<Outcome> {
         let (args, seed, numbers, run) = (self.args, self.run.seed(), self.args.dtype, self.run);
+        let batch_size = plan.micro_batch;
         let network = model::network(args.network, device, &Rng::new(seed))?;
         network.convert(numbers.dtype())?;
-        let mut optimizer = run.parallel(network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
+        let mut optimizer = run.parallel_in(world, plan.shard, network.parameters(), |own| {
+            AdamW::new(own, args.learning_rate)
+        })?;
         Trainer::new(&network, &mut optimizer)
             .epochs(args.stop_after.unwrap_or(epochs).min(epochs))
             .schedule_by(|at| args.learning_rate * (1.0 - at.epoch as f64 / epochs as f64))
@@ -118,25 +112,22 @@ impl Training<'_> {
             .allow_nan(args.allow_nan)
             .evaluate(|| model::accuracy(&network, numbers, &self.test, batch_size, device))
             .saves(args.saves.saves(Every::Epochs))
-            .world(run.world())
-            .accumulate(run.accumulate())
-            .output(output)
+            .world(world)
+            .plan(plan)
+            .output(run.output_of(plan))
             .fit(
-                |epoch| {
-                    Ok(self.train.batches(batch_size, device)?.shuffled(seed, epoch).sharded(run.world()))
-                },
+                |epoch| Ok(self.train.batches(batch_size, device)?.shuffled(seed, epoch).sharded(world)),
                 |(x, y)| model::loss(&network, &x.to_dtype(numbers.dtype())?, y),
             )
     }
 
-    /// A dry run of the epochs that differ.
-    fn dry(&self, device: &Device, batch_size: usize) -> highwater::Result<()> {
-        self.run(device, batch_size, self.args.epochs.min(DRY_EPOCHS), Output::default()).map(drop)
-    }
-
     fn train_once(&self) -> anyhow::Result<()> {
         let (args, run) = (self.args, self.run);
-        let outcome = self.run(run.device(), args.batch_size, args.epochs, run.output())?;
+        let dry = |device: &Device, plan: &Plan, world: &World| {
+            self.run(device, plan, world, args.epochs).map(drop)
+        };
+        let plan = run.plan(args.batch_size, dry)?;
+        let outcome = self.run(run.device(), &plan, run.world(), args.epochs)?;
         if let Ended::Diverged { .. } = outcome.ended {
             bail!("{}; use --allow-nan to continue", outcome.ended);
         }
@@ -152,30 +143,12 @@ impl Training<'_> {
         Ok(run.finish(&summary, results)?)
     }
 
-    /// Prints the largest batch that trains in a pool of this size, found by dry runs.
-    fn fit_batch(&self, memory: Bytes) -> anyhow::Result<()> {
-        let run = self.run;
-        let options = run.dry_run_options().limit(memory);
-        let images = self.train.rows() as u64;
-        let found =
-            largest_fit(options, 1..=images, |device, batch_size| self.dry(device, batch_size as usize))?;
-        let failure = found.failure.as_ref().map(|failure| failure.number);
-        let results = json!({
-            "fit_batch_bytes": memory.get(),
-            "largest_batch": found.largest,
-            "refused_batch": failure,
-        });
-        let summary = format!("in {memory}, by {} dry runs, of batches\n{found}", found.runs);
-        match &found.run {
-            Some(dry) => Ok(run.finish_dry(&summary, dry, results)?),
-            None => bail!("{summary}"),
-        }
-    }
-
     /// Prints the smallest pool in which the network trains, found by dry runs.
     fn find_pool(&self) -> anyhow::Result<()> {
-        let run = self.run;
-        let found = smallest_pool(run.dry_run_options(), |device| self.dry(device, self.args.batch_size))?;
+        let (run, plan) = (self.run, self.run.whole_batch(self.args.batch_size));
+        let epochs = self.args.epochs.min(DRY_EPOCHS);
+        let dry = |device: &Device| self.run(device, &plan, run.world(), epochs).map(drop);
+        let found = smallest_pool(run.dry_run_options(), dry)?;
         let failure = found.failure.as_ref().map(|failure| failure.number);
         let results = json!({ "smallest_pool_bytes": found.smallest.get(), "refused_pool_bytes": failure });
         Ok(run.finish_dry(&format!("by {} dry runs\n{found}", found.runs), &found.run, results)?)

@@ -11,8 +11,12 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Parser;
+use highwater::distributed::World;
+use highwater::fit::Plan;
 use highwater::prelude::*;
-use highwater::train::{Accuracy, Every, Metric, Options, Run, SaveOptions, Trainer, evaluate};
+use highwater::train::{
+    Accuracy, Every, FitOptions, Metric, Options, Outcome, Run, SaveOptions, Trainer, evaluate,
+};
 use serde_json::json;
 
 /// The fraction of images held out for testing.
@@ -51,12 +55,15 @@ struct Args {
     saves: SaveOptions,
 
     #[command(flatten)]
+    fit: FitOptions,
+
+    #[command(flatten)]
     options: Options,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    args.options.run("train_mnist", |run| train(&args, run))
+    args.options.clone().with_fit(&args.fit).run("train_mnist", |run| train(&args, run))
 }
 
 fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
@@ -66,28 +73,12 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
         bail!("{}: images of {} pixels, not 28 by 28", args.folder.display(), data.width());
     }
     let (train, test) = data.split(TEST_FRACTION, seed)?;
-    let network = model::network(args.network, device, &Rng::new(seed))?;
-    let mut optimizer = run.parallel(network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
-
-    let steps = run.steps_of(train.batches(args.batch_size, device)?.len() as u64);
-    let steps = args.epochs.saturating_mul(steps);
-    let outcome = Trainer::new(&network, &mut optimizer)
-        .epochs(args.stop_after.unwrap_or(args.epochs).min(args.epochs))
-        .schedule_by(|at| args.learning_rate * (1.0 - at.step as f64 / steps as f64))
-        .saves(args.saves.saves(Every::Epochs))
-        .world(run.world())
-        .accumulate(run.accumulate())
-        .output(run.output())
-        .fit(
-            |epoch| {
-                // Another thread prepares shifted batches while the network trains.
-                let shift = Augment::images(1, 28, 28).crop(args.crop.into());
-                let batches =
-                    train.batches(args.batch_size, device)?.shuffled(seed, epoch).sharded(run.world());
-                Ok(batches.augmented(shift, seed, epoch)?.workers(1))
-            },
-            |(x, y)| network.forward(x)?.cross_entropy(y),
-        )?;
+    let new_network = |device: &Device| model::network(args.network, device, &Rng::new(seed));
+    let plan = run.plan(args.batch_size, |device, plan, world| {
+        train_on(&train, &new_network(device)?, (args, run), (device, plan, world)).map(drop)
+    })?;
+    let network = new_network(device)?;
+    let outcome = train_on(&train, &network, (args, run), (device, &plan, run.world()))?;
     let _scope = module("test");
     let mut accuracy = Accuracy::default();
     let test_batches = test.batches(args.batch_size, device)?;
@@ -102,4 +93,33 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let results =
         json!({ "test_accuracy": accuracy.value(), "final_loss": outcome.loss, "steps": outcome.steps });
     Ok(run.finish(&summary, results)?)
+}
+
+/// Trains a network with any plan on any device.
+fn train_on(
+    train: &ArrayDataset,
+    network: &Sequential,
+    (args, run): (&Args, &Run),
+    (device, plan, world): (&Device, &Plan, &World),
+) -> highwater::Result<Outcome> {
+    let seed = run.seed();
+    let mut optimizer =
+        run.parallel_in(world, plan.shard, network.parameters(), |own| AdamW::new(own, args.learning_rate))?;
+    let steps = args.epochs.saturating_mul(plan.steps_of_epoch(train.rows()));
+    Trainer::new(network, &mut optimizer)
+        .epochs(args.stop_after.unwrap_or(args.epochs).min(args.epochs))
+        .schedule_by(|at| args.learning_rate * (1.0 - at.step as f64 / steps as f64))
+        .saves(args.saves.saves(Every::Epochs))
+        .world(world)
+        .plan(plan)
+        .output(run.output_of(plan))
+        .fit(
+            |epoch| {
+                // Another thread prepares shifted batches while the network trains.
+                let shift = Augment::images(1, 28, 28).crop(args.crop.into());
+                let batches = train.batches(plan.micro_batch, device)?.shuffled(seed, epoch).sharded(world);
+                Ok(batches.augmented(shift, seed, epoch)?.workers(1))
+            },
+            |(x, y)| network.forward(x)?.cross_entropy(y),
+        )
 }

@@ -36,7 +36,7 @@ fn it_trains_the_same_in_less_memory_as_it_says_beforehand() {
 #[test]
 fn its_dry_run_has_the_peak_of_the_real_one() {
     let peak = |args: &[&str]| results(args)["pools"][0]["peak_in_use"].clone();
-    for more in [&["--parts", "2"][..], &["--plain"]] {
+    for more in [&["--accumulate", "2"][..], &["--plain"]] {
         assert_eq!(peak(&[&["--device", "cpu"], more].concat()), peak(&[&["--dry-run"], more].concat()));
     }
 }

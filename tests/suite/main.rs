@@ -8,6 +8,7 @@ mod checkpointed_transformer;
 mod digits;
 mod dry_runs;
 mod error_chains;
+mod fit;
 mod golden_step;
 mod metrics;
 mod out_of_memory;

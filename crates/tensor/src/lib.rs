@@ -25,9 +25,9 @@ mod tensor;
 pub mod testing;
 
 pub use autograd::{
-    GradCheck, GradCheckError, GradientHook, GradientPass, Gradients, HookGuard, Parameter, TrainingGuard,
-    apply, check_gradients, checkpoint, evaluating, evaluating_guard, hook_gradients, is_training, training,
-    training_guard,
+    GradCheck, GradCheckError, GradientHook, GradientPass, Gradients, HookGuard, Parameter, PassEnd,
+    TrainingGuard, apply, check_gradients, checkpoint, evaluating, evaluating_guard, hook_gradients,
+    is_training, record_passes, training, training_guard,
 };
 /// Errors and properties of CUDA devices.
 #[cfg(feature = "cuda")]

@@ -49,6 +49,7 @@
 #[cfg(feature = "cli")]
 mod cli;
 mod figures;
+pub mod fit;
 pub mod metrics;
 mod output;
 mod position;
@@ -57,8 +58,9 @@ mod stop;
 mod trainer;
 
 #[cfg(feature = "cli")]
-pub use cli::{Options, Run, RunError, SaveOptions, output_path};
+pub use cli::{FitOptions, Options, Run, RunError, SaveOptions, output_path};
 pub use figures::Figures;
+pub use fit::fit;
 pub use metrics::{Accuracy, F1, Loss, Mean, MeanAbsoluteError, Metric, Perplexity, TopK, evaluate};
 pub use output::{JsonLog, Observer, Output, ProgressBar, RunPlan, StepRecord, TensorBoard, write_run_page};
 pub use position::{Every, Position};

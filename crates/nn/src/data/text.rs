@@ -203,7 +203,9 @@ impl Text {
     }
 
     /// Returns `count` random windows of `len` tokens (`[count, len]`, i64), and the next token of each token. They
-    /// depend only on the seed and the number of the step. Both tensors have the category input in the scope `data`.
+    /// depend only on the seed and the number of the step: window i of a step is the window `step · count + i` of the
+    /// seed. So the micro-batches of a step have the windows of the whole batch. Both tensors have the category input in
+    /// the scope `data`.
     ///
     /// # Errors
     /// [`Error::BadArgument`] unless the text is longer than a window, [`Error::Allocation`] and
@@ -231,7 +233,10 @@ impl Text {
         let mut room: Vec<i64> = Vec::new();
         let no_room = |_| Error::NoHostMemory { op: "windows", shape, dtype: DType::I64 };
         room.try_reserve_exact(count.saturating_mul(len.max(1))).map_err(no_room)?;
-        let starts = numbers_below(starts, count, seed, step);
+        let first = step.wrapping_mul(count as u64);
+        let starts: Vec<usize> = (0..count as u64)
+            .flat_map(|window| numbers_below(starts, 1, seed, first.wrapping_add(window)))
+            .collect();
         let mut make = |offset: usize| {
             let windows = starts.iter().flat_map(|start| &self.tokens[start + offset..][..len]);
             room.clear();
@@ -277,6 +282,9 @@ mod tests {
         let again = |step| text.windows(&device, 4, 7, 1, step).unwrap().0.to_vec::<i64>().unwrap();
         assert_eq!(again(3), again(3));
         assert_ne!(again(3), again(4));
+        let parts =
+            [6, 7].map(|part| text.windows(&device, 2, 7, 1, part).unwrap().0.to_vec::<i64>().unwrap());
+        assert_eq!(parts.concat(), again(3), "micro-batches have the windows of the batch");
         assert!(text.windows(&device, usize::MAX, 7, 0, 0).is_err());
         for (count, len) in [(usize::MAX, 0), (1 << 58, 1)] {
             let refused = text.windows(&device, count, len, 0, 0);

@@ -172,8 +172,8 @@ impl Log {
 }
 
 /// Returns the estimated time of all kernels of a dry device so far; 0 if its speed is unknown.
-fn estimated_seconds(_device: &Device) -> f64 {
-    0.0
+fn estimated_seconds(device: &Device) -> f64 {
+    device.estimated_time().map_or(0.0, |time| time.seconds)
 }
 
 /// Runs each block of a chain in a checkpoint of its own, and measures both runs.

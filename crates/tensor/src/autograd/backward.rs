@@ -9,6 +9,7 @@ use highwater_tracking::{Phase, phase};
 use super::gradients::Gradients;
 use super::hooks::HookedPass;
 use super::node::{BackwardStep, Node};
+use super::passes;
 use super::version;
 use crate::backend::{Binary, Kernel};
 use crate::device::{Device, PlacementReason};
@@ -89,6 +90,7 @@ impl Tensor {
             if let Some(hooks) = hooks {
                 hooks.finish(&mut gradients)?;
             }
+            passes::note_end(self.device());
             Ok(gradients)
         })
     }

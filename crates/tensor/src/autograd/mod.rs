@@ -12,6 +12,7 @@ mod gradients;
 mod hooks;
 mod node;
 mod parameter;
+mod passes;
 mod training_mode;
 pub(crate) mod version;
 
@@ -24,4 +25,5 @@ pub(crate) use gradients::LeafCursor;
 pub use hooks::{GradientHook, GradientPass, HookGuard, hook_gradients};
 pub(crate) use node::record;
 pub use parameter::Parameter;
+pub use passes::{PassEnd, record_passes};
 pub use training_mode::{TrainingGuard, evaluating, evaluating_guard, is_training, training, training_guard};

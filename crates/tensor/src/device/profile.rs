@@ -123,6 +123,11 @@ impl DeviceProfile {
         Self { limit: Some(limit.into()), ..self }
     }
 
+    /// Removes the limit of the pool, which then grows.
+    pub(crate) fn without_limit(self) -> Self {
+        Self { limit: None, ..self }
+    }
+
     /// Sets the number of compute threads, at least 1.
     #[must_use]
     pub fn with_threads(self, threads: usize) -> Self {

@@ -536,4 +536,10 @@ impl Error {
             _ => None,
         }
     }
+
+    /// Whether the program needs more memory than there is: it ran out of memory, or a tensor exceeds the address space.
+    #[must_use]
+    pub fn needs_more_memory(&self) -> bool {
+        self.out_of_memory().is_some() || matches!(self.root(), Self::TooManyElements { .. })
+    }
 }

@@ -69,6 +69,20 @@ impl DryRunOptions {
         Self { profile, pool: PoolOptions::default(), environment: None, values: DryValues::default() }
     }
 
+    /// Returns the options for another device.
+    #[must_use]
+    pub fn on(self, profile: DeviceProfile) -> Self {
+        Self { profile, ..self }
+    }
+
+    /// Returns the options for a device of this kind with 8 TiB of memory and no limit, on which every program has a peak.
+    #[must_use]
+    pub fn unlimited(mut self) -> Self {
+        self.profile = self.profile.without_limit().with_memory(Bytes::gib(8 << 10));
+        self.pool.limit = None;
+        self
+    }
+
     /// Sets options of the pool, as [`RuntimeBuilder::pool_options`](crate::RuntimeBuilder::pool_options)
     /// does. Later options take precedence.
     #[must_use]

@@ -49,7 +49,7 @@ pub fn largest_fit(
         found.runs += 1;
         match options.run(|device| program(device, number)) {
             Ok(run) => (found.largest, found.run) = (Some(number), Some(run)),
-            Err(error) if does_not_fit(&error) => found.failure = Some(FitFailure { number, error }),
+            Err(error) if error.needs_more_memory() => found.failure = Some(FitFailure { number, error }),
             Err(error) => return Err(error),
         }
         next = match (found.largest, &found.failure) {
@@ -66,11 +66,6 @@ pub fn largest_fit(
         };
     }
     Ok(found)
-}
-
-/// Returns whether the error means that the program does not fit. Other errors are failures.
-pub(super) fn does_not_fit(error: &Error) -> bool {
-    error.out_of_memory().is_some() || matches!(error, Error::TooManyElements { .. })
 }
 
 /// The largest number that fits, with the runs that prove it.

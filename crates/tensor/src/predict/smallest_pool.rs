@@ -5,7 +5,7 @@ use std::fmt;
 use bfc_core::Bytes;
 
 use super::dry_run::{DryRun, DryRunOptions};
-use super::largest_fit::{FitFailure, does_not_fit};
+use super::largest_fit::FitFailure;
 use crate::device::Device;
 use crate::error::Result;
 
@@ -48,7 +48,9 @@ pub fn smallest_pool(
         found.runs += 1;
         match options.clone().limit(Bytes(limit)).run(&mut program) {
             Ok(run) => (found.smallest, found.run) = (Bytes(limit), run),
-            Err(error) if does_not_fit(&error) => found.failure = Some(FitFailure { number: limit, error }),
+            Err(error) if error.needs_more_memory() => {
+                found.failure = Some(FitFailure { number: limit, error })
+            }
             Err(error) => return Err(error),
         }
         Ok(found.smallest == Bytes(limit))

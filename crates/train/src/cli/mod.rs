@@ -3,10 +3,12 @@
 //! [`Options`] and [`SaveOptions`] are `clap` arguments to flatten into those of a program.
 
 mod files;
+mod fit;
 mod options;
 mod ranks;
 mod report;
 mod run;
 
+pub use fit::FitOptions;
 pub use options::{Options, SaveOptions, output_path};
 pub use run::{Run, RunError};

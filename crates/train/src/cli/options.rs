@@ -9,6 +9,7 @@ use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use highwater_distributed::World;
 use highwater_tensor::{DType, DeviceProfile, DryRunOptions, autocast};
 
+use super::fit::FitTarget;
 use super::ranks::{RankOptions, RankPeak, rank_path};
 use super::report::complain;
 use super::run::{Run, RunError};
@@ -101,6 +102,10 @@ pub struct Options {
 
     #[command(flatten)]
     pub(super) ranks: RankOptions,
+
+    /// That of [`FitOptions`].
+    #[arg(skip)]
+    pub(super) fit: Option<FitTarget>,
 }
 
 impl Options {
@@ -118,7 +123,9 @@ impl Options {
         let one = |world: World, peaks: Vec<RankPeak>| {
             let open = || {
                 let run = Run::open_in(name, self, world, peaks)?;
-                let guard = self.autocast.map(autocast).transpose().map_err(RunError::from)?;
+                // With `--fit`, the plan says.
+                let dtype = self.autocast.filter(|_| self.fit.is_none());
+                let guard = dtype.map(autocast).transpose().map_err(RunError::from)?;
                 Ok((run, guard))
             };
             let (run, _guard) = open().map_err(E::from)?;

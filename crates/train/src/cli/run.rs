@@ -8,21 +8,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use bfc_core::{AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, Plan, RegistryError};
+use bfc_core::{AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, RegistryError};
 use highwater_distributed::{DataParallel, ParallelError, Reduce, Shard, World, WorldError};
 use highwater_nn::optim::Optimizer;
 use highwater_tensor::error::FileError;
 use highwater_tensor::{Device, DeviceProfile, DryRun, DryRunOptions, Error, Parameter, Runtime, StepGraph};
 use highwater_tracking::{
-    PlanLimits, PlanTextError, Report, RunFacts, Trace, TraceProblem, parse_plan, write_page,
+    PlanChart, PlanLimits, PlanTextError, Report, RunFacts, Trace, TraceProblem, parse_plan,
+    write_page_with_plans,
 };
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::files::{OutputFile, Source};
+use super::fit;
 use super::options::Options;
 use super::ranks::{RankPeak, peaks_text};
 use super::report::{graphs, say, tables};
+use crate::fit::{Fit, FitError, Plan};
 use crate::output::{JsonLog, Output, ProgressBar, TensorBoard, read_run};
 
 /// The memory limit for the events of `--trace`; each takes about seven bytes.
@@ -52,6 +55,9 @@ pub enum RunError {
     /// The recording cannot be written as a trace.
     #[error(transparent)]
     Trace(#[from] TraceProblem),
+    /// No plan of `--fit` can be used.
+    #[error(transparent)]
+    Fit(#[from] FitError),
     /// A program wrote outside of its blocks.
     #[error("memory was corrupted {count} times; the first: {first}")]
     Damaged {
@@ -97,6 +103,8 @@ pub struct Run {
     world: World,
     /// The peaks of the ranks after this one, in a dry run of several ranks.
     peaks: Vec<RankPeak>,
+    /// The plans of `--fit`, once they are known.
+    found: RefCell<Option<Fit>>,
     started: Instant,
 }
 
@@ -179,6 +187,7 @@ impl Run {
             log,
             world,
             peaks,
+            found: RefCell::new(None),
             started: Instant::now(),
         })
     }
@@ -217,20 +226,22 @@ impl Run {
         parameters: Vec<(String, Parameter)>,
         make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O, Error>,
     ) -> Result<DataParallel<O>, Error> {
-        self.parallel_in(&self.world, parameters, make)
+        self.parallel_in(&self.world, self.shard(), parameters, make)
     }
 
-    /// Like [`parallel`](Self::parallel), for a rank of another world, such as the same rank in a dry run.
+    /// Like [`parallel`](Self::parallel), for a rank of another world, such as the same rank in a dry run, and the division of
+    /// memory of a [plan](Plan::shard).
     ///
     /// # Errors
     /// See [`World::sharded`].
     pub fn parallel_in<O: Optimizer>(
         &self,
         world: &World,
+        shard: Shard,
         parameters: Vec<(String, Parameter)>,
         make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O, Error>,
     ) -> Result<DataParallel<O>, Error> {
-        Ok(world.sharded(self.shard(), parameters, make)?.reduce(self.options.ranks.reduce))
+        Ok(world.sharded(shard, parameters, make)?.reduce(self.options.ranks.reduce))
     }
 
     /// Returns the batches of each rank per step, for [`Trainer::accumulate`](crate::Trainer::accumulate).
@@ -239,10 +250,55 @@ impl Run {
         self.options.ranks.accumulate
     }
 
-    /// Returns the number of steps that this number of batches of all ranks makes.
+    /// Returns the plan that trains with this batch per step and rank at once, multiplied by `--accumulate`.
     #[must_use]
-    pub fn steps_of(&self, batches: u64) -> u64 {
-        (batches / self.world.size() as u64).div_ceil(self.accumulate())
+    pub fn whole_batch(&self, batch_size: usize) -> Plan {
+        self.options.whole_batch(batch_size, &self.world)
+    }
+
+    /// Returns the plan to train with: the fastest one that fits, if `--fit` is given, else the whole batch at once.
+    ///
+    /// `batch_size` is the batch of a step and rank, which `--accumulate` multiplies. `program` trains a new model on any device with
+    /// any plan, as the program does, but without output of its own: see [`fit`](crate::fit()). Its world is that of its rank.
+    ///
+    /// ```no_run
+    /// # use highwater::prelude::*;
+    /// # use highwater::train::{Run, RunError, Trainer};
+    /// fn train(run: &Run) -> Result<(), RunError> {
+    ///     let train = |device: &Device, plan: &highwater::fit::Plan| {
+    ///         let model = Linear::new(device, 4, 1, &Rng::new(run.seed()))?;
+    ///         let mut optimizer = AdamW::new(model.parameters(), 0.01)?;
+    ///         Trainer::new(&model, &mut optimizer).plan(plan).output(run.output_of(plan)).fit_steps(
+    ///             100,
+    ///             |step| Tensor::full(device, [plan.micro_batch, 4], step as f64 / 100.0),
+    ///             |x| model.forward(x)?.square()?.mean_all(),
+    ///         )
+    ///     };
+    ///     let plan = run.plan(64, |device, plan, _| train(device, plan).map(drop))?;
+    ///     let outcome = train(run.device(), &plan)?;
+    ///     run.finish(&outcome.to_string(), serde_json::json!({ "loss": outcome.loss }))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RunError::Fit`] if no plan fits. Errors of the program.
+    pub fn plan(
+        &self,
+        batch_size: usize,
+        program: impl FnMut(&Device, &Plan, &World) -> Result<(), Error>,
+    ) -> Result<Plan, RunError> {
+        let (world, threads) = (&self.world, self.runtime.threads());
+        // Measurements must not count in the run's report.
+        let device = || {
+            let runtime = runtime(&self.options, world).map_err(|error| match error {
+                RunError::Highwater(error) => error,
+                other => Error::Custom { op: "fit", message: other.to_string() },
+            })?;
+            Ok(runtime.choose(self.options.device)?.device)
+        };
+        let (plan, found) = fit::find(&self.options, (batch_size, world, threads), device, program)?;
+        *self.found.borrow_mut() = found;
+        Ok(plan)
     }
 
     /// Returns the peak of the device's pool so far, in bytes.
@@ -291,6 +347,12 @@ impl Run {
             output = board.into_iter().fold(output, Output::with);
         }
         self.graph.iter().fold(output, |output, graph| output.with_graph(Arc::clone(graph)))
+    }
+
+    /// Returns the [output](Self::output) for a run with a plan; none for a [trial](Plan::is_trial).
+    #[must_use]
+    pub fn output_of(&self, plan: &Plan) -> Output<'static> {
+        if plan.is_trial() { Output::default() } else { self.output() }
     }
 
     /// Prints the result and the memory report, and writes the requested files. `results` are further fields of the JSON
@@ -348,6 +410,11 @@ impl Run {
         if !peaks.is_empty() {
             say(&peaks_text(&peaks))?;
         }
+        let found = self.found.borrow();
+        let plans = found.as_ref().map(|found| self.peak().map(|peak| (found, peak))).transpose()?;
+        if let Some((found, peak)) = plans {
+            say(&fit::text(found, peak))?;
+        }
         if let Some(counts) = self.device.default_allocator()?.plan_counts() {
             say(&format!(
                 "\nplanned allocations: {} in {} steps; by best fit {}, unexpected {}, refused {}\n",
@@ -374,9 +441,10 @@ impl Run {
             }
             (fields, _) => fields,
         };
-        self.write_json(fields, results, report)?;
+        let plan_fields = plans.map_or_else(Default::default, |(found, peak)| fit::fields(found, peak));
+        self.write_json(fields, (plan_fields, results), report)?;
         self.write_trace()?;
-        self.write_recording()?;
+        self.write_recording(plans.map(|(found, peak)| fit::chart(found, peak)).as_ref())?;
         let damage = self.device.default_allocator()?.find_damage();
         match damage.first() {
             Some(first) => Err(RunError::Damaged { count: damage.len(), first: Box::new(*first) }),
@@ -384,11 +452,18 @@ impl Run {
         }
     }
 
-    fn write_json(&self, fields: Value, results: impl Serialize, report: &Report) -> Result<(), FileError> {
+    fn write_json(
+        &self,
+        fields: Value,
+        (plans, results): (Map<String, Value>, impl Serialize),
+        report: &Report,
+    ) -> Result<(), FileError> {
         let Some(output) = &self.json else { return Ok(()) };
         output.write(|file| {
-            let mut all = serde_json::Map::new();
-            for part in [fields, serde_json::to_value(results)?, serde_json::to_value(report)?] {
+            let mut all = Map::new();
+            for part in
+                [fields, Value::Object(plans), serde_json::to_value(results)?, serde_json::to_value(report)?]
+            {
                 if let Value::Object(part) = part {
                     all.extend(part);
                 }
@@ -412,14 +487,14 @@ impl Run {
     }
 
     /// Completes the recording, and writes the page from it.
-    fn write_recording(&self) -> Result<(), RunError> {
+    fn write_recording(&self, plans: Option<&PlanChart>) -> Result<(), RunError> {
         let Some(recording) = &self.recording else { return Ok(()) };
         let pools = [Arc::clone(self.device.default_allocator()?)];
         let finished = self.runtime.tracker().finish_recording(&pools);
         finished.map_err(|error| FileError::io(recording.path(), &error))?;
         let Some(page) = &self.page else { return Ok(()) };
         let (recording, log) = read_run(recording.path(), self.log.as_ref().map(Source::path))?;
-        Ok(page.write(|out| write_page(&recording, log.as_ref(), out))?)
+        Ok(page.write(|out| write_page_with_plans(&recording, log.as_ref(), plans, out))?)
     }
 }
 
@@ -450,7 +525,7 @@ fn runtime(options: &Options, world: &World) -> Result<Runtime, RunError> {
     Ok(builder.build()?)
 }
 
-fn read_plan(path: &Path) -> Result<Plan, RunError> {
+fn read_plan(path: &Path) -> Result<bfc_core::Plan, RunError> {
     let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
     let plan = parse_plan(BufReader::new(file), &PlanLimits::default());
     plan.map_err(|error| RunError::Plan { path: path.to_owned(), error })

@@ -11,9 +11,10 @@ use super::draws::Draws;
 use super::step::Step;
 use super::{Ended, Outcome, Trainer};
 use crate::figures::Figures;
-use crate::output::StepRecord;
+use crate::fit::{Plan, PlanGuard};
+use crate::output::{Output, StepRecord};
 use crate::position::Position;
-use crate::saves::{LoopState, Parts};
+use crate::saves::{LoopState, Parts, Saves};
 use crate::stop::StopSignal;
 
 /// The epochs or steps of a short dry run.
@@ -39,7 +40,16 @@ pub(super) struct Fit<'a> {
 
 impl<'a> Fit<'a> {
     /// Prepares a run until one of the limits, and restores the checkpoint to continue from.
-    pub(super) fn begin(mut trainer: Trainer<'a>, epochs: u64, steps: u64) -> Result<Self> {
+    pub(super) fn begin(mut trainer: Trainer<'a>, epochs: u64, mut steps: u64) -> Result<Self> {
+        if let Some(plan) = &trainer.plan {
+            // A rehearsal has the epochs of a short dry run.
+            steps = if plan.is_rehearsal() { steps } else { plan.steps(steps) };
+            if plan.is_trial() {
+                (trainer.listens, trainer.allows_nan, trainer.short_dry_runs) = (false, true, true);
+                trainer.saves = Saves::default();
+                trainer.output = Output::default();
+            }
+        }
         if trainer.saves.best_path().is_some() && trainer.early_stopping.is_none() {
             let (argument, expected) =
                 ("best", "used with early stopping, which defines the best evaluation");
@@ -109,6 +119,7 @@ impl<'a> Fit<'a> {
         mut loss: impl FnMut(&B) -> Result<Tensor>,
     ) -> Result<Outcome> {
         let _autocast = self.trainer.autocast.map(autocast).transpose()?;
+        let plan = self.trainer.plan.as_ref().map(Plan::enter).transpose()?;
         let stopping = self.trainer.early_stopping.as_ref();
         let mut ended = stopping.filter(|stopping| stopping.is_over()).map(|_| Ended::StoppedEarly);
         let mut has_begun = false;
@@ -122,7 +133,7 @@ impl<'a> Fit<'a> {
             for batch in batches.by_ref().take(usize::try_from(skipped).unwrap_or(usize::MAX)) {
                 drop(batch?);
             }
-            ended = self.epoch(batches, &mut loss)?;
+            ended = self.epoch(batches, &mut loss, plan.as_ref())?;
         }
         self.finish(ended.unwrap_or(Ended::Completed))
     }
@@ -141,6 +152,7 @@ impl<'a> Fit<'a> {
         &mut self,
         mut batches: impl Iterator<Item = Result<B>>,
         loss: &mut impl FnMut(&B) -> Result<Tensor>,
+        plan: Option<&PlanGuard>,
     ) -> Result<Option<Ended>> {
         let start = self.position.step;
         while self.position.step < self.steps {
@@ -150,6 +162,7 @@ impl<'a> Fit<'a> {
             }
             let Some(batch) = batch else { break };
             let ended = self.step(&batch?, &mut batches, &mut *loss)?;
+            plan.map_or(Ok(()), PlanGuard::check)?;
             // The record of the last step waits for the evaluation at the end of the epoch.
             if ended.is_none() && self.position.step < self.steps && batches.size_hint().0 > 0 {
                 self.flush()?;

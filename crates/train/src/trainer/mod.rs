@@ -21,6 +21,7 @@ use highwater_nn::optim::{LossScaler, Optimizer, Schedule};
 use highwater_tensor::{DType, Result, Tensor};
 
 use crate::figures::Figures;
+use crate::fit::Plan;
 use crate::output::{Observer, Output};
 use crate::position::{Every, Position};
 use crate::saves::Saves;
@@ -91,6 +92,7 @@ pub struct Trainer<'a> {
     listens: bool,
     allows_nan: bool,
     short_dry_runs: bool,
+    plan: Option<Plan>,
 }
 
 impl<'a> Trainer<'a> {
@@ -112,6 +114,7 @@ impl<'a> Trainer<'a> {
             listens: true,
             allows_nan: false,
             short_dry_runs: false,
+            plan: None,
         }
     }
 
@@ -159,6 +162,17 @@ impl<'a> Trainer<'a> {
     #[must_use]
     pub fn world(mut self, world: &World) -> Self {
         self.stepper.world = world.clone();
+        self
+    }
+
+    /// Trains with a plan of [`fit`](crate::fit()): its accumulation, precision and recomputed blocks. The batches must have the
+    /// plan's [micro-batch](Plan::micro_batch), and the world its ranks.
+    ///
+    /// In a [trial](Plan::is_trial), the run ends after few steps, and neither writes files nor listens to signals.
+    #[must_use]
+    pub fn plan(mut self, plan: &Plan) -> Self {
+        self.stepper.accumulate = plan.accumulate.max(1);
+        self.plan = Some(plan.clone());
         self
     }
 

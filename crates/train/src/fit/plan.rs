@@ -1,0 +1,177 @@
+//! A plan: how a program trains.
+
+use std::fmt;
+
+use highwater_distributed::Shard;
+use highwater_nn::recompute::{Part, Recompute, RecomputeGuard, Schedule};
+use highwater_tensor::{AutocastGuard, DType, Error, Result, autocast};
+use serde::{Serialize, Serializer};
+
+/// The steps of a trial: the second one includes the optimizer's state.
+const TRIAL: u64 = 2;
+
+/// How a program trains: the size and number of its micro-batches, the blocks that run again in the backward pass, the
+/// precision, and the ranks. [`fit`](super::fit()) finds one, and [`Plan::new`] is the plan without any of this.
+///
+/// ```
+/// use highwater::fit::Plan;
+/// let plan = Plan::new(64);
+/// assert_eq!((plan.micro_batch, plan.accumulate, plan.batch()), (64, 1, 64));
+/// assert_eq!(plan.to_string(), "micro-batch 64");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Plan {
+    /// Examples of one forward pass of a rank.
+    pub micro_batch: usize,
+    /// Micro-batches of a rank per step, whose gradients are added.
+    pub accumulate: u64,
+    /// The blocks that run again in the backward pass.
+    pub recompute: Recompute,
+    /// The type in which products compute; `None` for that of the tensors.
+    #[serde(serialize_with = "as_text")]
+    pub autocast: Option<DType>,
+    /// The processes.
+    pub ranks: usize,
+    /// The memory that the ranks divide among themselves.
+    #[serde(serialize_with = "as_name")]
+    pub shard: Shard,
+    /// The most steps of a trial; `None` outside of a search.
+    #[serde(skip)]
+    trial: Option<u64>,
+    /// Whether the trial has all micro-batches, and a [`Trainer`](crate::Trainer) runs all epochs that differ.
+    #[serde(skip)]
+    is_rehearsal: bool,
+}
+
+impl Plan {
+    /// Returns the plan that trains with the whole batch at once, on one rank, in the precision of the tensors.
+    #[must_use]
+    pub fn new(batch: usize) -> Self {
+        Self {
+            micro_batch: batch,
+            accumulate: 1,
+            recompute: Recompute::default(),
+            autocast: None,
+            ranks: 1,
+            shard: Shard::None,
+            trial: None,
+            is_rehearsal: false,
+        }
+    }
+
+    /// Returns the examples of a step on all ranks.
+    #[must_use]
+    pub const fn batch(&self) -> usize {
+        self.micro_batch * self.accumulate as usize * self.ranks
+    }
+
+    /// Returns the number of steps of an epoch with this number of examples. The last one may have fewer micro-batches.
+    #[must_use]
+    pub const fn steps_of_epoch(&self, examples: usize) -> u64 {
+        let batches = examples.div_ceil(self.micro_batch) / self.ranks;
+        (batches as u64).div_ceil(self.accumulate)
+    }
+
+    /// Returns the number of steps to run: `steps`, or fewer in a trial of [`fit`](super::fit()).
+    #[must_use]
+    pub fn steps(&self, steps: u64) -> u64 {
+        self.trial.map_or(steps, |most| most.min(steps))
+    }
+
+    /// Whether this is a trial of [`fit`](super::fit()): a program need not write files or print then.
+    #[must_use]
+    pub const fn is_trial(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// Applies the precision and the recomputation to this thread until the result is dropped.
+    /// [`Trainer::plan`](crate::Trainer::plan) does this for a training loop.
+    ///
+    /// # Errors
+    /// See [`autocast`](highwater_tensor::autocast()).
+    pub fn enter(&self) -> Result<PlanGuard> {
+        let autocast = self.autocast.map(autocast).transpose()?;
+        Ok(PlanGuard { recompute: self.recompute.enter(), _autocast: autocast })
+    }
+
+    /// Returns the plan for a trial with few steps.
+    pub(super) fn for_trial(&self) -> Self {
+        Self { trial: Some(TRIAL), accumulate: self.accumulate.min(TRIAL), ..self.clone() }
+    }
+
+    /// Returns the plan for a trial with this number of steps.
+    pub(super) fn for_measurement(&self, steps: u64) -> Self {
+        Self { trial: Some(steps), ..self.clone() }
+    }
+
+    /// Returns the plan for a trial with all micro-batches.
+    pub(super) fn for_rehearsal(&self) -> Self {
+        Self { trial: Some(TRIAL), is_rehearsal: true, ..self.clone() }
+    }
+
+    pub(crate) const fn is_rehearsal(&self) -> bool {
+        self.is_rehearsal
+    }
+}
+
+/// Ends a plan on this thread when it is dropped. See [`Plan::enter`].
+#[must_use = "dropping the guard ends the plan"]
+#[derive(Debug)]
+pub struct PlanGuard {
+    recompute: RecomputeGuard,
+    _autocast: Option<AutocastGuard>,
+}
+
+impl PlanGuard {
+    /// Fails if a schedule names a chain that has not run. Call it after the first step: the memory of the step is not the predicted
+    /// one then.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] names the missing chains.
+    pub fn check(&self) -> Result<()> {
+        let unused = self.recompute.unused();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        let (argument, expected) = ("recompute", "paths of chains of the model");
+        Err(Error::BadArgument {
+            op: "plan",
+            argument,
+            expected,
+            got: format!("{unused:?}, where no chain has run"),
+        })
+    }
+}
+
+fn as_text<S: Serializer>(dtype: &Option<DType>, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    dtype.as_ref().map(ToString::to_string).serialize(serializer)
+}
+
+fn as_name<S: Serializer>(shard: &Shard, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    shard.name().serialize(serializer)
+}
+
+impl fmt::Display for Plan {
+    /// Writes what differs from the plan with the whole batch: `micro-batch 8 × 4, 3 of 12 blocks again, bf16`. The schedule of
+    /// the blocks is [`recompute`](Plan::recompute).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "micro-batch {}", self.micro_batch)?;
+        if self.accumulate > 1 {
+            write!(f, " × {}", self.accumulate)?;
+        }
+        if self.ranks > 1 {
+            write!(f, " on {} ranks", self.ranks)?;
+        }
+        if self.shard != Shard::None {
+            write!(f, ", {} sharded", self.shard.name())?;
+        }
+        let schedules = || self.recompute.schedules().map(|(_, schedule)| schedule);
+        let again: usize =
+            schedules().flat_map(Schedule::parts).filter(|part| **part != Part::Keep).map(Part::blocks).sum();
+        if again > 0 {
+            write!(f, ", {again} of {} blocks again", schedules().map(Schedule::blocks).sum::<usize>())?;
+        }
+        self.autocast.map_or(Ok(()), |dtype| write!(f, ", {dtype}"))
+    }
+}

@@ -1,0 +1,183 @@
+//! The plans that a search may choose from.
+
+use highwater_distributed::Shard;
+use highwater_tensor::DType;
+
+use super::plan::Plan;
+
+/// The most sizes of micro-batches that a search tries by default.
+const SIZES: usize = 8;
+
+/// What a search may vary. By default: the micro-batch and the recomputed blocks, which leave the mathematics of a step as
+/// they are.
+///
+/// ```
+/// use highwater::DType;
+/// use highwater::fit::Space;
+/// let space = Space::new(64).precisions([None, Some(DType::BF16)]).micro_batches([16, 32, 64]);
+/// assert_eq!(space.plans().len(), 6);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Space {
+    batch: usize,
+    micro_batches: Option<Vec<usize>>,
+    precisions: Vec<Option<DType>>,
+    ranks: Vec<usize>,
+    shards: Vec<Shard>,
+    recomputes: bool,
+}
+
+impl Space {
+    /// Returns the default space for steps of this number of examples on all ranks.
+    #[must_use]
+    pub fn new(batch: usize) -> Self {
+        Self {
+            batch: batch.max(1),
+            micro_batches: None,
+            precisions: vec![None],
+            ranks: vec![1],
+            shards: vec![Shard::None],
+            recomputes: true,
+        }
+    }
+
+    /// Sets the sizes of micro-batches. Sizes that do not divide the batch of a rank are ignored. The default are up to eight
+    /// divisors of the batch, from the whole batch downwards.
+    #[must_use]
+    pub fn micro_batches(mut self, sizes: impl IntoIterator<Item = usize>) -> Self {
+        self.micro_batches = Some(sizes.into_iter().collect());
+        self
+    }
+
+    /// Keeps the batch of a rank in one piece. A search does this by itself for models with batch normalization, whose
+    /// results depend on the micro-batch.
+    #[must_use]
+    pub fn whole_batch(mut self) -> Self {
+        self.micro_batches = Some(Vec::new());
+        self
+    }
+
+    /// Sets the types in which products compute: `None` for that of the tensors, and `Some(DType::BF16)` for
+    /// [autocast](highwater_tensor::autocast()), which changes results slightly.
+    #[must_use]
+    pub fn precisions(mut self, precisions: impl IntoIterator<Item = Option<DType>>) -> Self {
+        self.precisions = precisions.into_iter().collect();
+        self
+    }
+
+    /// Sets the numbers of ranks. They must divide the batch.
+    #[must_use]
+    pub fn ranks(mut self, ranks: impl IntoIterator<Item = usize>) -> Self {
+        self.ranks = ranks.into_iter().collect();
+        self
+    }
+
+    /// Sets the divisions of memory among the ranks.
+    #[must_use]
+    pub fn shards(mut self, shards: impl IntoIterator<Item = Shard>) -> Self {
+        self.shards = shards.into_iter().collect();
+        self
+    }
+
+    /// Sets whether blocks may run again in the backward pass.
+    #[must_use]
+    pub const fn recompute(mut self, recomputes: bool) -> Self {
+        self.recomputes = recomputes;
+        self
+    }
+
+    /// Returns the plans without recomputation, those of large micro-batches first.
+    #[must_use]
+    pub fn plans(&self) -> Vec<Plan> {
+        let mut plans = Vec::new();
+        let dividing = self.ranks.iter().filter(|ranks| **ranks > 0 && self.batch % **ranks == 0);
+        for &ranks in dividing {
+            let own = self.batch / ranks;
+            for micro_batch in self.sizes(own) {
+                for &shard in self.shards.iter().filter(|shard| ranks > 1 || **shard == Shard::None) {
+                    for &autocast in &self.precisions {
+                        let mut plan = Plan::new(micro_batch);
+                        (plan.accumulate, plan.ranks) = ((own / micro_batch) as u64, ranks);
+                        (plan.shard, plan.autocast) = (shard, autocast);
+                        plans.push(plan);
+                    }
+                }
+            }
+        }
+        plans
+    }
+
+    pub(super) const fn batch(&self) -> usize {
+        self.batch
+    }
+
+    pub(super) const fn recomputes(&self) -> bool {
+        self.recomputes
+    }
+
+    /// The sizes of micro-batches for the batch of a rank, in descending order.
+    fn sizes(&self, batch: usize) -> Vec<usize> {
+        let Some(sizes) = &self.micro_batches else { return divisors(batch) };
+        if sizes.is_empty() {
+            return vec![batch];
+        }
+        let mut sizes: Vec<_> = sizes.iter().copied().filter(|size| *size > 0 && batch % size == 0).collect();
+        sizes.sort_unstable_by(|one, other| other.cmp(one));
+        sizes.dedup();
+        sizes
+    }
+}
+
+/// The divisors of a batch in descending order: all of them, or those nearest to halvings if there are many.
+fn divisors(batch: usize) -> Vec<usize> {
+    let all: Vec<usize> = (1..=batch.isqrt())
+        .filter(|small| batch % small == 0)
+        .flat_map(|small| [small, batch / small])
+        .collect();
+    let mut sizes = all.clone();
+    if all.len() > SIZES {
+        let halvings = (0..SIZES).map(|halvings| batch as f64 / f64::from(1u32 << halvings));
+        let nearest = |wanted: f64| {
+            all.iter().copied().min_by(|one, other| {
+                let distance = |size: usize| (size as f64 / wanted).ln().abs();
+                distance(*one).total_cmp(&distance(*other))
+            })
+        };
+        sizes = halvings.filter_map(nearest).collect();
+    }
+    sizes.sort_unstable_by(|one, other| other.cmp(one));
+    sizes.dedup();
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divisors_are_all_or_near_halvings() {
+        assert_eq!(divisors(1), [1]);
+        assert_eq!(divisors(12), [12, 6, 4, 3, 2, 1]);
+        assert_eq!(divisors(64), [64, 32, 16, 8, 4, 2, 1]);
+        assert_eq!(divisors(360), [360, 180, 90, 45, 24, 12, 6, 3]);
+        assert_eq!(divisors(1009), [1009, 1]);
+    }
+
+    #[test]
+    fn micro_batches_divide_the_batch_of_a_rank() {
+        let space = Space::new(24)
+            .ranks([1, 2, 5])
+            .shards([Shard::None, Shard::Gradients])
+            .micro_batches([8, 12, 7, 0]);
+        let plans: Vec<String> = space.plans().iter().map(ToString::to_string).collect();
+        let expected = [
+            "micro-batch 12 × 2",
+            "micro-batch 8 × 3",
+            "micro-batch 12 on 2 ranks",
+            "micro-batch 12 on 2 ranks, gradients sharded",
+        ];
+        assert_eq!(plans, expected);
+        assert!(space.plans().iter().all(|plan| plan.batch() == 24));
+        assert_eq!(Space::new(24).whole_batch().plans().len(), 1);
+    }
+}

@@ -1,0 +1,101 @@
+//! The survey: the memory and the time of plans without recomputation, and models of those with it.
+
+use highwater_distributed::World;
+use highwater_nn::recompute::{Observed, trade_offs};
+use highwater_tensor::{Device, DryRunOptions, Result, StepTime};
+
+use super::error::FitError;
+use super::plan::Plan;
+use super::space::Space;
+use super::trial::{Trial, TrialResult};
+
+/// The deepest level of nested chains whose blocks may run again.
+const LEVELS: usize = 3;
+
+/// The most blocks of a level. The optimal algorithm takes a second for more.
+const MOST_BLOCKS: usize = 128;
+
+/// A plan with its modelled peak and work.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    pub(super) plan: Plan,
+    pub(super) bytes: u64,
+    pub(super) work: StepTime,
+}
+
+/// Runs plans without a limit.
+pub(super) struct Survey<'a, P> {
+    unlimited: &'a DryRunOptions,
+    trial: &'a mut Trial<P>,
+}
+
+impl<'a, P: FnMut(&Device, &Plan, &World) -> Result<()>> Survey<'a, P> {
+    pub(super) const fn new(unlimited: &'a DryRunOptions, trial: &'a mut Trial<P>) -> Self {
+        Self { unlimited, trial }
+    }
+
+    /// Returns a family for each plan of the space: the plan, and its schedules that run blocks again. The members are the
+    /// faster the more memory they use, the fastest first.
+    pub(super) fn families(mut self, space: &Space) -> Result<Vec<Vec<Model>>, FitError> {
+        let mut plans = space.plans();
+        let Some(first) = plans.first() else { return Err(FitError::NoPlan { batch: space.batch() }) };
+        // Batch norms compute with the statistics of a micro-batch, so another one would be another model.
+        let splits = plans.iter().any(|plan| plan.accumulate > 1);
+        if splits && self.trial.observe(self.unlimited, first, 0)?.has_batch_norm {
+            plans.retain(|plan| plan.accumulate == 1);
+        }
+        if plans.is_empty() {
+            return Err(FitError::NoWholeBatch { batch: space.batch() });
+        }
+        plans.iter().map(|plan| self.family(plan, space.recomputes())).collect()
+    }
+
+    fn family(&mut self, plan: &Plan, recomputes: bool) -> Result<Vec<Model>, FitError> {
+        let plain = match self.trial.run(self.unlimited, &plan.for_trial())? {
+            TrialResult::Fits(tried) => {
+                Model { plan: plan.clone(), bytes: tried.peak_bytes, work: tried.work }
+            }
+            TrialResult::DoesNotFit(error) => return Err(error.into()),
+        };
+        let mut family = vec![plain.clone()];
+        for level in (0..LEVELS).take_while(|_| recomputes) {
+            let observed = self.trial.observe(self.unlimited, plan, level)?;
+            let blocks: usize = observed.chains.iter().map(|chain| chain.blocks.len()).sum();
+            if blocks <= MOST_BLOCKS {
+                family.extend(schedules(&plain, &observed));
+            }
+            if !observed.has_deeper_chains {
+                break;
+            }
+        }
+        Ok(front(family))
+    }
+}
+
+/// The plan with each schedule of the optimal algorithm. The differences to the schedule without recomputation are modelled.
+fn schedules<'a>(plain: &'a Model, observed: &'a Observed) -> impl Iterator<Item = Model> + 'a {
+    let found = trade_offs(&observed.chains);
+    let plain_bytes = found.iter().find(|way| way.recompute.is_plain()).map_or(0, |way| way.bytes);
+    let passes = observed.chains.iter().map(|chain| chain.passes).max().unwrap_or(1).max(1);
+    found.into_iter().filter(|way| !way.recompute.is_plain()).map(move |way| {
+        let mut model = plain.clone();
+        model.bytes = (plain.bytes + way.bytes).saturating_sub(plain_bytes);
+        model.work.seconds += way.seconds / passes as f64 * plain.plan.accumulate as f64;
+        model.plan.recompute = way.recompute;
+        model
+    })
+}
+
+/// The models of which no other one is faster with as little memory, the fastest first.
+fn front(mut models: Vec<Model>) -> Vec<Model> {
+    models.sort_by(|one, other| {
+        one.work.seconds.total_cmp(&other.work.seconds).then(one.bytes.cmp(&other.bytes))
+    });
+    let mut least = u64::MAX;
+    models.retain(|model| {
+        let is_less = model.bytes < least;
+        least = least.min(model.bytes);
+        is_less
+    });
+    models
+}
