@@ -6,7 +6,7 @@
 //! 75, 50 and 25 % of the plain peak, every plan that fits trains a few steps, round after round. The chosen plan should be at most
 //! 5 % slower than the fastest one, and its peak must be the predicted one.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use highwater::alloc::Bytes;
 use highwater::fit::{FitError, Plan, Space, fit};
 use highwater::nn::recompute::{Recompute, Schedule};
@@ -85,8 +85,9 @@ fn main() -> anyhow::Result<()> {
         let peak = plain.peak.in_use;
         let shares = if is_test { &SHARES[..1] } else { &SHARES };
         for share in shares {
-            let limited = profile.clone().with_limit(Bytes((peak as f64 * share) as u64));
-            table.line(&format!("{:.0} %", share * 100.0), compare(program, &limited, threads, is_test)?);
+            let limit = Bytes((peak as f64 * share) as u64);
+            let cells = compare(program, (&profile, limit), threads, is_test)?;
+            table.line(&format!("{:.0} %", share * 100.0), cells);
         }
         println!("{}: {} without a limit\n\n{table}", program.name, bytes(peak));
     }
@@ -96,11 +97,11 @@ fn main() -> anyhow::Result<()> {
 /// Measures the chosen plan and all enumerated plans that fit. Returns the cells of a line.
 fn compare(
     program: &Program,
-    limited: &DeviceProfile,
+    (profile, limit): (&DeviceProfile, Bytes),
     threads: usize,
     is_test: bool,
 ) -> anyhow::Result<Vec<String>> {
-    let Some(limit) = limited.limit() else { bail!("no limit") };
+    let limited = profile.clone().with_limit(limit);
     let device = || Runtime::builder().pool(limit).threads(threads).build()?.cpu();
     let space = Space::new(program.batch).micro_batches(program.micro_batches.iter().copied());
     let mut found = match fit(limited.clone(), &space, program.train) {

@@ -21,7 +21,7 @@ pub(super) enum FitTarget {
     /// The device of the run, with this limit of its pool.
     Present(Option<Bytes>),
     /// A device that this machine need not have.
-    Profile(DeviceProfile),
+    Profile(Box<DeviceProfile>),
 }
 
 // The type has no doc comment: clap would print it above the program's help.
@@ -45,7 +45,7 @@ fn parse_target(text: &str) -> std::result::Result<FitTarget, String> {
         return Ok(FitTarget::Present(Some(bytes)));
     }
     match text.parse() {
-        Ok(profile) => Ok(FitTarget::Profile(profile)),
+        Ok(profile) => Ok(FitTarget::Profile(Box::new(profile))),
         Err(error) => {
             Err(format!("expected memory, as in 24MiB, \"this\" for this machine, or a device: {error}"))
         }
@@ -67,7 +67,7 @@ impl Options {
         self.fit.clone_from(&fit.fit);
         match &self.fit {
             Some(FitTarget::Present(Some(limit))) => self.pool = Some(*limit),
-            Some(FitTarget::Profile(profile)) => self.dry_run = Some(profile.clone()),
+            Some(FitTarget::Profile(profile)) => self.dry_run = Some(DeviceProfile::clone(profile)),
             Some(FitTarget::Present(None)) | None => {}
         }
         self

@@ -208,9 +208,10 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
     /// gradients.
     fn enough_ranks(&mut self, plan: &Plan) -> Result<Option<usize>, FitError> {
         let mut ranks = plan.ranks.max(1) * 2;
-        while ranks <= MOST_RANKS && plan.batch() % ranks == 0 {
+        while ranks <= MOST_RANKS && plan.batch().is_multiple_of(ranks) {
             let own = plan.batch() / ranks;
-            let micro_batch = (1..=own.min(plan.micro_batch)).rev().find(|size| own % size == 0).unwrap_or(1);
+            let micro_batch =
+                (1..=own.min(plan.micro_batch)).rev().find(|size| own.is_multiple_of(*size)).unwrap_or(1);
             let mut more = plan.clone();
             (more.ranks, more.shard, more.micro_batch) = (ranks, Shard::Gradients, micro_batch);
             more.accumulate = (own / micro_batch) as u64;

@@ -90,7 +90,7 @@ impl Space {
     #[must_use]
     pub fn plans(&self) -> Vec<Plan> {
         let mut plans = Vec::new();
-        let dividing = self.ranks.iter().filter(|ranks| **ranks > 0 && self.batch % **ranks == 0);
+        let dividing = self.ranks.iter().filter(|ranks| **ranks > 0 && self.batch.is_multiple_of(**ranks));
         for &ranks in dividing {
             let own = self.batch / ranks;
             for micro_batch in self.sizes(own) {
@@ -121,7 +121,8 @@ impl Space {
         if sizes.is_empty() {
             return vec![batch];
         }
-        let mut sizes: Vec<_> = sizes.iter().copied().filter(|size| *size > 0 && batch % size == 0).collect();
+        let mut sizes: Vec<_> =
+            sizes.iter().copied().filter(|size| *size > 0 && batch.is_multiple_of(*size)).collect();
         sizes.sort_unstable_by(|one, other| other.cmp(one));
         sizes.dedup();
         sizes
@@ -131,7 +132,7 @@ impl Space {
 /// The divisors of a batch in descending order: all of them, or those nearest to halvings if there are many.
 fn divisors(batch: usize) -> Vec<usize> {
     let all: Vec<usize> = (1..=batch.isqrt())
-        .filter(|small| batch % small == 0)
+        .filter(|small| batch.is_multiple_of(*small))
         .flat_map(|small| [small, batch / small])
         .collect();
     let mut sizes = all.clone();
