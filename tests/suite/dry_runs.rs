@@ -101,23 +101,6 @@ fn profiles_that_make_no_sense_are_refused_with_a_hint() {
 }
 
 #[test]
-fn the_largest_batch_of_dry_runs_is_exact() {
-    let found = figures("train_digits", &[], &["--fit-batch", "3"]);
-    let (largest, refused) =
-        (found["largest_batch"].as_u64().unwrap(), found["refused_batch"].as_u64().unwrap());
-    assert!(largest > 64 && refused == largest + 1, "{largest}");
-    assert!(found["pools"][0]["peak_reserved"].as_u64().unwrap() <= 3 << 20);
-    let train = |batch: u64| {
-        let batch = batch.to_string();
-        run("train_digits", &["--epochs", "3", "--pool", "3", "--device", "cpu", "--batch-size", &batch], &[])
-    };
-    assert!(train(largest).status.success());
-    let failure = train(refused);
-    assert_eq!(failure.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&failure.stderr).contains("out of memory"));
-}
-
-#[test]
 fn the_smallest_pool_of_dry_runs_is_exact() {
     let found = figures("train_digits", &[], &["--find-pool"]);
     let smallest = found["smallest_pool_bytes"].as_u64().unwrap();

@@ -1,5 +1,7 @@
 //! The search for a plan that fits: predicted peaks are those of real runs, and plans train the same model.
 
+use std::process::{Command, Output};
+
 use highwater::alloc::Bytes;
 use highwater::distributed::{Shard, World};
 use highwater::fit::{Fit, FitError, Plan, Space, fit, fit_ranks};
@@ -7,6 +9,7 @@ use highwater::nn::recompute::{Recompute, Schedule};
 use highwater::prelude::*;
 use highwater::tensor::record_passes;
 use highwater::{DryRunOptions, StepTime, dry_run};
+use serde_json::Value;
 
 const BLOCKS: usize = 4;
 const BATCH: usize = 32;
@@ -282,4 +285,54 @@ fn programs_without_a_step_and_devices_without_a_speed_are_errors() {
     let guard = plan.enter().unwrap();
     let error = guard.check().unwrap_err().to_string();
     assert!(error.contains("layers"), "{error}");
+}
+
+/// Runs an example with `--json`. Returns its output and the JSON, if there is one.
+fn run(name: &str, args: &[&str]) -> (Output, Option<Value>) {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("run.json");
+    let mut command = Command::new(crate::built::example(name));
+    // The speed of the machine is measured anew, not read from the cache of the user.
+    command.env("XDG_CACHE_HOME", folder.path()).args(args).args(["--json", json.to_str().unwrap()]);
+    let output = command.output().unwrap();
+    (output, std::fs::read(&json).ok().map(|json| serde_json::from_slice(&json).unwrap()))
+}
+
+#[test]
+fn an_example_trains_with_the_plan_that_it_finds() {
+    let page = tempfile::NamedTempFile::with_suffix(".html").unwrap();
+    let args = ["--fit", "1500KiB", "--device", "cpu", "--epochs", "2", "--threads", "1", "--html"];
+    let (output, json) = run("train_digits", &[&args[..], &[page.path().to_str().unwrap()]].concat());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("as predicted") && text.contains("* micro-batch "), "{text}");
+    let json = json.unwrap();
+    assert_eq!(json["peak_bytes"], json["predicted_peak_bytes"]);
+    assert_eq!(json["peak_bytes"], json["pools"][0]["peak_in_use"]);
+    let chosen = &json["plans"][json["chosen"].as_u64().unwrap() as usize];
+    assert_eq!(chosen["peak_bytes"], json["predicted_peak_bytes"]);
+    assert_eq!((chosen["is_measured"].as_bool(), chosen["fits"].as_bool()), (Some(true), Some(true)));
+    assert!(chosen["peak_bytes"].as_u64().unwrap() <= 1500 << 10);
+    assert!(chosen["plan"]["micro_batch"].as_u64().unwrap() < 64, "{chosen}");
+    assert!(std::fs::read_to_string(page.path()).unwrap().contains("micro-batch "));
+}
+
+#[test]
+fn an_example_finds_a_plan_for_another_device_or_says_what_is_missing() {
+    let (output, json) = run("train_chargpt", &["--fit", "rtx-4090", "--autocast", "bf16", "--steps", "3"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json = json.unwrap();
+    assert_eq!(json["peak_bytes"], json["predicted_peak_bytes"]);
+    let precisions: Vec<_> =
+        json["plans"].as_array().unwrap().iter().map(|plan| &plan["plan"]["autocast"]).collect();
+    assert!(precisions.iter().all(|precision| precision.is_null() || *precision == "bf16"), "{precisions:?}");
+
+    let (output, _) = run("train_digits", &["--fit", "rtx-4090,limit=256KiB"]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.starts_with("error: no plan fits on rtx-4090 in 256.00 KiB: the smallest, "), "{text}");
+    assert!(text.contains("held by modules"), "{text}");
+    for wrong in [&["--fit", "24"][..], &["--fit", "24MiB", "--pool", "3"], &["--fit", "rtx-4091"]] {
+        assert_eq!(run("train_digits", wrong).0.status.code(), Some(2), "{wrong:?}");
+    }
 }

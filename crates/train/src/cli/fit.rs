@@ -41,6 +41,9 @@ fn parse_target(text: &str) -> std::result::Result<FitTarget, String> {
     if text == "this" {
         return Ok(FitTarget::Present(None));
     }
+    if text.parse::<u64>().is_ok() {
+        return Err(format!("expected memory with a unit, as in {text}MiB or {text}GiB"));
+    }
     if let Some(bytes) = text.parse::<Bytes>().ok().filter(|bytes| bytes.get() > 0) {
         return Ok(FitTarget::Present(Some(bytes)));
     }
@@ -192,9 +195,9 @@ mod tests {
         assert_eq!(parse_target("24MiB"), Ok(FitTarget::Present(Some(Bytes::mib(24)))));
         assert_eq!(parse_target("this"), Ok(FitTarget::Present(None)));
         assert!(matches!(parse_target("h100-80g,limit=90%"), Ok(FitTarget::Profile(_))));
-        for wrong in ["0", "0MiB", "", "h101", "-1"] {
+        for wrong in ["0", "24", "0MiB", "", "h101", "-1"] {
             let error = parse_target(wrong).unwrap_err();
-            assert!(error.starts_with("expected memory, as in 24MiB"), "{wrong}: {error}");
+            assert!(error.starts_with("expected memory"), "{wrong}: {error}");
         }
     }
 }

@@ -2,17 +2,21 @@
 
 use std::time::Duration;
 
-use highwater_tensor::{Device, Result, record_passes};
+use highwater_tensor::{DType, Device, Result, record_passes};
 
 use super::error::FitError;
-use super::found::Fit;
+use super::found::{Candidate, Fit};
 use super::plan::Plan;
 
-/// Plans are measured while their estimated step takes at most this many times as long as the fastest measured one.
-const MARGIN: f64 = 1.15;
+/// Plans that differ only in recomputation from a measured one are measured while their corrected estimate is at most this many
+/// times the fastest measured step: estimates of second runs are good.
+const MARGIN: f64 = 1.03;
+
+/// The same for plans with another micro-batch or precision than all measured ones.
+const MARGIN_OF_OTHERS: f64 = 1.6;
 
 /// The most plans to measure.
-const MOST: usize = 8;
+const MOST: usize = 16;
 
 /// The time that the steps of a measurement should take together, in seconds.
 const MEASURED: f64 = 0.3;
@@ -22,7 +26,7 @@ const STEPS: (u64, u64) = (3, 200);
 
 impl Fit {
     /// Trains a few steps on the device with each of the plans that may be the fastest, and sorts the plans by the measured
-    /// times. Estimates of the other plans are multiplied by the ratio of the measured to the estimated times.
+    /// times. Estimates of the other plans are multiplied by the ratio of measured to estimated times.
     ///
     /// `device` returns the device with the limit of the search. `program` is that of [`fit`](super::fit()), and `progress`
     /// receives the number of measured plans before each measurement.
@@ -36,38 +40,70 @@ impl Fit {
         mut progress: impl FnMut(usize),
     ) -> Result<(), FitError> {
         for measured in 0..MOST {
-            let all = self.plans.iter().chain(&self.others).filter(|candidate| candidate.fits);
-            let fastest =
-                all.clone().filter(|candidate| candidate.is_measured).map(|candidate| candidate.seconds);
-            let bound = fastest.fold(f64::INFINITY, f64::min) * MARGIN;
-            let open = all.filter(|candidate| !candidate.is_measured && candidate.seconds <= bound);
-            let next = open.min_by(|one, other| one.seconds.total_cmp(&other.seconds));
-            let Some(plan) = next.map(|candidate| candidate.plan.clone()) else { break };
+            let Some((plan, estimate)) = self.next_to_measure() else { break };
             progress(measured);
-            let seconds = measure(&device()?, &plan, &mut program, next.map_or(0.0, |next| next.seconds));
-            self.note(&plan, seconds?);
+            let seconds = measure(&device()?, &plan, &mut program, estimate)?;
+            for candidate in self.plans.iter_mut().chain(&mut self.others) {
+                if candidate.plan == plan {
+                    (candidate.is_measured, candidate.fits) = (seconds.is_some(), seconds.is_some());
+                    candidate.seconds = seconds.unwrap_or(candidate.seconds);
+                }
+            }
         }
+        let ratios = self.ratios();
+        for candidate in self.plans.iter_mut().chain(&mut self.others).filter(|plan| !plan.is_measured) {
+            candidate.seconds = ratios.correct(candidate);
+        }
+        self.sort();
         Ok(())
     }
 
-    /// Notes the measured seconds of a plan, or `None` if it does not fit, and corrects the estimates of the others.
-    fn note(&mut self, plan: &Plan, seconds: Option<f64>) {
-        let all = || self.plans.iter().chain(&self.others);
-        let before =
-            all().find(|candidate| candidate.plan == *plan).map_or(f64::NAN, |found| found.work.seconds);
-        let is_first = !all().any(|candidate| candidate.is_measured);
-        let ratio = seconds.map_or(1.0, |seconds| seconds / before);
-        for candidate in self.plans.iter_mut().chain(&mut self.others) {
-            if candidate.plan == *plan {
-                candidate.is_measured = seconds.is_some();
-                candidate.fits = seconds.is_some();
-                candidate.seconds = seconds.unwrap_or(candidate.seconds);
-            } else if is_first && ratio.is_finite() {
-                // The fastest plan is measured first; the others resemble it.
-                candidate.seconds = candidate.work.seconds * ratio;
-            }
+    /// Returns the plan that is most likely the fastest of those that are not measured yet, and its estimated seconds.
+    fn next_to_measure(&self) -> Option<(Plan, f64)> {
+        let all = || self.plans.iter().chain(&self.others).filter(|candidate| candidate.fits);
+        let measured = all().filter(|candidate| candidate.is_measured);
+        let fastest = measured.map(|candidate| candidate.seconds).fold(f64::INFINITY, f64::min);
+        let ratios = self.ratios();
+        let open = all().filter(|candidate| !candidate.is_measured).filter_map(|candidate| {
+            let seconds = ratios.correct(candidate);
+            let margin = if ratios.know(&candidate.plan) { MARGIN } else { MARGIN_OF_OTHERS };
+            (seconds <= fastest * margin).then_some((candidate, seconds))
+        });
+        let next = open.min_by(|(_, one), (_, other)| one.total_cmp(other));
+        next.map(|(candidate, seconds)| (candidate.plan.clone(), seconds))
+    }
+
+    fn ratios(&self) -> Ratios {
+        let measured = self.plans.iter().chain(&self.others).filter(|candidate| candidate.is_measured);
+        let ratio =
+            |candidate: &Candidate| (family(&candidate.plan), candidate.seconds / candidate.work.seconds);
+        Ratios(measured.map(ratio).collect())
+    }
+}
+
+/// What plans have in common that differ only in recomputation.
+fn family(plan: &Plan) -> (usize, Option<DType>) {
+    (plan.micro_batch, plan.autocast)
+}
+
+/// The ratios of measured to estimated seconds, by family.
+struct Ratios(Vec<((usize, Option<DType>), f64)>);
+
+impl Ratios {
+    fn know(&self, plan: &Plan) -> bool {
+        self.0.iter().any(|(known, _)| *known == family(plan))
+    }
+
+    /// The estimated seconds of a plan times the smallest ratio of its family, or of all if its family has none.
+    fn correct(&self, candidate: &Candidate) -> f64 {
+        let own = family(&candidate.plan);
+        let smallest = |of: &mut dyn Iterator<Item = f64>| of.fold(f64::INFINITY, f64::min);
+        let mut ratio =
+            smallest(&mut self.0.iter().filter(|(family, _)| *family == own).map(|(_, ratio)| *ratio));
+        if !ratio.is_finite() {
+            ratio = smallest(&mut self.0.iter().map(|(_, ratio)| *ratio));
         }
-        self.sort();
+        if ratio.is_finite() { candidate.work.seconds * ratio } else { candidate.seconds }
     }
 }
 

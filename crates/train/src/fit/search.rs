@@ -2,8 +2,8 @@
 //!
 //! 1. The survey runs each plan without recomputation once without a limit, and measures the blocks of its chains. The optimal
 //!    algorithm for chains then models the peak and the time of schedules that run blocks again.
-//! 2. For each of these families, from the fastest on, dry runs with the limit find the fastest schedule that fits. A family
-//!    whose fastest member is slower than a plan that fits is skipped.
+//! 2. For each of these families, from the fastest on, dry runs with the limit find the fastest schedule that fits. Families that
+//!    are much slower than a plan that fits are skipped.
 //! 3. Further dry runs fill the front with plans that use less memory and take longer.
 //! 4. The fastest plan is rehearsed with all of its micro-batches and steps.
 
@@ -19,6 +19,10 @@ use super::plan::Plan;
 use super::space::Space;
 use super::survey::{Model, Survey};
 use super::trial::{Trial, TrialResult};
+
+/// A family is searched if its fastest member takes at most this many times as long as the fastest plan that fits: estimates of
+/// other micro-batches and precisions may be wrong by as much.
+const UNCERTAINTY: f64 = 1.6;
 
 /// The most plans that are run to fill the front.
 const FRONT: usize = 12;
@@ -122,8 +126,8 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
 
     /// Finds the fastest member of a family that fits. The members use less memory the slower they are, so a bisection finds it.
     fn find_fastest(&mut self, family: &[Model]) -> Result<(), FitError> {
-        let best = self.best().map_or(f64::INFINITY, |best| self.tried[best].seconds);
-        let faster = family.partition_point(|model| model.work.seconds < best);
+        let bound = self.best().map_or(f64::INFINITY, |best| self.tried[best].seconds * UNCERTAINTY);
+        let faster = family.partition_point(|model| model.work.seconds < bound);
         let (mut low, mut high) = (0, faster);
         // The first probe is the member that fits by its model.
         let limit = self.limit_bytes.unwrap_or(u64::MAX);
