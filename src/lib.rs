@@ -110,6 +110,18 @@ pub mod guide {
     #[doc = include_str!("../docs/columns.svg")]
     pub mod columns {}
 
+    // The picture exists in the repository only.
+    #[doc = "[picture]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
+    #[doc = "[bf16]: mod@bf16"]
+    #[doc = "[estimates]: mod@benchmarks#estimated-step-times"]
+    #[doc = "[exact]: mod@prediction#when-a-prediction-is-exact"]
+    #[doc = "[fits]: mod@benchmarks#searches-for-a-plan"]
+    #[doc = "[prediction]: mod@prediction"]
+    #[doc = "[recompute]: mod@prediction#recompute-parts"]
+    #[cfg_attr(feature = "train", doc = include_str!("../docs/fit.md"))]
+    pub mod fit {}
+
+    #[doc = "[fit]: mod@fit"]
     #[doc = "[memory]: mod@memory"]
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[scale]: mod@scale_out"]

@@ -7,7 +7,7 @@ use highwater_tensor::{Device, DryRunOptions, Result, StepTime};
 use super::error::FitError;
 use super::plan::Plan;
 use super::space::Space;
-use super::trial::{Trial, TrialResult};
+use super::trial::Trial;
 
 /// The deepest level of nested chains whose blocks may run again.
 const LEVELS: usize = 3;
@@ -51,12 +51,8 @@ impl<'a, P: FnMut(&Device, &Plan, &World) -> Result<()>> Survey<'a, P> {
     }
 
     fn family(&mut self, plan: &Plan, recomputes: bool) -> Result<Vec<Model>, FitError> {
-        let plain = match self.trial.run(self.unlimited, &plan.for_trial())? {
-            TrialResult::Fits(tried) => {
-                Model { plan: plan.clone(), bytes: tried.peak_bytes, work: tried.work }
-            }
-            TrialResult::DoesNotFit(error) => return Err(error.into()),
-        };
+        let tried = self.trial.run_first(self.unlimited, plan)?;
+        let plain = Model { plan: plan.clone(), bytes: tried.peak_bytes, work: tried.work };
         let mut family = vec![plain.clone()];
         for level in (0..LEVELS).take_while(|_| recomputes) {
             let observed = self.trial.observe(self.unlimited, plan, level)?;

@@ -119,7 +119,7 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Compute => "compute",
-            Self::Memory => "memory",
+            Self::Memory => "bandwidth",
             Self::Launch => "launch",
         })
     }
