@@ -89,11 +89,11 @@ impl Model {
         match self {
             Self::Gpt(size) => {
                 let gpt = Gpt::new(device, size, CONTEXT)?;
-                steps(&gpt, plan, world, || gpt.loss(device, plan.micro_batch, CONTEXT))
+                steps(&gpt, plan, world, || gpt.gradients(device, plan.micro_batch, CONTEXT))
             }
             Self::ResNet50 => {
                 let network = ResNet50::new(device)?;
-                steps(&network, plan, world, || network.loss(device, plan.micro_batch))
+                steps(&network, plan, world, || network.loss(device, plan.micro_batch)?.backward())
             }
         }
     }
@@ -104,13 +104,13 @@ fn steps(
     model: &impl Module,
     plan: &Plan,
     world: &World,
-    mut loss: impl FnMut() -> highwater::Result<Tensor>,
+    mut micro_batch: impl FnMut() -> highwater::Result<Gradients>,
 ) -> highwater::Result<()> {
     let mut optimizer = world.sharded(plan.shard, model.parameters(), |own| AdamW::new(own, 3e-4))?;
     for _ in 0..plan.steps(STEPS) {
-        let mut gradients = loss()?.backward()?;
+        let mut gradients = micro_batch()?;
         for _ in 1..plan.accumulate {
-            gradients.accumulate(&mut loss()?.backward()?)?;
+            gradients.accumulate(&mut micro_batch()?)?;
         }
         if plan.accumulate > 1 {
             gradients.scale(1.0 / plan.accumulate as f64)?;

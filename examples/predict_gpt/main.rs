@@ -25,7 +25,7 @@ fn main() -> Result<()> {
                 let gpt = Gpt::new(device, size, CONTEXT)?;
                 let mut optimizer = AdamW::new(gpt.parameters(), 3e-4)?;
                 // The second step has the optimizer's state from its beginning.
-                (0..2).try_for_each(|_| optimizer.step(gpt.loss(device, BATCH, CONTEXT)?.backward()?))
+                (0..2).try_for_each(|_| optimizer.step(gpt.gradients(device, BATCH, CONTEXT)?))
             });
             let time = format!("{:.0} ms", start.elapsed().as_secs_f64() * 1e3);
             let peak = match run {

@@ -44,11 +44,11 @@ impl Gpt {
         })
     }
 
-    /// The loss of a batch of zeros: a dry run computes no values.
-    pub(crate) fn loss(&self, device: &Device, batch: usize, context: usize) -> Result<Tensor> {
+    /// The gradients of a batch of zeros: a dry run computes no values. The scores live until the end of the backward pass.
+    pub(crate) fn gradients(&self, device: &Device, batch: usize, context: usize) -> Result<Gradients> {
         let tokens = Tensor::zeros_of(device, [batch, context], DType::I64)?;
         let scores = self.forward(&tokens)?.flatten(0, 1)?;
-        scores.cross_entropy(&tokens.flatten(0, 1)?)
+        scores.cross_entropy(&tokens.flatten(0, 1)?)?.backward()
     }
 }
 

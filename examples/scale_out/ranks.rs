@@ -102,7 +102,7 @@ impl Training {
             let mut optimizer = world.sharded(shard, gpt.parameters(), |own| AdamW::new(own, 3e-4))?;
             // The second step has the optimizer's state from its beginning.
             for _ in 0..2 {
-                optimizer.step(gpt.loss(device, self.batch, self.context)?.backward()?)?;
+                optimizer.step(gpt.gradients(device, self.batch, self.context)?)?;
             }
             Ok(Rank {
                 peak: 0,

@@ -11,6 +11,7 @@ use highwater_tensor::{Error, StepCounts};
 use highwater_tracking::{Report, TextOptions, oom_page};
 
 use super::run::RunError;
+use crate::fit::FitError;
 
 /// The rows of a table in the short report, and the tables that it omits.
 const TOP: usize = 10;
@@ -74,6 +75,7 @@ pub(super) fn complain(error: &(dyn StdError + 'static), file: Option<&Path>) ->
 fn highwater_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Error> {
     match error.downcast_ref::<RunError>() {
         Some(RunError::Highwater(error)) => Some(error),
+        Some(RunError::Fit(FitError::NothingFits(nothing))) => Some(&nothing.error),
         _ => error.downcast_ref(),
     }
 }

@@ -78,8 +78,7 @@ pub struct NothingFits {
     pub required_bytes: u64,
     /// The smallest number of ranks with which a plan fits, for programs with ranks; `None` if it is unknown.
     pub ranks: Option<usize>,
-    /// Why the plan does not fit.
-    #[source]
+    /// Why the plan does not fit, with the report of what holds the memory.
     pub error: Error,
 }
 
@@ -93,8 +92,9 @@ impl fmt::Display for NothingFits {
         }
         let required = Bytes(self.required_bytes);
         write!(f, ": the smallest, {}, needs {required} ({} bytes)", self.plan, required.get())?;
-        self.ranks.map_or(Ok(()), |ranks| {
-            write!(f, ", or {ranks} ranks that divide the optimizer's state and the gradients")
-        })
+        if let Some(ranks) = self.ranks {
+            write!(f, ", or {ranks} ranks that divide the optimizer's state and the gradients")?;
+        }
+        write!(f, ": {}", self.error)
     }
 }
