@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use bfc_core::Bytes;
+use bfc_core::{Amount, Bytes, DeviceKind};
 use clap::Args;
 use highwater_distributed::{Shard, World};
 use highwater_tensor::{Device, DeviceProfile, DeviceSpeed, Error, Result};
@@ -70,10 +70,21 @@ impl Options {
         self.fit.clone_from(&fit.fit);
         match &self.fit {
             Some(FitTarget::Present(Some(limit))) => self.pool = Some(*limit),
+            // With a GPU of this machine, the profile describes it.
+            Some(FitTarget::Profile(profile)) if self.uses_gpu() => {
+                if let Some(Amount::Bytes(limit)) = profile.limit() {
+                    self.pool = Some(limit);
+                }
+            }
             Some(FitTarget::Profile(profile)) => self.dry_run = Some(DeviceProfile::clone(profile)),
             Some(FitTarget::Present(None)) | None => {}
         }
         self
+    }
+
+    /// Whether `--device` asks for a GPU.
+    fn uses_gpu(&self) -> bool {
+        self.device.is_some_and(|device| device.kind == DeviceKind::Cuda)
     }
 
     /// The plan without a search.
@@ -115,27 +126,49 @@ pub(super) fn find(
     }
     let bar = ProgressBar::new_spinner();
     bar.enable_steady_tick(Duration::from_millis(100));
-    let is_present = matches!(target, FitTarget::Present(_));
+    let found = search(options, (target, &plain), (world, threads), (device, &mut program), &bar);
+    bar.finish_and_clear();
+    let found = found?;
+    Ok((found.chosen().plan.clone(), Some(found)))
+}
+
+/// Searches, and measures real steps if the device is present.
+fn search(
+    options: &Options,
+    (target, plain): (&FitTarget, &Plan),
+    (world, threads): (&World, usize),
+    (device, program): (
+        impl FnMut() -> Result<Device>,
+        &mut impl FnMut(&Device, &Plan, &World) -> Result<()>,
+    ),
+    bar: &ProgressBar,
+) -> Result<Fit, RunError> {
     let mut dry = options.dry_run_options();
-    if is_present {
-        bar.set_message("measuring the speed of this machine, once");
-        let speed = DeviceSpeed::of_this_machine(threads)?;
-        let profile = dry.profile().clone().with_speed(speed);
-        dry = dry.on(profile);
-        if let Some(limit) = options.pool {
-            dry = dry.limit(limit);
+    match target {
+        FitTarget::Profile(profile) => dry = dry.on(DeviceProfile::clone(profile)),
+        FitTarget::Present(_) if options.uses_gpu() => {
+            let (argument, expected) = ("--fit", "the name of the GPU, such as rtx-4090");
+            return Err(Error::BadArgument { op: "options", argument, expected, got: "memory".into() }.into());
+        }
+        FitTarget::Present(_) => {
+            bar.set_message("measuring the speed of this machine, once");
+            let speed = DeviceSpeed::of_this_machine(threads)?;
+            let profile = dry.profile().clone().with_threads(threads).with_speed(speed);
+            dry = dry.on(profile);
+            if let Some(limit) = options.pool {
+                dry = dry.limit(limit);
+            }
         }
     }
     bar.set_message("looking for the fastest plan, by dry runs");
-    let mut found = fit_ranks(dry, &options.space(&plain), &mut program)?;
-    if is_present {
+    let mut found = fit_ranks(dry, &options.space(plain), &mut *program)?;
+    if options.dry_run.is_none() {
         let alone = |device: &Device, plan: &Plan| program(device, plan, world);
         found.measure(device, alone, |measured| {
             bar.set_message(format!("measuring real steps of plan {}", measured + 1));
         })?;
     }
-    bar.finish_and_clear();
-    Ok((found.chosen().plan.clone(), Some(found)))
+    Ok(found)
 }
 
 /// The rows of a run's plans, with the peak of the run.
