@@ -18,7 +18,7 @@ function head(data) {
     add_figure(row.name, bytes(row.bytes), "outside the pools" + most);
   }
   const process = run.outside.peak_resident;
-  if (process) figure("process", bytes(process), "at most, pools of host memory included");
+  if (process) add_figure("process", bytes(process), "at most, pools of host memory included");
   add_figure("events", count(run.events), count(run.blocks) + " blocks");
   add_figure("duration", time(run.duration_ns));
   const notes = [];
