@@ -110,7 +110,8 @@ pub mod guide {
     #[doc = include_str!("../docs/columns.svg")]
     pub mod columns {}
 
-    // The picture exists in the repository only.
+    // The pictures exist in the repository only.
+    #[doc = "[run picture]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
     #[doc = "[picture]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
     #[doc = "[bf16]: mod@bf16"]
     #[doc = "[estimates]: mod@benchmarks#estimated-step-times"]
