@@ -35,7 +35,7 @@ pub struct PassEnd {
 ///     for _ in 0..3 {
 ///         x.square()?.sum_all()?.backward()?;
 ///     }
-///     highwater::Result::Ok(())
+///     Ok::<(), highwater::Error>(())
 /// });
 /// result?;
 /// let steps: Vec<f64> = passes.windows(2).map(|pair| (pair[1].at - pair[0].at).as_secs_f64()).collect();
@@ -57,8 +57,8 @@ pub fn record_passes<R>(program: impl FnOnce() -> R) -> (R, Vec<PassEnd>) {
 
 /// Notes the end of a pass on this device, if the passes are recorded.
 pub(super) fn note_end(device: &Device) {
-    let is_recorded = PASSES.with_borrow(Option::is_some);
-    if is_recorded {
+    // A thread that ends may still run ops in its destructors, when the list is gone.
+    if PASSES.try_with(|passes| passes.borrow().is_some()).unwrap_or(false) {
         if let Some(stream) = device.stream() {
             // A later op reports the error of a device that fails here.
             let _ = stream.synchronize();
