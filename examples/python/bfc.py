@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import json
 import os
+import sys
 
 try:
     _lib = ctypes.CDLL(os.environ.get("BFC_LIBRARY", "libbfc.so"))
@@ -18,6 +19,10 @@ for _name in ("bfc_numpy_malloc", "bfc_numpy_calloc", "bfc_numpy_realloc", "bfc_
     getattr(_lib, _name).restype = ctypes.c_void_p
 
 library_path = _lib._name
+
+
+# The status of calls in a child of fork, whose parent has called the library.
+_FORKED = 14
 
 
 class Error(RuntimeError):
@@ -32,6 +37,27 @@ def last_error():
 def _check(status):
     if status:
         raise Error(last_error())
+
+
+def _is_forked(status):
+    """Whether the process is a child of fork, where scopes and `Pool.numpy()` have no effect. Raises other errors."""
+    if status != _FORKED:
+        _check(status)
+    return status == _FORKED
+
+
+def _leave(status):
+    """Raises the error of leaving a block, except while the interpreter exits, which leaves blocks in any order."""
+    if not sys.is_finalizing():
+        _is_forked(status)
+
+
+def _text(value, what):
+    """The bytes of a text for C, which ends at the first NUL."""
+    value = value.encode() if isinstance(value, str) else os.fsencode(value)
+    if b"\0" in value:
+        raise ValueError(f"{what} contains NUL: {value!r}")
+    return value
 
 
 def _take(function, *arguments):
@@ -70,7 +96,7 @@ class Pool:
         self.handle = ctypes.c_uint64(handle or 0)
         if handle is None:
             text = configuration if isinstance(configuration, str) else json.dumps(configuration)
-            _check(_lib.bfc_pool_open(text.encode(), ctypes.byref(self.handle)))
+            _check(_lib.bfc_pool_open(_text(text, "the configuration of a pool"), ctypes.byref(self.handle)))
 
     def __enter__(self):
         return self
@@ -78,7 +104,7 @@ class Pool:
     def __exit__(self, kind, error, trace):
         # An error of the block is more important than the arrays that it leaves alive.
         if kind is None:
-            self.close()
+            _is_forked(_lib.bfc_pool_close(self.handle))
 
     @classmethod
     def of_numpy(cls):
@@ -122,27 +148,19 @@ class Pool:
         """The report as a dictionary; docs/columns.md explains it."""
         return json.loads(_take(_lib.bfc_report_json, self.handle))
 
-    @contextlib.contextmanager
     def recording(self, path):
         """Records all pools with memory into a file that `highwater report` opens."""
-        _check(_lib.bfc_recording_start(ctypes.c_uint64(0), os.fsencode(path)))
-        try:
-            yield
-        finally:
-            _check(_lib.bfc_recording_stop(ctypes.c_uint64(0)))
+        return _Recording(path)
 
-    @contextlib.contextmanager
     def numpy(self):
         """Puts the data of new NumPy arrays into the pool. Arrays keep their memory after the block ends."""
-        before = _set_numpy_handler(self._numpy_capsule())
-        try:
-            yield
-        finally:
-            _set_numpy_handler(before)
+        return _NumpyPool(self)
 
     def _numpy_capsule(self):
+        """The handler of the pool; None in a child of fork."""
         handler = ctypes.c_void_p()
-        _check(_lib.bfc_numpy_handler(self.handle, ctypes.byref(handler)))
+        if _is_forked(_lib.bfc_numpy_handler(self.handle, ctypes.byref(handler))):
+            return None
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         # The capsule keeps the address of the name.
@@ -152,19 +170,54 @@ class Pool:
 _MEM_HANDLER = ctypes.c_char_p(b"mem_handler")
 
 
-@contextlib.contextmanager
-def scope(name):
+class _Block(contextlib.ContextDecorator):
+    """A `with` block, also as a decorator. Unlike a generator, it does nothing if the interpreter exits within the block."""
+
+    def __init__(self, *arguments):
+        self._arguments = arguments
+        # One value for each time that the block was entered.
+        self._entered = []
+
+    def _recreate_cm(self):
+        # Each call of a decorated function enters a block of its own.
+        return type(self)(*self._arguments)
+
+
+class _Recording(_Block):
+    def __enter__(self):
+        _check(_lib.bfc_recording_start(ctypes.c_uint64(0), _text(*self._arguments, "the path of a recording")))
+
+    def __exit__(self, *error):
+        _leave(_lib.bfc_recording_stop(ctypes.c_uint64(0)))
+
+
+class _NumpyPool(_Block):
+    def __enter__(self):
+        capsule = self._arguments[0]._numpy_capsule()
+        # Kept, because the interpreter may leave the block when it can no longer import NumPy.
+        set_handler = capsule and _numpy_handler_setter()
+        self._entered.append((set_handler, capsule and set_handler(capsule)))
+
+    def __exit__(self, *error):
+        set_handler, before = self._entered.pop()
+        if before:
+            set_handler(before)
+
+
+class scope(_Block):
     """Charges what the thread allocates to a scope, as in `with bfc.scope("load"):`."""
-    handle = ctypes.c_uint64()
-    _check(_lib.bfc_scope_push(name.encode(), ctypes.byref(handle)))
-    try:
-        yield
-    finally:
-        _check(_lib.bfc_scope_pop(handle))
+
+    def __enter__(self):
+        handle = ctypes.c_uint64()
+        _is_forked(_lib.bfc_scope_push(_text(*self._arguments, "the name of a scope"), ctypes.byref(handle)))
+        self._entered.append(handle)
+
+    def __exit__(self, *error):
+        _leave(_lib.bfc_scope_pop(self._entered.pop()))
 
 
-def _set_numpy_handler(capsule):
-    """Calls PyDataMem_SetHandler of NumPy's C API; returns the handler before."""
+def _numpy_handler_setter():
+    """PyDataMem_SetHandler of NumPy's C API, which returns the handler before."""
     import numpy
 
     core = getattr(numpy, "_core", None) or numpy.core
@@ -172,7 +225,7 @@ def _set_numpy_handler(capsule):
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     api = ctypes.cast(get(core._multiarray_umath._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
     # Entry 304 since NumPy 1.22.
-    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(api[304])(capsule)
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(api[304])
 
 
 def numpy_allocator():

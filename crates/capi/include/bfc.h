@@ -27,7 +27,7 @@
 #define BFC_ABI_MAJOR 1
 
 // See BFC_ABI_MAJOR.
-#define BFC_ABI_MINOR 0
+#define BFC_ABI_MINOR 1
 
 // The result of a function. New values may be added: treat every value other than BFC_OK as a failure.
 typedef enum {
@@ -59,6 +59,8 @@ typedef enum {
     BFC_ERROR_OUT_OF_BOUNDS = 12,
     // A recording runs already, or none runs.
     BFC_ERROR_RECORDING = 13,
+    // The process is a child of fork(), and its parent had called the library.
+    BFC_ERROR_FORKED = 14,
 } bfc_status;
 
 // The purpose of a block. Reports show the bytes of each category.

@@ -14,6 +14,10 @@ use crate::status::bfc_status;
 pub(crate) enum Error {
     #[error("internal error: {0}")]
     Internal(String),
+    #[error(
+        "this process is a child of fork(), and the library works in the parent alone: fork before its first call, or call exec()"
+    )]
+    Forked,
     #[error("{argument} is NULL")]
     Null { argument: &'static str },
     #[error("{argument} is not aligned for its type")]
@@ -170,6 +174,7 @@ impl Error {
             Self::Block { .. } => bfc_status::BFC_ERROR_INVALID_POINTER,
             Self::InUse { .. } => bfc_status::BFC_ERROR_POOL_IN_USE,
             Self::ScopeOrder { .. } => bfc_status::BFC_ERROR_SCOPE_ORDER,
+            Self::Forked => bfc_status::BFC_ERROR_FORKED,
             Self::Io { .. } => bfc_status::BFC_ERROR_IO,
             Self::Recording { .. } | Self::NoRecording => bfc_status::BFC_ERROR_RECORDING,
         }

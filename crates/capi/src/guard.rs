@@ -4,20 +4,22 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::Error;
+use crate::fork;
 use crate::last_error;
 use crate::status::bfc_status;
 
-/// Runs a function of the library. Returns its status, and makes an error the thread's last error. A panic is an
-/// internal error. Unwinding leaves the state consistent: locks ignore poisoning, as those of `bfc-core` do.
+/// Runs a function of the library, except in a child of `fork`. Returns its status, and makes an error the thread's last
+/// error. A panic is an internal error. Unwinding leaves the state consistent: locks ignore poisoning, as those of `bfc-core` do.
 pub(crate) fn guard(call: impl FnOnce() -> Result<(), Error>) -> bfc_status {
-    let outcome = catch_unwind(AssertUnwindSafe(|| match call() {
+    let outcome = catch_unwind(AssertUnwindSafe(|| match fork::check().and_then(|()| call()) {
         Ok(()) => bfc_status::BFC_OK,
         Err(error) => last_error::set(&error),
     }));
     outcome.unwrap_or_else(|panic| fault(&*panic))
 }
 
-/// Runs a function that returns a value instead of a status; `otherwise` after a panic.
+/// Runs a function that returns a value instead of a status; `otherwise` after a panic. The function takes no lock, so that
+/// it also works in a child of `fork`.
 pub(crate) fn guard_value<T>(otherwise: T, call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         fault(&*panic);

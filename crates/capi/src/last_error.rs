@@ -7,6 +7,7 @@ use std::rc::Rc;
 use bfc_core::OomReport;
 
 use crate::error::Error;
+use crate::fork;
 use crate::status::bfc_status;
 
 /// A failure, with its texts. The texts of a report are only made when a caller asks for them.
@@ -49,7 +50,7 @@ pub(crate) fn message() -> *const std::ffi::c_char {
 
 /// Returns the complete report of an out-of-memory error, else the message. It lives until the thread's next failure.
 pub(crate) fn details() -> *const std::ffi::c_char {
-    last().map_or(EMPTY.as_ptr(), |last| match &last.report {
+    last().map_or(EMPTY.as_ptr(), |last| match last.readable_report() {
         Some(report) => last.details.get_or_init(|| c_text(&report.details())).as_ptr(),
         None => last.message.as_ptr(),
     })
@@ -68,13 +69,18 @@ fn last() -> Option<Rc<LastError>> {
 }
 
 impl LastError {
+    /// Returns the report, except in a child of `fork`: names of owners are behind a lock.
+    fn readable_report(&self) -> Option<&OomReport> {
+        self.report.as_deref().filter(|_| !fork::is_child())
+    }
+
     fn to_json(&self) -> String {
         let mut error = serde_json::json!({
             "status": self.status.name(),
             "code": self.status as u32,
             "message": self.message.to_string_lossy(),
         });
-        if let Some(report) = &self.report {
+        if let Some(report) = self.readable_report() {
             // A report has no maps with other keys than text, so that it always serializes.
             error["report"] = serde_json::to_value(report).unwrap_or_default();
         }
@@ -82,8 +88,7 @@ impl LastError {
     }
 }
 
-/// Returns the text for C. Texts of this library contain NUL only inside quoted input; there the text ends.
+/// Returns the text for C. Replaces NUL, which a text may quote from JSON, by `\0`.
 pub(crate) fn c_text(text: &str) -> CString {
-    let end = text.find('\0').unwrap_or(text.len());
-    CString::new(&text[..end]).unwrap_or_default()
+    CString::new(text.replace('\0', "\\0")).unwrap_or_default()
 }

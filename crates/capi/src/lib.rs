@@ -25,6 +25,7 @@ mod config;
 mod error;
 mod exit;
 pub mod ffi;
+mod fork;
 mod guard;
 mod last_error;
 mod live;

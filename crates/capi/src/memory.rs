@@ -19,6 +19,7 @@ use highwater_tracking::{Tracker, UsableMemory};
 
 use crate::config::{Memory, PoolSpec};
 use crate::error::Error;
+use crate::fork;
 
 /// The limit of a host pool if the amount of memory is unknown, as in TensorFlow.
 const DEFAULT_LIMIT: Bytes = Bytes::gib(64);
@@ -74,7 +75,7 @@ fn dry(name: &str) -> Pool {
     Pool::new(name, Arc::new(AddressOnlyMemory::new()), 0, BfcConfig::new(DRY_LIMIT))
 }
 
-/// Records the regions that the pool takes from its source and returns.
+/// Records the regions that the pool takes from its source and returns, and notes them for children of `fork`.
 fn record_regions(
     registry: &Registry,
     id: DeviceId,
@@ -86,6 +87,9 @@ fn record_regions(
         // A weak reference: blocks refer to the tracker, and the tracker must not refer to the pool.
         let (tracker, name) = (Arc::downgrade(tracker), name.to_owned());
         move |region: Span, _: usize| {
+            if kind.is_host_accessible() {
+                fork::note_region(region, is_taken);
+            }
             if let Some(tracker) = tracker.upgrade() {
                 tracker.record_region(&name, kind, region, is_taken);
             }

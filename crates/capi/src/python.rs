@@ -3,6 +3,7 @@
 //! The interfaces of these libraries pass no pool. A program chooses it with a call, else the first allocation opens it
 //! from an environment variable. Blocks are freed in the pool that has them, also after the choice has changed.
 
+mod child;
 mod device;
 mod numpy;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use highwater_tracking::{OpRun, Phase, ScopeGuard, module, op_name, phase};
 
 use crate::error::Error;
+use crate::fork;
 use crate::pool::PoolEntry;
 use crate::table::{Kind, new_handle};
 
@@ -25,6 +26,10 @@ struct Stack(Vec<(u64, Entry)>);
 
 impl Drop for Stack {
     fn drop(&mut self) {
+        if fork::is_child() {
+            // The entries belong to the parent, and the end of an op takes locks.
+            return std::mem::forget(std::mem::take(&mut self.0));
+        }
         while self.0.pop().is_some() {}
     }
 }

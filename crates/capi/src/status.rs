@@ -34,6 +34,8 @@ pub enum bfc_status {
     BFC_ERROR_OUT_OF_BOUNDS = 12,
     /// A recording runs already, or none runs.
     BFC_ERROR_RECORDING = 13,
+    /// The process is a child of fork(), and its parent had called the library.
+    BFC_ERROR_FORKED = 14,
 }
 
 impl bfc_status {
@@ -55,6 +57,7 @@ impl bfc_status {
             Self::BFC_ERROR_DEVICE => "device",
             Self::BFC_ERROR_OUT_OF_BOUNDS => "out_of_bounds",
             Self::BFC_ERROR_RECORDING => "recording",
+            Self::BFC_ERROR_FORKED => "forked",
         }
     }
 }

@@ -32,6 +32,9 @@ pub(crate) type NotSend = PhantomData<MutexGuard<'static, ()>>;
 /// The most module names that a thread caches, so that generated names cannot grow its memory without limit.
 const MAX_CACHED_MODULES: usize = 4096;
 
+/// The deepest module. Its ops are one deeper.
+const MAX_MODULE_DEPTH: u32 = OwnerId::MAX_DEPTH - 1;
+
 /// A phase of a training step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -161,6 +164,8 @@ pub fn here() -> ScopePath {
 /// let _attention = module("attention.query");
 /// assert_eq!(here().module.path(), "block0.attention.query");
 /// ```
+///
+/// Modules nest 255 deep. A deeper module counts as the one at that depth.
 pub fn module(name: &str) -> ModuleGuard {
     let scope = Scope::now();
     let parent = scope.place.module;
@@ -201,7 +206,11 @@ fn below_base(base: OwnerId, path: OwnerId) -> OwnerId {
 }
 
 fn join(base: OwnerId, path: OwnerId) -> OwnerId {
-    if path == OwnerId::ROOT { base } else { OwnerId::intern(join(base, path.parent()), &path.name()) }
+    if path == OwnerId::ROOT {
+        return base;
+    }
+    let above = join(base, path.parent());
+    if above.depth() < MAX_MODULE_DEPTH { OwnerId::intern(above, &path.name()) } else { above }
 }
 
 /// Enters a phase in the current module until the guard is dropped.
@@ -289,9 +298,13 @@ impl ModuleCache {
 }
 
 /// Returns the module `name` below `parent`. A name with dots means several nested modules.
+///
+/// Modules nest 255 deep, so that their ops stay below [`OwnerId::MAX_DEPTH`]. A deeper module counts as the one at that
+/// depth.
 #[must_use]
 pub fn intern_path(parent: OwnerId, name: &str) -> OwnerId {
-    name.split('.').filter(|part| !part.is_empty()).fold(parent, OwnerId::intern)
+    let room = MAX_MODULE_DEPTH.saturating_sub(parent.depth()) as usize;
+    name.split('.').filter(|part| !part.is_empty()).take(room).fold(parent, OwnerId::intern)
 }
 
 #[cfg(test)]
@@ -316,6 +329,21 @@ mod tests {
         let _scope = module("block0..attn.");
         assert_eq!(here().module.path(), "block0.attn");
         assert_eq!(here().module.parent().path(), "block0");
+    }
+
+    #[test]
+    fn a_module_beyond_the_greatest_depth_counts_as_the_one_at_that_depth() {
+        let scopes: Vec<_> = (0..1000).map(|_| module("scope-deep.a")).collect();
+        let deepest = here().module;
+        assert_eq!(deepest.depth(), 255);
+        assert_eq!(intern_path(deepest, "b.c"), deepest);
+        // Ops have owners of their own there.
+        assert_eq!(OwnerId::intern(deepest, "matmul").parent(), deepest);
+        let layer = enter_path(intern_path(OwnerId::ROOT, "scope-layer.fc1"));
+        assert_eq!(here().module, deepest);
+        drop(layer);
+        scopes.into_iter().rev().for_each(drop);
+        assert_eq!(here(), ScopePath::default());
     }
 
     #[test]

@@ -11,6 +11,9 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 /// The most owners. Later names count as their parent, so hostile input cannot grow the table without limit.
 pub(crate) const MAX_OWNERS: usize = 1 << 20;
 
+/// The longest path, in bytes. Each row of a report contains a path, so this bounds the size of a row.
+const MAX_PATH_BYTES: u32 = 16 << 10;
+
 /// An interned owner: a small copyable value that every allocation carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(u32);
@@ -19,6 +22,10 @@ pub struct OwnerId(u32);
 struct Entry {
     parent: OwnerId,
     name: Arc<str>,
+    /// The number of names in its path.
+    depth: u32,
+    /// The length of its path, with a dot before the first name.
+    path_bytes: u32,
 }
 
 #[derive(Debug)]
@@ -29,7 +36,7 @@ struct Table {
 }
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
-    let root = Entry { parent: OwnerId::ROOT, name: Arc::from("") };
+    let root = Entry { parent: OwnerId::ROOT, name: Arc::from(""), depth: 0, path_bytes: 0 };
     RwLock::new(Table { entries: vec![root], children: HashMap::new() })
 });
 
@@ -37,13 +44,28 @@ impl Table {
     fn find(&self, parent: OwnerId, name: &str) -> Option<OwnerId> {
         self.children.get(&parent)?.get(name).copied()
     }
+
+    /// Returns the entry of a new owner; `None` if a limit is reached.
+    fn entry(&self, parent: OwnerId, name: &str) -> Option<Entry> {
+        let above = self.entries.get(parent.index()).filter(|above| above.depth < OwnerId::MAX_DEPTH)?;
+        let added = u32::try_from(name.len()).ok()?.checked_add(1)?;
+        let path_bytes = above.path_bytes.checked_add(added)?;
+        let fits = self.entries.len() < MAX_OWNERS && path_bytes <= MAX_PATH_BYTES;
+        fits.then(|| Entry { parent, name: Arc::from(name), depth: above.depth + 1, path_bytes })
+    }
 }
 
 impl OwnerId {
     /// The root of the tree, which is charged for memory without an owner.
     pub const ROOT: Self = Self(0);
 
+    /// The most names in a path.
+    pub const MAX_DEPTH: u32 = 256;
+
     /// Returns the owner called `name` below `parent`, interned on first use.
+    ///
+    /// Returns `parent` instead if the path has more than [`MAX_DEPTH`](Self::MAX_DEPTH) names or 16 KiB, or if 2²⁰ owners
+    /// exist. The memory of a report is therefore proportional to the number of its rows.
     ///
     /// ```
     /// use bfc_core::OwnerId;
@@ -61,14 +83,17 @@ impl OwnerId {
         if let Some(id) = table.find(parent, name) {
             return id;
         }
-        let Ok(next) = u32::try_from(table.entries.len()) else { return parent };
-        if table.entries.len() >= MAX_OWNERS {
-            return parent;
-        }
-        let name = Arc::<str>::from(name);
-        table.entries.push(Entry { parent, name: Arc::clone(&name) });
-        table.children.entry(parent).or_default().insert(name, Self(next));
-        Self(next)
+        let Some(entry) = table.entry(parent, name) else { return parent };
+        let (next, name) = (Self::from_index(table.entries.len()), Arc::clone(&entry.name));
+        table.entries.push(entry);
+        table.children.entry(parent).or_default().insert(name, next);
+        next
+    }
+
+    /// Returns the number of names in the path; 0 for the root.
+    #[must_use]
+    pub fn depth(self) -> u32 {
+        self.with_entry(|entry| entry.depth)
     }
 
     /// Returns the parent; the root is its own parent.
@@ -152,6 +177,20 @@ mod tests {
             assert!(a.is_below(above));
         }
         assert!(!a.is_below(b) && !b.is_below(a) && !net.is_below(a));
+    }
+
+    #[test]
+    fn an_owner_beyond_the_limits_of_a_path_counts_as_its_parent() {
+        let deep = (0..1000).fold(OwnerId::ROOT, |above, _| OwnerId::intern(above, "owner-deep"));
+        assert_eq!((deep.depth(), deep.path().split('.').count()), (256, 256));
+        assert_eq!(OwnerId::intern(deep, "x"), deep);
+        let long = "x".repeat(4000);
+        let wide = (0..1000).fold(OwnerId::ROOT, |above, _| OwnerId::intern(above, &long));
+        assert_eq!((wide.depth(), wide.path().len()), (4, 4 * 4001 - 1));
+        assert_eq!(OwnerId::intern(wide, "weights").depth(), 5);
+        let longest = "x".repeat(MAX_PATH_BYTES as usize);
+        assert_eq!(OwnerId::intern(OwnerId::ROOT, &longest), OwnerId::ROOT);
+        assert_eq!(OwnerId::intern(OwnerId::ROOT, &longest[1..]).depth(), 1);
     }
 
     #[test]

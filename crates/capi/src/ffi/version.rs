@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char};
 pub const BFC_ABI_MAJOR: u32 = 1;
 
 /// See BFC_ABI_MAJOR.
-pub const BFC_ABI_MINOR: u32 = 0;
+pub const BFC_ABI_MINOR: u32 = 1;
 
 /// The version of the package, with NUL.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

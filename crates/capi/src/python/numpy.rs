@@ -9,8 +9,9 @@ use std::sync::{Mutex, PoisonError};
 
 use bfc_core::Category;
 
-use super::{User, holder, pool_of};
+use super::{User, child, holder, pool_of};
 use crate::error::Error;
+use crate::fork;
 use crate::guard::guard;
 use crate::pool::{BlockRequest, PoolEntry};
 use crate::status::bfc_status;
@@ -63,19 +64,33 @@ pub(crate) fn numpy_handler(handle: u64) -> Result<*const c_void, Error> {
 }
 
 extern "C" fn handler_malloc(context: *mut c_void, bytes: usize) -> *mut c_void {
+    if fork::is_child() {
+        return child::allocate(1, bytes, false);
+    }
     address_or_null(|| allocate(context.addr() as u64, bytes, false))
 }
 
 extern "C" fn handler_calloc(context: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
+    if fork::is_child() {
+        return child::allocate(count, bytes, true);
+    }
     address_or_null(|| allocate(context.addr() as u64, product(count, bytes)?, true))
 }
 
 extern "C" fn handler_realloc(context: *mut c_void, data: *mut c_void, bytes: usize) -> *mut c_void {
+    if fork::is_child() {
+        // SAFETY: NumPy does not use the data during the call, nor after a success.
+        return unsafe { child::reallocate(data, bytes) };
+    }
     // SAFETY: NumPy does not use the data during the call, nor after a success.
     address_or_null(|| table::with_pool(context.addr() as u64, |pool| unsafe { resize(pool, data, bytes) }))
 }
 
 extern "C" fn handler_free(context: *mut c_void, data: *mut c_void, _bytes: usize) {
+    if fork::is_child() {
+        // SAFETY: NumPy does not use the data any more.
+        return unsafe { child::free(data) };
+    }
     let free = |pool: &std::sync::Arc<PoolEntry>| {
         // SAFETY: NumPy does not use the data any more.
         unsafe { pool.free(data.addr() as u64) }
@@ -85,6 +100,9 @@ extern "C" fn handler_free(context: *mut c_void, data: *mut c_void, _bytes: usiz
 
 /// Allocates from the pool that was chosen for NumPy.
 pub(crate) fn numpy_allocate(count: usize, bytes: usize, zeroed: bool) -> *mut c_void {
+    if fork::is_child() {
+        return child::allocate(count, bytes, zeroed);
+    }
     address_or_null(|| allocate(pool_of(User::Numpy)?, product(count, bytes)?, zeroed))
 }
 
@@ -92,6 +110,10 @@ pub(crate) fn numpy_allocate(count: usize, bytes: usize, zeroed: bool) -> *mut c
 pub(crate) fn numpy_reallocate(data: *mut c_void, bytes: usize) -> *mut c_void {
     if data.is_null() {
         return numpy_allocate(1, bytes, false);
+    }
+    if fork::is_child() {
+        // SAFETY: NumPy does not use the data during the call, nor after a success.
+        return unsafe { child::reallocate(data, bytes) };
     }
     address_or_null(|| {
         let pool = holder(User::Numpy, data.addr() as u64)?;
@@ -102,6 +124,10 @@ pub(crate) fn numpy_reallocate(data: *mut c_void, bytes: usize) -> *mut c_void {
 
 /// Frees a block in the pool that has it.
 pub(crate) fn numpy_free(data: *mut c_void) {
+    if fork::is_child() {
+        // SAFETY: NumPy does not use the data any more.
+        return unsafe { child::free(data) };
+    }
     guard(|| {
         let pool = holder(User::Numpy, data.addr() as u64)?;
         // SAFETY: NumPy does not use the data any more.

@@ -15,6 +15,8 @@ mod cuda;
 mod emulated_driver;
 mod exit;
 mod figures;
+#[cfg(all(unix, not(miri)))]
+mod forked;
 mod scopes;
 mod support;
 mod threads;

@@ -3,7 +3,7 @@
 //! Counts of executions come from the tracker. Live bytes and the marks of modules come from the pools' ledgers. All
 //! figures of a pool are read under one lock acquisition, so that they add up while other threads allocate.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bfc_core::{Allocator, AllocatorSnapshot, Category, Ledger, OwnerId, Stats, Stream, Tag};
@@ -177,17 +177,10 @@ impl<'a> AtPeak<'a> {
     }
 
     /// Bytes held by each owner and everything below it.
-    fn inclusive(&self) -> HashMap<OwnerId, u64> {
-        let mut held = HashMap::new();
-        for (owner, _) in self.ledger.iter().flat_map(|ledger| ledger.owners()) {
-            let own = self.own(owner);
-            let mut above = Some(owner).filter(|_| own > 0);
-            while let Some(id) = above {
-                *held.entry(id).or_default() += own;
-                above = (id != OwnerId::ROOT).then(|| id.parent());
-            }
-        }
-        held
+    fn inclusive(&self) -> Sums<1> {
+        let owners = self.ledger.iter().flat_map(|ledger| ledger.owners());
+        let own = owners.map(|(owner, _)| (owner, [self.own(owner)]));
+        with_ancestors(own.filter(|(_, [bytes])| *bytes > 0).collect()).0
     }
 
     fn category(&self, category: Category) -> u64 {
@@ -252,30 +245,22 @@ fn scope_rows(
     at_peak: &AtPeak<'_>,
 ) -> Vec<ScopeRow> {
     let held_at_peak = at_peak.inclusive();
-    let mut executed: HashMap<OwnerId, [u64; 4]> = HashMap::new();
-    let mut modules = BTreeSet::from([Vec::new()]);
+    let mut modules = BTreeMap::from([(OwnerId::ROOT, [0; 4])]);
     let holds = |owner: &OwnerId| at_peak.own(*owner) > 0 || own.get(owner).is_some_and(|bytes| *bytes > 0);
-    let shown = totals.iter().filter(|row| row.calls > 0 || holds(&row.owner));
-    for row in shown {
-        for module in lineage(row.module) {
-            let [calls, time, requested, bytes] =
-                executed.entry(*module.last().unwrap_or(&OwnerId::ROOT)).or_default();
-            *calls += row.calls;
-            *time = time.saturating_add(row.time_ns);
-            *requested = requested.saturating_add(row.requested_bytes);
-            *bytes = bytes.saturating_add(row.total_bytes);
-            modules.insert(module);
-        }
+    for row in totals.iter().filter(|row| row.calls > 0 || holds(&row.owner)) {
+        let executed = [row.calls, row.time_ns, row.requested_bytes, row.total_bytes];
+        add(modules.entry(row.module).or_default(), executed);
     }
     // Memory may also be charged to a module without an op.
-    let charged = own.iter().filter(|(owner, bytes)| **bytes > 0 && !by_owner.contains_key(owner));
-    modules.extend(charged.flat_map(|(owner, _)| lineage(*owner)));
+    for (owner, _) in own.iter().filter(|(owner, bytes)| **bytes > 0 && !by_owner.contains_key(owner)) {
+        modules.entry(*owner).or_default();
+    }
+    let (modules, mut below) = with_ancestors(modules);
 
-    let row = |lineage: &Vec<OwnerId>| {
-        let module = *lineage.last().unwrap_or(&OwnerId::ROOT);
+    let row = |module: OwnerId| {
         let [calls, time_ns, requested_bytes, total_bytes] =
-            executed.get(&module).copied().unwrap_or_default();
-        let peak_bytes = held_at_peak.get(&module).copied().unwrap_or(0);
+            modules.get(&module).copied().unwrap_or_default();
+        let [peak_bytes] = held_at_peak.get(&module).copied().unwrap_or_default();
         let accounts = || ledgers.iter().map(|ledger| ledger.owner(module));
         ScopeRow {
             scope: module.path(),
@@ -289,17 +274,38 @@ fn scope_rows(
             peak_share: at_peak.share(peak_bytes),
         }
     };
-    modules.iter().map(row).collect()
+    // A tree whose siblings are in the order of their first use.
+    let (mut rows, mut ahead) = (Vec::with_capacity(modules.len()), vec![OwnerId::ROOT]);
+    while let Some(module) = ahead.pop() {
+        rows.push(row(module));
+        ahead.append(&mut below.remove(&module).unwrap_or_default());
+    }
+    rows
 }
 
-/// Returns a module and all modules above it, each as a path of ids from the root. Sorted, these paths form a tree
-/// whose siblings are in the order of their first use.
-fn lineage(module: OwnerId) -> Vec<Vec<OwnerId>> {
-    let mut ids: Vec<OwnerId> = std::iter::successors(Some(module), |id| Some(id.parent()))
-        .take_while(|id| *id != OwnerId::ROOT)
-        .collect();
-    ids.reverse();
-    (0..=ids.len()).map(|depth| ids[..depth].to_vec()).collect()
+/// Figures by owner.
+type Sums<const N: usize> = BTreeMap<OwnerId, [u64; N]>;
+
+/// Adds the figures of each owner to those of all owners above it. Also returns the children of each owner, the last one
+/// first. Takes time in proportion to the number of owners with their ancestors.
+fn with_ancestors<const N: usize>(mut own: Sums<N>) -> (Sums<N>, HashMap<OwnerId, Vec<OwnerId>>) {
+    let (mut sums, mut children) = (Sums::new(), HashMap::<_, Vec<_>>::new());
+    // Children have higher numbers than their parents, so that the sum of the last owner is complete.
+    while let Some((owner, figures)) = own.pop_last() {
+        if owner != OwnerId::ROOT {
+            let parent = owner.parent();
+            add(own.entry(parent).or_insert([0; N]), figures);
+            children.entry(parent).or_default().push(owner);
+        }
+        sums.insert(owner, figures);
+    }
+    (sums, children)
+}
+
+fn add<const N: usize>(sums: &mut [u64; N], more: [u64; N]) {
+    for (sum, more) in sums.iter_mut().zip(more) {
+        *sum = sum.saturating_add(more);
+    }
 }
 
 fn peak_row(

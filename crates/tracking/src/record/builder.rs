@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use bfc_core::OwnerId;
+
 use super::peak::Peak;
 use super::recording::{
     BlockLife, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
@@ -44,7 +46,7 @@ impl Default for RecordingLimits {
 }
 
 /// The deepest owner that is written. Deeper ones are charged to it.
-pub(crate) const MAX_DEPTH: u32 = 256;
+pub(crate) const MAX_DEPTH: u32 = OwnerId::MAX_DEPTH;
 
 /// The most failures of a recording with a complete report.
 pub(super) const MAX_REPORTS: usize = 64;

@@ -15,7 +15,7 @@ use super::regions::Regions;
 use super::ring::Ring;
 use super::summary::RunSummary;
 use super::wire::{Encoder, EventContext, MAX_REPORT, RawEvent};
-use super::{BLOCK_BYTES, MAX_DEPTH, MAX_REPORTS, Recording};
+use super::{BLOCK_BYTES, MAX_REPORTS, Recording};
 use crate::report::RunFacts;
 use crate::scope::Phase;
 
@@ -293,8 +293,6 @@ enum Sink {
 struct OwnerEntry {
     /// Its number in the recording; [`UNKNOWN`] until it has one.
     number: u32,
-    /// The number of owners above it.
-    depth: u32,
     /// Whether the recording marks it as an op.
     is_op: bool,
 }
@@ -349,7 +347,7 @@ impl Active {
             clock,
             encoder: Encoder::with_capacity(block_bytes),
             names: Encoder::default(),
-            owners: vec![OwnerEntry { number: 0, depth: 0, is_op: true }],
+            owners: vec![OwnerEntry { number: 0, is_op: true }],
             owner_count: 1,
             pools: Vec::new(),
             streams: Vec::new(),
@@ -424,22 +422,14 @@ impl Active {
             let parent = self.known(next.parent());
             let before = self.known(next);
             let phase = phase.filter(|_| next == owner);
-            let is_new = before.number == UNKNOWN;
-            let number = if !is_new {
-                before.number
-            } else if parent.depth >= MAX_DEPTH {
-                parent.number
-            } else {
+            let number = if before.number == UNKNOWN {
                 self.owner_count += 1;
                 self.owner_count - 1
+            } else {
+                before.number
             };
-            let depth = if number == parent.number { parent.depth } else { parent.depth + 1 };
-            self.owners[next.index()] = OwnerEntry { number, depth, is_op: phase.is_some() };
-            if number != parent.number {
-                let named =
-                    RawEvent::Owner { owner: number, parent: parent.number, phase, name: &next.name() };
-                self.name(&named);
-            }
+            self.owners[next.index()] = OwnerEntry { number, is_op: phase.is_some() };
+            self.name(&RawEvent::Owner { owner: number, parent: parent.number, phase, name: &next.name() });
         }
         self.known(owner).number
     }
@@ -448,7 +438,7 @@ impl Active {
     fn known(&mut self, owner: OwnerId) -> OwnerEntry {
         let index = owner.index();
         if self.owners.len() <= index {
-            self.owners.resize(index + 1, OwnerEntry { number: UNKNOWN, depth: 0, is_op: false });
+            self.owners.resize(index + 1, OwnerEntry { number: UNKNOWN, is_op: false });
         }
         self.owners[index]
     }

@@ -14,10 +14,15 @@ pub struct ThreadNumber(u64, PhantomData<*const ()>);
 
 thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });
 
-thread_local!(static END: End = const { End(Cell::new(0)) });
+thread_local!(static END: End = const { End { number: Cell::new(0), process: Cell::new(0) } });
 
 /// Reports the end of its thread when the thread-locals are dropped.
-struct End(Cell<u64>);
+struct End {
+    /// 0 if there is nothing to report.
+    number: Cell<u64>,
+    /// The process of the thread. A child of `fork` has a copy of this value, and locks that no thread releases.
+    process: Cell<u32>,
+}
 
 impl ThreadNumber {
     /// Returns the number of the calling thread.
@@ -44,8 +49,13 @@ impl ThreadNumber {
         NUMBER.with(|own| own.set(number));
         with_threads(|threads| threads.living.insert(number));
         // A thread that asks first while its thread-locals are dropped cannot report its end later.
-        if END.try_with(|end| end.0.set(number)).is_err() {
-            End(Cell::new(number)).tell();
+        let process = std::process::id();
+        let set = |end: &End| {
+            end.number.set(number);
+            end.process.set(process);
+        };
+        if END.try_with(set).is_err() {
+            End { number: Cell::new(number), process: Cell::new(process) }.tell();
         }
         number
     }
@@ -53,8 +63,8 @@ impl ThreadNumber {
 
 impl End {
     fn tell(&self) {
-        let number = self.0.take();
-        if number == 0 {
+        let number = self.number.take();
+        if number == 0 || self.process.get() != std::process::id() {
             return;
         }
         let watchers: Vec<Arc<dyn ThreadEndListener>> = with_threads(|threads| {
