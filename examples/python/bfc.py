@@ -3,11 +3,11 @@
 BFC_LIBRARY is the path of libbfc.so. Without it, the library must be where the system finds it.
 """
 
+import atexit
 import contextlib
 import ctypes
 import json
 import os
-import sys
 
 try:
     _lib = ctypes.CDLL(os.environ.get("BFC_LIBRARY", "libbfc.so"))
@@ -48,8 +48,13 @@ def _is_forked(status):
 
 def _leave(status):
     """Raises the error of leaving a block, except while the interpreter exits, which leaves blocks in any order."""
-    if not sys.is_finalizing():
+    if not _exiting:
         _is_forked(status)
+
+
+# Has an element when the interpreter exits. Each subinterpreter has its own.
+_exiting = []
+atexit.register(_exiting.append, True)
 
 
 def _text(value, what):

@@ -64,6 +64,8 @@ pub(crate) enum Error {
     ScopeOrder { handle: u64, above: usize },
     #[error("scopes are nested more than {limit} deep: pop each scope with bfc_scope_pop()")]
     TooDeep { limit: usize },
+    #[error("this thread is ending and has left its scopes: enter scopes before exit handlers run")]
+    ThreadEnds,
     #[error("{path}: {error}")]
     Io { path: String, error: std::io::Error },
     #[error("a recording into {path} runs already: stop it first")]
@@ -168,7 +170,7 @@ impl Error {
             Self::Cuda(_) => bfc_status::BFC_ERROR_DEVICE,
             #[cfg(not(feature = "cuda"))]
             Self::NoCuda => bfc_status::BFC_ERROR_UNSUPPORTED,
-            Self::NoCopy { .. } => bfc_status::BFC_ERROR_UNSUPPORTED,
+            Self::NoCopy { .. } | Self::ThreadEnds => bfc_status::BFC_ERROR_UNSUPPORTED,
             Self::Alloc(error) => alloc_status(error),
             Self::Block { error: BlockError::OutOfBounds { .. }, .. } => bfc_status::BFC_ERROR_OUT_OF_BOUNDS,
             Self::Block { .. } => bfc_status::BFC_ERROR_INVALID_POINTER,

@@ -58,19 +58,23 @@ pub(crate) fn push_op(pool: &Arc<PoolEntry>, name: &str) -> Result<u64, Error> {
 
 /// Leaves the innermost entry of the thread. Any other is an error that changes nothing.
 pub(crate) fn pop(handle: u64) -> Result<(), Error> {
-    let entry = STACK.with_borrow_mut(|Stack(entries)| {
-        let unknown = Error::Handle { handle, kind: "scope of this thread" };
-        let at = entries.iter().rposition(|&(open, _)| open == handle).ok_or(unknown)?;
+    let unknown = || Error::Handle { handle, kind: "scope of this thread" };
+    let entry = STACK.try_with(|stack| {
+        let Stack(entries) = &mut *stack.borrow_mut();
+        let at = entries.iter().rposition(|&(open, _)| open == handle).ok_or_else(unknown)?;
         let above = entries.len() - 1 - at;
         if above > 0 { Err(Error::ScopeOrder { handle, above }) } else { Ok(entries.pop()) }
-    })?;
+    });
+    // A thread that is ending has left all scopes.
+    let entry = entry.unwrap_or_else(|_| Err(unknown()))?;
     // Dropped after the borrow ends, because the end of an op calls other code.
     drop(entry);
     Ok(())
 }
 
+/// Fails if the thread has the most scopes, or if it is ending.
 fn check_depth() -> Result<(), Error> {
-    let depth = STACK.with_borrow(|Stack(entries)| entries.len());
+    let depth = STACK.try_with(|stack| stack.borrow().0.len()).map_err(|_| Error::ThreadEnds)?;
     if depth < MAX_DEPTH { Ok(()) } else { Err(Error::TooDeep { limit: MAX_DEPTH }) }
 }
 

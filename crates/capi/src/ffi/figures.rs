@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::bfc_pool;
 use crate::error::Error;
+use crate::fork;
 use crate::guard::guard;
 use crate::last_error::c_text;
 use crate::status::bfc_status;
@@ -107,6 +108,8 @@ pub unsafe extern "C" fn bfc_ledger_visit(
             let path = c_text(&owner.path());
             // SAFETY: the caller passes a function of this type, and the text lives during the call.
             unsafe { visitor(user, path.as_ptr(), bytes.own, bytes.live, bytes.peak) };
+            // The visitor may have forked, and names of owners are behind a lock.
+            fork::check()?;
         }
         Ok(())
     })

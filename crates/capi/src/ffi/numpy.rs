@@ -14,6 +14,9 @@ use crate::text;
 ///
 /// A failed request returns NULL, for which NumPy raises MemoryError; bfc_last_error_details() has the reason. NumPy holds
 /// the lock of the interpreter meanwhile: open the pool with `retry_ms=0`.
+///
+/// In a child of fork(), the functions of the handler use malloc(). The parent's arrays stay readable and writable there; freeing
+/// one has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bfc_numpy_handler(pool: bfc_pool, handler: *mut *const c_void) -> bfc_status {
     guard(|| {

@@ -31,7 +31,10 @@ pub use bfc_phase::*;
 /// Enters the scope `name` below the thread's current one, and stores its handle in `*scope`. A name with dots enters
 /// several. Blocks that the thread allocates until bfc_scope_pop() belong to it, and reports show its bytes and peak.
 ///
-/// Fails with BFC_ERROR_INVALID_ARGUMENT beyond 4096 scopes of one thread.
+/// A path has at most 255 scopes and 16 KiB. A deeper scope counts as the deepest one of the path.
+///
+/// Fails with BFC_ERROR_INVALID_ARGUMENT beyond 4096 scopes of one thread, and with BFC_ERROR_UNSUPPORTED in handlers that run at
+/// the end of a thread with scopes, such as those of atexit().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bfc_scope_push(name: *const c_char, scope: *mut bfc_scope) -> bfc_status {
     guard(|| {

@@ -152,13 +152,24 @@ static void fork_twice(void) {
 }
 
 static void visit(void *user, const char *owner, uint64_t own, uint64_t live, uint64_t peak) {
+    pid_t *child = user;
     (void)owner, (void)own, (void)live, (void)peak;
-    *(pid_t *)user = fork();
-    if (*(pid_t *)user == 0) {
+    *child = fork();
+    if (*child == 0) {
+        alarm(20);
         run_child();
-        exit(0);
+    } else {
+        wait_for(*child);
     }
-    wait_for(*(pid_t *)user);
+}
+
+/* The child returns to the library, which calls the visitor no more. */
+static void fork_in_a_visitor(void) {
+    pid_t child = -1;
+    bfc_status status = bfc_ledger_visit(pool, visit, &child);
+    CHECK(status == (child == 0 ? BFC_ERROR_FORKED : BFC_OK));
+    if (child == 0)
+        exit(0);
 }
 
 int main(int count, char **arguments) {
@@ -187,13 +198,15 @@ int main(int count, char **arguments) {
     CHECK(bfc_recording_start(0, arguments[1]) == BFC_OK);
     CHECK(bfc_scope_push("open", &scope) == BFC_OK && bfc_op_push(pool, "openop", &op) == BFC_OK);
     fork_twice();
-    CHECK(bfc_ledger_visit(pool, visit, &child) == BFC_OK);
+    fork_in_a_visitor();
 
     for (i = 0; i < kinds; i++)
         CHECK(pthread_create(&threads[i], NULL, work[i], NULL) == 0);
     for (i = 0; i < 40; i++) {
         usleep(1000);
         fork_twice();
+        if (i % 8 == 0)
+            fork_in_a_visitor();
     }
     __atomic_store_n(&stopped, 1, __ATOMIC_SEQ_CST);
     for (i = 0; i < kinds; i++)

@@ -89,6 +89,16 @@ fn configurations_are_checked_and_names_are_unique() {
     }
     let no_device = if cfg!(feature = "cuda") { BFC_ERROR_DEVICE } else { BFC_ERROR_UNSUPPORTED };
     assert_eq!(open("memory=cuda:4000000000"), Err(no_device));
+    // JSON can contain NUL, and messages quote it.
+    for (text, expected) in [
+        (r#"{"name": "a\u0000b"}"#, "without control characters"),
+        (r#"{"a\u0000b": 1}"#, r#"no pool option "a\0b"; the options are"#),
+        (r#"{"a\u0000b": null}"#, r"the value of a\0b must be text"),
+        (r#"{"limit": "1MiB\u0000"}"#, r#""1MiB\0" is not valid"#),
+    ] {
+        assert_eq!(open(text), Err(BFC_ERROR_INVALID_CONFIGURATION), "{text}");
+        assert!(message().contains(expected), "{text}: {}", message());
+    }
     let pool = open("{\"limit\": 65536, \"name\": \"unique\"}").unwrap();
     assert_eq!(open("name=unique"), Err(BFC_ERROR_INVALID_CONFIGURATION));
     assert_eq!(message(), "pool configuration: a pool named \"unique\" is open already");

@@ -64,6 +64,28 @@ fn scopes_and_owners_have_rows_with_their_peaks() {
 }
 
 #[test]
+fn reports_of_deep_scopes_are_small() {
+    // Names of one part, of thousands of parts, and of thousands of letters.
+    for name in ["a", &"a.".repeat(2047), &"a".repeat(4095)] {
+        let pool = open("memory=dry").unwrap();
+        let scopes: Vec<bfc_scope> = (0..1000).map(|_| push(name)).collect();
+        let block = allocate(pool, 1000, "x").unwrap();
+        let (json, ledger) = (string(pool, bfc_report_json), string(pool, bfc_ledger_json));
+        assert!(json.len() < 1 << 20 && ledger.len() < 1 << 20, "{} {}", json.len(), ledger.len());
+        let report: Value = serde_json::from_str(&json).unwrap();
+        let rows = report["scopes"].as_array().unwrap();
+        assert_eq!(rows.len(), if name.len() == 4095 { 5 } else { 256 });
+        assert!(rows.iter().all(|row| row["live_bytes"] == 1024 && row["peak_bytes"] == 1024));
+        assert!(string(pool, bfc_report_text).len() < 1 << 16);
+        assert_eq!(free(pool, block), BFC_OK);
+        for scope in scopes.into_iter().rev() {
+            assert_eq!(bfc_scope_pop(scope), BFC_OK);
+        }
+        assert_eq!(bfc_pool_close(pool), BFC_OK);
+    }
+}
+
+#[test]
 fn the_blocks_of_an_op_count_for_one_call() {
     let pool = open("memory=dry,name=ops").unwrap();
     let mut backward = 0;

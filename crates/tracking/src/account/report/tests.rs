@@ -53,6 +53,29 @@ fn ops_are_summed_over_modules_and_sorted_by_phase_and_mark() {
 }
 
 #[test]
+fn a_deep_scope_has_the_rows_of_its_path_and_the_figures_of_deeper_ones() {
+    let (tracker, pool) = (Tracker::new(), TestPool::tracking());
+    let mut live = Vec::new();
+    let scopes: Vec<_> = (0..1000)
+        .map(|_| {
+            live.push(run(&tracker, &pool, "", "relu", [10, 1]));
+            module("report-deep")
+        })
+        .collect();
+    let report = Report::new(&tracker, std::slice::from_ref(&pool));
+    assert_eq!((report.scopes.len(), report.places.len()), (256, 256));
+    for (depth, row) in report.scopes.iter().enumerate() {
+        assert_eq!(row.scope.split('.').filter(|name| !name.is_empty()).count(), depth);
+        // The ops of this module and of all below it.
+        let ops = 1000 - depth as u64;
+        assert_eq!((row.calls, row.live_bytes, row.total_bytes), (ops, ops, 11 * ops), "{depth}");
+    }
+    let deepest = report.places.iter().find(|row| row.calls > 1).unwrap();
+    assert_eq!((deepest.calls, deepest.live_bytes), (745, 745));
+    scopes.into_iter().rev().for_each(drop);
+}
+
+#[test]
 fn a_scope_counts_everything_below_it_and_stands_before_it() {
     let (tracker, pool, _live) = sample("report-scopes");
     let report = Report::new(&tracker, std::slice::from_ref(&pool));
