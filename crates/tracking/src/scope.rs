@@ -32,9 +32,6 @@ pub(crate) type NotSend = PhantomData<MutexGuard<'static, ()>>;
 /// The most module names that a thread caches, so that generated names cannot grow its memory without limit.
 const MAX_CACHED_MODULES: usize = 4096;
 
-/// The deepest module. Its ops are one deeper.
-const MAX_MODULE_DEPTH: u32 = OwnerId::MAX_DEPTH - 1;
-
 /// A phase of a training step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -165,7 +162,7 @@ pub fn here() -> ScopePath {
 /// assert_eq!(here().module.path(), "block0.attention.query");
 /// ```
 ///
-/// Modules nest 255 deep. A deeper module counts as the one at that depth.
+/// A path has at most 255 modules and 12 KiB. A module beyond these limits counts as the one above it.
 pub fn module(name: &str) -> ModuleGuard {
     let scope = Scope::now();
     let parent = scope.place.module;
@@ -206,11 +203,7 @@ fn below_base(base: OwnerId, path: OwnerId) -> OwnerId {
 }
 
 fn join(base: OwnerId, path: OwnerId) -> OwnerId {
-    if path == OwnerId::ROOT {
-        return base;
-    }
-    let above = join(base, path.parent());
-    if above.depth() < MAX_MODULE_DEPTH { OwnerId::intern(above, &path.name()) } else { above }
+    if path == OwnerId::ROOT { base } else { OwnerId::intern_scope(join(base, path.parent()), &path.name()) }
 }
 
 /// Enters a phase in the current module until the guard is dropped.
@@ -299,12 +292,10 @@ impl ModuleCache {
 
 /// Returns the module `name` below `parent`. A name with dots means several nested modules.
 ///
-/// Modules nest 255 deep, so that their ops stay below [`OwnerId::MAX_DEPTH`]. A deeper module counts as the one at that
-/// depth.
+/// A path has at most 255 modules and 12 KiB. A module beyond these limits counts as the one above it.
 #[must_use]
 pub fn intern_path(parent: OwnerId, name: &str) -> OwnerId {
-    let room = MAX_MODULE_DEPTH.saturating_sub(parent.depth()) as usize;
-    name.split('.').filter(|part| !part.is_empty()).take(room).fold(parent, OwnerId::intern)
+    name.split('.').filter(|part| !part.is_empty()).fold(parent, OwnerId::intern_scope)
 }
 
 #[cfg(test)]
@@ -335,7 +326,7 @@ mod tests {
     fn a_module_beyond_the_greatest_depth_counts_as_the_one_at_that_depth() {
         let scopes: Vec<_> = (0..1000).map(|_| module("scope-deep.a")).collect();
         let deepest = here().module;
-        assert_eq!(deepest.depth(), 255);
+        assert_eq!(deepest.path().split('.').count(), 255);
         assert_eq!(intern_path(deepest, "b.c"), deepest);
         // Ops have owners of their own there.
         assert_eq!(OwnerId::intern(deepest, "matmul").parent(), deepest);

@@ -14,6 +14,10 @@ pub(crate) const MAX_OWNERS: usize = 1 << 20;
 /// The longest path, in bytes. Each row of a report contains a path, so this bounds the size of a row.
 const MAX_PATH_BYTES: u32 = 16 << 10;
 
+/// The limits of a scope's path. The rest is for the names of ops in it.
+const MAX_SCOPE_DEPTH: u32 = OwnerId::MAX_DEPTH - 1;
+const MAX_SCOPE_BYTES: u32 = 12 << 10;
+
 /// An interned owner: a small copyable value that every allocation carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(u32);
@@ -47,11 +51,18 @@ impl Table {
 
     /// Returns the entry of a new owner; `None` if a limit is reached.
     fn entry(&self, parent: OwnerId, name: &str) -> Option<Entry> {
-        let above = self.entries.get(parent.index()).filter(|above| above.depth < OwnerId::MAX_DEPTH)?;
-        let added = u32::try_from(name.len()).ok()?.checked_add(1)?;
-        let path_bytes = above.path_bytes.checked_add(added)?;
-        let fits = self.entries.len() < MAX_OWNERS && path_bytes <= MAX_PATH_BYTES;
-        fits.then(|| Entry { parent, name: Arc::from(name), depth: above.depth + 1, path_bytes })
+        let above = self.entries.get(parent.index())?;
+        let path_bytes = above.path_bytes_below(name, OwnerId::MAX_DEPTH, MAX_PATH_BYTES)?;
+        let is_full = self.entries.len() >= MAX_OWNERS;
+        (!is_full).then(|| Entry { parent, name: Arc::from(name), depth: above.depth + 1, path_bytes })
+    }
+}
+
+impl Entry {
+    /// Returns the length of the path of `name` below this owner; `None` if the path exceeds the limits.
+    fn path_bytes_below(&self, name: &str, max_depth: u32, max_bytes: u32) -> Option<u32> {
+        let bytes = self.path_bytes.checked_add(u32::try_from(name.len()).ok()?)?.checked_add(1)?;
+        (self.depth < max_depth && bytes <= max_bytes).then_some(bytes)
     }
 }
 
@@ -90,10 +101,13 @@ impl OwnerId {
         next
     }
 
-    /// Returns the number of names in the path; 0 for the root.
+    /// Returns the scope called `name` below `parent`, as [`intern`](Self::intern) does.
+    ///
+    /// The path of a scope has at most 255 names and 12 KiB, so that ops in it have owners of their own.
     #[must_use]
-    pub fn depth(self) -> u32 {
-        self.with_entry(|entry| entry.depth)
+    pub fn intern_scope(parent: Self, name: &str) -> Self {
+        let fits = parent.with_entry(|above| above.path_bytes_below(name, MAX_SCOPE_DEPTH, MAX_SCOPE_BYTES));
+        if fits.is_some() { Self::intern(parent, name) } else { parent }
     }
 
     /// Returns the parent; the root is its own parent.
@@ -181,16 +195,24 @@ mod tests {
 
     #[test]
     fn an_owner_beyond_the_limits_of_a_path_counts_as_its_parent() {
-        let deep = (0..1000).fold(OwnerId::ROOT, |above, _| OwnerId::intern(above, "owner-deep"));
-        assert_eq!((deep.depth(), deep.path().split('.').count()), (256, 256));
-        assert_eq!(OwnerId::intern(deep, "x"), deep);
+        let below = |intern: fn(OwnerId, &str) -> OwnerId, name: &str| {
+            let deepest = (0..1000).fold(OwnerId::ROOT, |above, _| intern(above, name));
+            assert_eq!(intern(deepest, name), deepest);
+            deepest
+        };
+        let names = |owner: OwnerId| owner.path().split('.').count();
         let long = "x".repeat(4000);
-        let wide = (0..1000).fold(OwnerId::ROOT, |above, _| OwnerId::intern(above, &long));
-        assert_eq!((wide.depth(), wide.path().len()), (4, 4 * 4001 - 1));
-        assert_eq!(OwnerId::intern(wide, "weights").depth(), 5);
+        assert_eq!(names(below(OwnerId::intern, "owner-deep")), 256);
+        assert_eq!(names(below(OwnerId::intern, &long)), 4);
+        // Ops have room below the deepest scope.
+        for (name, depth) in [("owner-deep", 255), (&*long, 3)] {
+            let scope = below(OwnerId::intern_scope, name);
+            assert_eq!(names(scope), depth);
+            assert_eq!(OwnerId::intern(scope, &long).parent(), scope);
+        }
         let longest = "x".repeat(MAX_PATH_BYTES as usize);
         assert_eq!(OwnerId::intern(OwnerId::ROOT, &longest), OwnerId::ROOT);
-        assert_eq!(OwnerId::intern(OwnerId::ROOT, &longest[1..]).depth(), 1);
+        assert_eq!(names(OwnerId::intern(OwnerId::ROOT, &longest[1..])), 1);
     }
 
     #[test]

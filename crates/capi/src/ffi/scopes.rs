@@ -31,7 +31,7 @@ pub use bfc_phase::*;
 /// Enters the scope `name` below the thread's current one, and stores its handle in `*scope`. A name with dots enters
 /// several. Blocks that the thread allocates until bfc_scope_pop() belong to it, and reports show its bytes and peak.
 ///
-/// A path has at most 255 scopes and 16 KiB. A deeper scope counts as the deepest one of the path.
+/// A path has at most 255 scopes and 12 KiB. A scope beyond these limits counts as the one above it.
 ///
 /// Fails with BFC_ERROR_INVALID_ARGUMENT beyond 4096 scopes of one thread, and with BFC_ERROR_UNSUPPORTED in handlers that run at
 /// the end of a thread with scopes, such as those of atexit().
