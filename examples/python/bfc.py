@@ -212,6 +212,9 @@ class _NumpyPool(_Block):
 class scope(_Block):
     """Charges what the thread allocates to a scope, as in `with bfc.scope("load"):`."""
 
+    def __init__(self, name):
+        super().__init__(name)
+
     def __enter__(self):
         handle = ctypes.c_uint64()
         _is_forked(_lib.bfc_scope_push(_text(*self._arguments, "the name of a scope"), ctypes.byref(handle)))

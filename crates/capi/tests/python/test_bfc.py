@@ -116,7 +116,7 @@ class Blocks(Case):
             kept = ones(2)
             scopes = {row["scope"] for row in pool.figures()["scopes"]}
             assert "outer.outer.outer" in scopes, scopes
-            block = bfc.scope("again")
+            block = bfc.scope(name="again")
             with block, block:
                 pass
             del kept
