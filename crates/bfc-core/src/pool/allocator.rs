@@ -15,6 +15,7 @@ use super::config::PoolConfig;
 use super::configs::ConfiguredPolicy;
 use super::frontier::{SafeFrontier, TimingCounter};
 use super::growth::Growth;
+use super::limit::RegionLimit;
 use crate::accounting::accounts::Accounts;
 use crate::accounting::callers::{ReentrancyGuard, ThreadRegistry};
 use crate::accounting::retry::AllocatorRetry;
@@ -41,6 +42,8 @@ pub struct PolicyAllocator<P: ConfiguredPolicy> {
     name: String,
     source: Arc<dyn SubAllocator>,
     config: PoolConfig<P::Options>,
+    /// The limit of the configuration, in whole regions of the source.
+    limit: RegionLimit,
     state: SpinMutex<State<P>>,
     frontier: SafeFrontier,
     retry: AllocatorRetry,
@@ -58,8 +61,6 @@ struct State<P> {
     accounts: Accounts,
     growth: Growth,
     users: ThreadRegistry,
-    /// Whether the source ever returned more than requested. Only then may the reserved bytes exceed the limit.
-    over_delivered: bool,
 }
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
@@ -76,17 +77,18 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let timing_counter = config.timing_counter.clone().filter(|_| policy.capabilities().supports_counts);
         let cached = timing_counter.is_none() && policy.capabilities().supports_caches;
         let caches = config.thread_cache.filter(|_| cached).map(|options| Caches::new(options, pool));
+        let limit = RegionLimit::new(config.limit, &*source);
         let state = State {
             policy,
             accounts: Accounts::new(pool),
             growth: Growth::new(&config),
             users: ThreadRegistry::default(),
-            over_delivered: false,
         };
         Self {
             name: name.into(),
             source,
             config,
+            limit,
             state: SpinMutex::new(state),
             frontier: SafeFrontier::default(),
             retry: AllocatorRetry::new(),
@@ -164,7 +166,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Completes these figures with those of the pool and its policy.
     fn stats_with(&self, state: &State<P>, figures: Stats) -> Stats {
-        Stats { bytes_limit: Some(self.config.limit.0), ..state.stats(figures) }
+        Stats { bytes_limit: Some(self.limit.bytes), ..state.stats(figures) }
     }
 }
 

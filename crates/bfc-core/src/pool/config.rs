@@ -27,7 +27,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PoolConfig<O> {
-    /// The most bytes that the pool may reserve.
+    /// The most bytes that the pool may reserve. The pool rounds it down to whole regions of its source.
     pub limit: Bytes,
     /// The origin of the limit, if known.
     pub limit_origin: Option<Arc<str>>,

@@ -147,8 +147,7 @@ fn in_granules(bytes: u64, granule: Bytes) -> u64 {
     bytes.checked_next_multiple_of(granule.0.max(GRANULE)).unwrap_or(bytes)
 }
 
-/// Returns the bytes left below the limit, in whole granules. Saturates: a source that returns too much can push a pool
-/// over its limit. Upstream then loses the limit by wrapping around.
+/// Returns the bytes left below the limit, in whole granules; 0 if none are left.
 pub(crate) const fn available(limit: u64, reserved: u64) -> u64 {
     whole_granules(limit.saturating_sub(reserved))
 }

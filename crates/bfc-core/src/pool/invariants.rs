@@ -19,7 +19,7 @@ const RULES: [&str; 9] = [
     "the bytes reserved are the sum over the regions",
     "no peak is below its figure, and the largest allocation is within the peak of the bytes in use",
     "the index by address, once made, holds exactly the live blocks",
-    "the pool reserves at most its limit, unless the source delivered more than requested",
+    "the pool reserves at most its limit",
     "the blocks of a cache are live in the policy and in no other account; each is in use or free once, by its size",
 ];
 
@@ -30,12 +30,12 @@ pub(super) fn ensure(rule: usize, holds: bool, detail: impl FnOnce() -> String) 
 }
 
 /// Checks every rule but the last on accounts that include those of the caches. `cached` are the slots that caches keep
-/// free; `limit` is the most that the pool may reserve, if limited.
+/// free; `limit` is the most that the pool may reserve.
 pub(super) fn check(
     policy: &dyn Policy,
     accounts: &Accounts,
     cached: &HashSet<u32>,
-    limit: Option<u64>,
+    limit: u64,
 ) -> Result<(), Inconsistent> {
     policy.check()?;
     let chunks = chunk_infos(policy, accounts);
@@ -45,7 +45,7 @@ pub(super) fn check(
     check_ledger(accounts, &chunks)?;
     check_index(accounts, &chunks)?;
     let reserved = policy.status().reserved_bytes;
-    ensure(7, limit.is_none_or(|limit| reserved <= limit), || format!("{reserved} bytes of {limit:?}"))
+    ensure(7, reserved <= limit, || format!("{reserved} bytes of {limit}"))
 }
 
 fn check_cover(policy: &dyn Policy, chunks: &[ChunkInfo]) -> Result<(), Inconsistent> {

@@ -13,6 +13,7 @@ mod growth;
 mod info;
 mod invariants;
 mod last_resort;
+pub(crate) mod limit;
 
 pub use allocator::PolicyAllocator;
 pub use cache::ThreadCache;

@@ -9,12 +9,14 @@ use crate::base::amount::Amount;
 use crate::base::memory::MemoryKind;
 use crate::base::units::Bytes;
 use crate::plan::Plan;
+use crate::policy::GRANULE;
 use crate::policy::auto_growth::AutoGrowthOptions;
 use crate::policy::buddy::BuddyOptions;
 use crate::policy::planned::PlannedOptions;
 use crate::pool::AutoGrowthAllocator;
 use crate::pool::BuddyAllocator;
 use crate::pool::PlannedAllocator;
+use crate::pool::limit::RegionLimit;
 use crate::pool::{BfcAllocator, BfcConfig};
 use crate::registry::choice::AllocatorChoice;
 use crate::source::error::SourceError;
@@ -66,6 +68,7 @@ pub(super) fn allocator(
 ) -> Result<Arc<dyn Allocator>, PoolError> {
     let config = configured(&name, &*source, config, options)?;
     let choice = options.allocator.unwrap_or_default();
+    RegionLimit::new(config.limit, &*source).check(smallest_region(choice))?;
     if config.timing_counter.is_some() && !keeps_counts(choice, plan.is_some()) {
         return Err(PoolError::NoCounts { pool: name, allocator: choice });
     }
@@ -103,6 +106,11 @@ pub(super) fn allocator(
             Arc::new(AutoGrowthAllocator::new(name, source, config.with_policy(options)))
         }
     })
+}
+
+/// The smallest region of an allocator. A passthrough takes regions of any size.
+const fn smallest_region(choice: AllocatorChoice) -> u64 {
+    if matches!(choice, AllocatorChoice::Passthrough) { 1 } else { GRANULE }
 }
 
 /// Whether an allocator keeps freed memory apart until its count has passed.

@@ -6,7 +6,7 @@ use crate::base::memory::Span;
 use crate::base::units::MIB;
 
 /// The granularity of address ranges, handles and mappings, as on NVIDIA's devices.
-pub(super) const GRANULARITY: u64 = 2 * MIB;
+pub const GRANULARITY: u64 = 2 * MIB;
 
 /// Disjoint spans, by address.
 #[derive(Debug, Default)]

@@ -27,6 +27,7 @@ use memory::{Live, Virtual};
 use streams::{Streams, Work};
 
 pub use faults::{CallCounts, Fault, FaultTime, Operation};
+pub use memory::GRANULARITY;
 pub use streams::Pace;
 pub use watch::{MemoryUse, Violation};
 

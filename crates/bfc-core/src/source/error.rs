@@ -12,6 +12,17 @@ pub enum SourceError {
         /// The requested bytes.
         bytes: u64,
     },
+    /// The limit of an allocator is smaller than every region of the source.
+    #[error(
+        "the limit of {limit} bytes is below one region of {region} bytes: set a limit of at least {}",
+        Bytes(*region)
+    )]
+    LimitTooSmall {
+        /// The limit, in bytes.
+        limit: u64,
+        /// The smallest region, in bytes.
+        region: u64,
+    },
     /// The source returned an address or a size that violates its contract.
     #[error("the source delivered {bytes} bytes at {address:#x}, which breaks its contract")]
     BadRegion {

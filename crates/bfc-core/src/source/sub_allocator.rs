@@ -23,6 +23,12 @@ pub unsafe trait SubAllocator: Send + Sync + fmt::Debug {
         None
     }
 
+    /// The granularity of regions in bytes, a power of two: [`allocate`](Self::allocate) rounds sizes up to multiples of
+    /// it. A pool therefore rounds its limit down. 1, the default, for sources that deliver the requested bytes.
+    fn granularity(&self) -> u64 {
+        1
+    }
+
     /// Allocates a region of at least `bytes` bytes at a multiple of `alignment`. The caller may use all of it.
     ///
     /// # Errors

@@ -156,6 +156,10 @@ unsafe impl SubAllocator for VirtualMemory {
         self.driver.address_space()
     }
 
+    fn granularity(&self) -> u64 {
+        self.granularity
+    }
+
     fn total_bytes(&self) -> Option<u64> {
         self.driver.memory_info().ok().map(|memory| memory.total)
     }

@@ -105,6 +105,10 @@ unsafe impl SubAllocator for Visited {
         self.source.address_space()
     }
 
+    fn granularity(&self) -> u64 {
+        self.source.granularity()
+    }
+
     fn total_bytes(&self) -> Option<u64> {
         self.source.total_bytes()
     }

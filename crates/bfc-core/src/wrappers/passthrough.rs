@@ -23,6 +23,7 @@ use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::base::placement::Placement;
 use crate::base::sync::{Mutex, ThreadNumber, lock};
 use crate::base::units::{Bytes, round_up};
+use crate::pool::limit::RegionLimit;
 use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
 
@@ -53,7 +54,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct PassthroughAllocator {
     name: String,
     source: Arc<dyn SubAllocator>,
-    limit: Option<u64>,
+    limit: Option<RegionLimit>,
     limit_origin: Option<Arc<str>>,
     retry_timeout: Duration,
     state: Mutex<State>,
@@ -102,10 +103,10 @@ impl PassthroughAllocator {
         }
     }
 
-    /// Limits the bytes of live regions.
+    /// Limits the bytes of live regions. The limit is rounded down to whole regions of the source.
     #[must_use]
-    pub const fn with_limit(mut self, limit: Bytes) -> Self {
-        self.limit = Some(limit.0);
+    pub fn with_limit(mut self, limit: Bytes) -> Self {
+        self.limit = Some(RegionLimit::new(limit, &*self.source));
         self
     }
 
@@ -125,7 +126,7 @@ impl PassthroughAllocator {
 
     /// Returns the bytes left below the limit.
     fn unreserved(&self, state: &State) -> u64 {
-        self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(state.reserved))
+        self.limit.map_or(u64::MAX, |limit| limit.bytes.saturating_sub(state.reserved))
     }
 
     /// Makes one attempt. Only the `last` one computes the holders.
@@ -149,7 +150,8 @@ impl PassthroughAllocator {
         }
     }
 
-    /// Takes a region of the source with `bytes` aligned bytes in it.
+    /// Takes a region of the source with `bytes` aligned bytes in it. Fails as an exhausted source if the region exceeds
+    /// the limit.
     fn take(&self, state: &State, alignment: u64, bytes: u64) -> Result<Live, SourceError> {
         match self.take_region(state, alignment, bytes) {
             // A source that cannot honor the alignment, such as driver memory, gets a larger request to align by hand.
@@ -165,13 +167,20 @@ impl PassthroughAllocator {
     }
 
     fn take_region(&self, state: &State, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
+        let unreserved = self.unreserved(state);
+        if bytes > unreserved {
+            return Err(SourceError::Exhausted { bytes });
+        }
         let region = self.reentrancy.call(self.stats_of(state), || self.source.allocate(alignment, bytes))?;
-        let sound = region.address % alignment == 0 && region.bytes >= bytes;
-        if sound && region.end().is_some() {
+        let sound = region.address % alignment == 0 && region.bytes >= bytes && region.end().is_some();
+        if sound && region.bytes <= unreserved {
             return Ok(region);
         }
         // SAFETY: the region has just come from the source, and no other code knows it.
         unsafe { self.give_back(state, region) };
+        if sound {
+            return Err(SourceError::Exhausted { bytes });
+        }
         Err(SourceError::BadRegion { address: region.address, bytes: region.bytes })
     }
 
@@ -188,7 +197,7 @@ impl PassthroughAllocator {
 
     fn stats_of(&self, state: &State) -> Stats {
         let figures = state.accounts.figures.clone();
-        Stats { bytes_limit: self.limit, regions: figures.live_allocs, ..figures }
+        Stats { bytes_limit: self.limit.map(|limit| limit.bytes), regions: figures.live_allocs, ..figures }
     }
 
     /// Calls `ask` with the state, unless called back from the source.
@@ -221,7 +230,11 @@ impl PassthroughAllocator {
 
     #[cold]
     fn refuse(&self, state: &State, request: &Request<'_>, last: bool) -> Refusal {
-        let over_limit = self.limit.is_some_and(|limit| request.bytes > limit);
+        if let Some(error) = self.limit.and_then(|limit| limit.too_small()) {
+            let error = AllocError::Source { allocator: self.name.clone(), error };
+            return Refusal { error, wait: false };
+        }
+        let over_limit = self.limit.is_some_and(|limit| request.bytes > limit.bytes);
         let verdict = if over_limit { Verdict::OverLimit } else { Verdict::Exhausted };
         let wait = !over_limit && self.could_be_freed(state);
         let report = self.report(state, request, verdict, last || !wait);
@@ -231,8 +244,11 @@ impl PassthroughAllocator {
     #[cold]
     fn report(&self, state: &State, request: &Request<'_>, verdict: Verdict, in_full: bool) -> OomReport {
         let mut report = OomReport {
-            limit: self.limit,
-            limit_origin: self.limit_origin.clone(),
+            limit: self.limit.map(|limit| limit.bytes),
+            limit_origin: match self.limit {
+                Some(limit) => limit.origin(self.limit_origin.as_ref()),
+                None => self.limit_origin.clone(),
+            },
             reserved: state.reserved,
             in_use: state.accounts.figures.bytes_in_use,
             ..OomReport::new(self.name.clone(), request, verdict)

@@ -99,18 +99,23 @@ fn a_misaligned_or_short_region_is_given_back_and_named() {
 }
 
 #[test]
-fn a_region_larger_than_requested_is_used_within_the_limit() {
+fn a_region_larger_than_requested_counts_against_the_limit() {
     let nature = Nature { extra: 64 * KIB, ..Nature::default() };
-    let (pool, source) = pool_over(nature, BfcConfig::new(Bytes::kib(16)).with_allow_growth(false));
-    let blocks: Vec<Block> = (0..5).map(|_| allocate(&pool, 16 * KIB)).collect();
-    assert_eq!(pool.stats().bytes_reserved, 80 * KIB);
+    let (pool, source) = pool_over(nature, BfcConfig::new(Bytes::kib(128)).with_allow_growth(false));
+    let blocks: Vec<Block> = (0..8).map(|_| allocate(&pool, 16 * KIB)).collect();
+    // The first region exceeds the limit and returns; the second request leaves room for the excess.
+    assert_eq!((pool.stats().bytes_reserved, source.calls(), source.frees()), (128 * KIB, 2, 1));
     pool.check_invariants().unwrap();
     out_of_memory(&pool, 16 * KIB);
-    assert_eq!(source.calls(), 1, "upstream's limit wraps around here and it takes more and more");
+    assert_eq!(source.calls(), 2, "upstream's limit wraps around here and it takes more and more");
     for block in blocks {
         free(&pool, block);
     }
     pool.check_invariants().unwrap();
+
+    let (pool, source) = pool_over(nature, BfcConfig::new(Bytes::kib(16)).with_allow_growth(false));
+    out_of_memory(&pool, 16 * KIB);
+    assert_eq!((pool.stats().peak_bytes_reserved, source.bytes_out()), (0, 0));
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod environment_bytes;
 mod facets;
 mod guard;
 mod guard_model;
+mod limits;
 mod oom_report;
 mod paddle_pools;
 mod paddle_upstream;

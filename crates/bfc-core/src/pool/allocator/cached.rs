@@ -199,10 +199,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Checks all rules.
     pub(super) fn check_all(&self, state: &State<P>) -> Result<(), Inconsistent> {
-        let limit = (!state.over_delivered).then_some(self.config.limit.0);
         let shards = self.lock_caches();
         let MergedAccounts { sum, cached } = state.accounts_with(&shards);
-        check(&state.policy, &sum, &cached, limit)?;
+        check(&state.policy, &sum, &cached, self.limit.bytes)?;
         state.check_caches(&shards, &sum)
     }
 

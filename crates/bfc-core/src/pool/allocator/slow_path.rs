@@ -157,7 +157,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Whether the limit leaves enough for the request, after returning idle regions. If not, the pool keeps them for
     /// other requests.
     fn has_place_for(&self, state: &State<P>, request: &RoundedRequest) -> bool {
-        let unreserved = available(self.config.limit.0, state.policy.status().reserved_bytes);
+        let unreserved = available(self.limit.bytes, state.policy.status().reserved_bytes);
         request.rounded <= unreserved.saturating_add(state.policy.idle_bytes())
     }
 
@@ -206,7 +206,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             return u64::MAX;
         }
         let idle = if self.replaces_idle(&state.policy) { state.policy.idle_bytes() } else { 0 };
-        let unreserved = available(self.config.limit.0, state.policy.status().reserved_bytes);
+        let unreserved = available(self.limit.bytes, state.policy.status().reserved_bytes);
         unreserved.saturating_add(idle).max(state.policy.largest_obtainable_bytes())
     }
 
@@ -220,7 +220,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         can_free: bool,
         last: bool,
     ) -> Refusal {
-        let wait = request.rounded <= self.config.limit.0 && can_free;
+        let wait = request.rounded <= self.limit.bytes && can_free;
         let error = match cause {
             Shortfall::Source(error) if !matches!(error, SourceError::Exhausted { .. }) => {
                 AllocError::Source { allocator: self.name.clone(), error }
@@ -258,11 +258,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             .with_tag(request.tag);
         let status = state.policy.status();
         let tail = status.tail.filter(|_| self.source.supports_coalescing()).map(|tail| tail.bytes);
-        let unreserved = available(self.config.limit.0, status.reserved_bytes);
+        let unreserved = available(self.limit.bytes, status.reserved_bytes);
         OomReport {
             rounded: request.rounded,
-            limit: Some(self.config.limit.0),
-            limit_origin: self.config.limit_origin.clone(),
+            limit: Some(self.limit.bytes),
+            limit_origin: self.limit.origin(self.config.limit_origin.as_ref()),
             reserved: stats.bytes_reserved,
             in_use: stats.bytes_in_use,
             free: stats.free_bytes(),
@@ -285,11 +285,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     fn verdict(&self, state: &State<P>, request: &RoundedRequest, cause: &Shortfall) -> Verdict {
-        if request.rounded > self.config.limit.0 {
+        if request.rounded > self.limit.bytes {
             return Verdict::OverLimit;
         }
         let obtainable = match cause {
-            Shortfall::Limit => available(self.config.limit.0, state.policy.status().reserved_bytes),
+            Shortfall::Limit => available(self.limit.bytes, state.policy.status().reserved_bytes),
             Shortfall::Source(_) => 0,
         };
         let within_reach = (&state.policy as &dyn Policy)

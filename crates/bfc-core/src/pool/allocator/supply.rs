@@ -32,7 +32,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let Some(tail) = tail else { return false };
         let (Some(missing), Some(end)) = (request.missing_at(tail), tail.end()) else { return false };
         let reserved = state.policy.status().reserved_bytes;
-        let available = available(self.config.limit.0, reserved);
+        let available = available(self.limit.bytes, reserved);
         let Some(region) = state.growth.next_region(missing, reserved, available) else { return false };
         if state.policy.region_bytes(missing, region.bytes) > region.bytes {
             // The policy requires more than the missing bytes: a plan's range.
@@ -44,7 +44,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             unsafe { self.give_back(state, span) };
             return false;
         }
-        self.add(state, span, region.bytes, region).is_ok()
+        self.add(state, span, region).is_ok()
     }
 
     /// Takes a region that holds the request: as large as the growth rule prefers, or as much less as the source
@@ -55,8 +55,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let (mut needed, mut alignment) = (request.rounded, request.placement.alignment.max(GRANULE));
         loop {
             let reserved = state.policy.status().reserved_bytes;
-            let available = available(self.config.limit.0, reserved);
-            let region = state.growth.next_region(needed, reserved, available).ok_or(Shortfall::Limit)?;
+            let available = available(self.limit.bytes, reserved);
+            let region = state.growth.next_region(needed, reserved, available);
+            let region =
+                region.ok_or_else(|| self.limit.too_small().map_or(Shortfall::Limit, Shortfall::Source))?;
             let bytes = state.policy.region_bytes(needed, region.bytes).clamp(needed, available);
             let span = match self.take_region(state, alignment, bytes, needed) {
                 // A source that cannot honor the alignment, such as driver memory, fails the same way.
@@ -72,23 +74,16 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
                 needed = request.with_most_padding();
                 continue;
             }
-            return self.add(state, span, bytes, region);
+            return self.add(state, span, region);
         }
     }
 
-    /// Adds a region that was requested with `bytes` bytes to the policy.
-    fn add(
-        &self,
-        state: &mut State<P>,
-        span: Span,
-        bytes: u64,
-        region: RegionRequest,
-    ) -> Result<(), Shortfall> {
+    /// Adds a region to the policy.
+    fn add(&self, state: &mut State<P>, span: Span, region: RegionRequest) -> Result<(), Shortfall> {
         match state.policy.add_region(span, self.source.supports_coalescing()) {
             Ok(()) => {
                 state.accounts.note_reserved(state.policy.status().reserved_bytes);
                 state.growth.succeeded(region);
-                state.over_delivered |= span.bytes > bytes;
                 Ok(())
             }
             Err(NotAdded::Full) => {
@@ -101,7 +96,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
     }
 
-    /// Takes a region of `bytes` bytes, or of fewer but at least `needed` if the source has less.
+    /// Takes a region of `bytes` bytes, or of fewer but at least `needed` if the source has less, or if it delivers more
+    /// than requested and thus exceeds the limit.
     fn take_region(
         &self,
         state: &State<P>,
@@ -109,17 +105,26 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         bytes: u64,
         needed: u64,
     ) -> Result<Span, Shortfall> {
+        let most = self.limit.bytes.saturating_sub(state.policy.status().reserved_bytes);
         let mut bytes = bytes;
         loop {
             match self.call_source(state, |source| source.allocate(alignment, bytes)) {
                 Ok(span) => {
                     let sound = span.address % GRANULE == 0 && span.bytes >= bytes;
-                    if sound && span.end().is_some() {
+                    let sound = sound && span.end().is_some();
+                    let excess = span.bytes.saturating_sub(most);
+                    if sound && excess == 0 {
                         return Ok(span);
                     }
                     // SAFETY: the region has just come from the source, and no policy knows it.
                     unsafe { self.give_back(state, span) };
-                    return Err(bad_region(span));
+                    if !sound {
+                        return Err(bad_region(span));
+                    }
+                    bytes = whole_granules(bytes.saturating_sub(excess));
+                    if bytes < needed.max(1) {
+                        return Err(Shortfall::Limit);
+                    }
                 }
                 Err(error @ SourceError::Exhausted { .. }) => {
                     bytes = Growth::smaller(bytes, needed).ok_or(Shortfall::Source(error))?;

@@ -110,7 +110,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
         let Some(rounded) = policy.rounded(request.bytes, request.alignment) else { return false };
         let idle = policy.idle_bytes();
-        let room = available(self.config.limit.0, policy.status().reserved_bytes).saturating_add(idle);
+        let room = available(self.limit.bytes, policy.status().reserved_bytes).saturating_add(idle);
         self.replaces_idle(policy) && idle > idle_before && rounded <= room
     }
 
@@ -142,7 +142,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         short: bool,
         live: &[&ChunkInfo],
     ) -> Option<bool> {
-        let (regions, whole) = (state.policy.regions(), available(self.config.limit.0, 0));
+        let (regions, whole) = (state.policy.regions(), available(self.limit.bytes, 0));
         let first = regions.first().filter(|first| first.bytes < whole && !short)?;
         if state.policy.region_bytes(GRANULE, whole) != whole {
             return None;
@@ -211,7 +211,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         if trimmed == 0 {
             return Some(false);
         }
-        let fits = request.rounded <= available(self.config.limit.0, policy.status().reserved_bytes);
+        let fits = request.rounded <= available(self.limit.bytes, policy.status().reserved_bytes);
         (!(fits && short)).then_some(fits)
     }
 
