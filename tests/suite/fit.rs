@@ -242,6 +242,50 @@ fn if_nothing_fits_the_error_says_what_would() {
     assert!(fit(cpu().with_limit(Bytes(nothing.required_bytes - 256)), &space, program).is_err());
 }
 
+/// Limits that are no multiples of a GPU's regions of 2 MiB.
+#[test]
+fn no_plan_exceeds_an_odd_limit_of_a_gpu() {
+    let program = |device: &Device, plan: &Plan| transformer(device, plan, false).map(drop);
+    let card = |limit| DeviceProfile::gpu("rtx-4090").unwrap().with_limit(Bytes(limit));
+    let mut fitting = 0;
+    for limit in
+        [100 << 10, 1 << 20, (2 << 20) - 1, 3 << 20, 5 << 20, 7169 << 10, (8 << 20) - 1, (65 << 20) + 1]
+    {
+        match fit(card(limit), &Space::new(BATCH), program) {
+            Ok(found) => {
+                fitting += 1;
+                assert!(found.limit_bytes.unwrap() <= limit, "{found}");
+                let all = found.plans.iter().chain(&found.others).filter(|plan| plan.fits);
+                assert!(
+                    all.clone().count() > 0 && all.clone().all(|plan| plan.peak_bytes <= limit),
+                    "{found}"
+                );
+                let plan = found.chosen().plan.clone();
+                let run = dry_run(card(limit), |device| {
+                    let _plan = plan.enter()?;
+                    program(device, &plan)
+                });
+                let peak = run.unwrap().peak;
+                assert!(
+                    peak.in_use == found.chosen().peak_bytes && peak.reserved <= limit,
+                    "{found}: {peak}"
+                );
+            }
+            Err(FitError::NothingFits(nothing)) => {
+                assert!(nothing.required_bytes > limit, "{nothing}");
+                let enough = fit(card(nothing.required_bytes), &Space::new(BATCH), program).unwrap();
+                assert!(enough.chosen().peak_bytes <= nothing.required_bytes, "{enough}");
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(limit < 2 << 20 && text.contains(&format!("{limit} bytes")), "{text}");
+                assert!(text.contains("one region of 2097152 bytes"), "{text}");
+            }
+        }
+    }
+    assert!(fitting >= 3, "{fitting}");
+}
+
 /// A layer whose optimizer's state and gradients are most of the memory.
 fn layer(device: &Device, plan: &Plan, world: &World) -> highwater::Result<()> {
     let model = Sequential::new()

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bfc_core::{
     AllocError, BlockError, Bytes, EnvironmentError, MemoryKind, OomReport, OptionError, OwnerId, PoolError,
-    RegistryError, SourceError,
+    RegistryError, Share, SourceError,
 };
 
 use crate::status::bfc_status;
@@ -93,6 +93,8 @@ pub(crate) enum ConfigurationError {
     Name { limit: usize },
     #[error("pool configuration: a pool named {name:?} is open already")]
     NameTaken { name: String },
+    #[error("pool configuration: a limit of {limit} of the memory: expected at most 100 %")]
+    Share { limit: Share },
     #[error("pool configuration: the value of {name} must be text, a number or a boolean")]
     JsonValue { name: String },
     #[error("pool configuration: {reason}")]
@@ -203,6 +205,7 @@ const fn registry_status(error: &RegistryError) -> bfc_status {
 const fn source_status(error: &SourceError) -> bfc_status {
     match error {
         SourceError::Exhausted { .. } => bfc_status::BFC_ERROR_OUT_OF_MEMORY,
+        SourceError::LimitTooSmall { .. } => bfc_status::BFC_ERROR_INVALID_CONFIGURATION,
         SourceError::Unsupported { .. } => bfc_status::BFC_ERROR_UNSUPPORTED,
         _ => bfc_status::BFC_ERROR_DEVICE,
     }

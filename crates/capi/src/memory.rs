@@ -12,13 +12,13 @@ mod cuda;
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocator, AllocatorAttributes, BfcConfig, Bytes, DeviceId, DeviceKind, Environment,
-    HostMemory, MemoryKind, Pool, Registry, Span,
+    AddressOnlyMemory, Allocator, AllocatorAttributes, Amount, BfcConfig, Bytes, DeviceId, DeviceKind,
+    Environment, HostMemory, MemoryKind, Pool, PoolOptions, Registry, Share, Span,
 };
 use highwater_tracking::{Tracker, UsableMemory};
 
 use crate::config::{Memory, PoolSpec};
-use crate::error::Error;
+use crate::error::{ConfigurationError, Error};
 use crate::fork;
 
 /// The limit of a host pool if the amount of memory is unknown, as in TensorFlow.
@@ -36,6 +36,7 @@ pub(crate) fn allocator(
     let registry = Registry::new();
     let id = device(spec.memory);
     let options = spec.options.or(Environment::read()?.settings().options(id));
+    check_share(&options)?;
     let (pool, attributes) = match spec.memory {
         Memory::Host => (host(name), AllocatorAttributes::default()),
         Memory::Dry => (dry(name), AllocatorAttributes::default()),
@@ -49,6 +50,14 @@ pub(crate) fn allocator(
     registry.register(id, [pool.with_options(options)])?;
     record_regions(&registry, id, kind, name, tracker)?;
     Ok(registry.allocator(id, attributes, None)?.allocator)
+}
+
+/// Refuses a limit above all of the memory, which only a driver that pages to the host could provide.
+fn check_share(options: &PoolOptions) -> Result<(), ConfigurationError> {
+    match options.limit {
+        Some(Amount::Share(limit)) if limit > Share::WHOLE => Err(ConfigurationError::Share { limit }),
+        _ => Ok(()),
+    }
 }
 
 const fn device(memory: Memory) -> DeviceId {

@@ -166,7 +166,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Completes these figures with those of the pool and its policy.
     fn stats_with(&self, state: &State<P>, figures: Stats) -> Stats {
-        Stats { bytes_limit: Some(self.limit.bytes), ..state.stats(figures) }
+        Stats { bytes_limit: Some(self.config.limit.0), ..state.stats(figures) }
     }
 }
 

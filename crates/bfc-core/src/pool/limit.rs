@@ -14,8 +14,8 @@ use crate::source::sub_allocator::SubAllocator;
 pub(crate) struct RegionLimit {
     /// The most bytes to reserve.
     pub(crate) bytes: u64,
-    /// The limit before rounding.
-    configured: u64,
+    /// The limit before rounding, as in figures.
+    pub(crate) configured: u64,
     granularity: u64,
 }
 

@@ -197,7 +197,11 @@ impl PassthroughAllocator {
 
     fn stats_of(&self, state: &State) -> Stats {
         let figures = state.accounts.figures.clone();
-        Stats { bytes_limit: self.limit.map(|limit| limit.bytes), regions: figures.live_allocs, ..figures }
+        Stats {
+            bytes_limit: self.limit.map(|limit| limit.configured),
+            regions: figures.live_allocs,
+            ..figures
+        }
     }
 
     /// Calls `ask` with the state, unless called back from the source.

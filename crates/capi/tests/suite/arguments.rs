@@ -5,7 +5,7 @@ use std::ptr::{null, null_mut};
 
 use bfc::*;
 
-use crate::support::{allocate, free, message, open, text};
+use crate::support::{allocate, free, message, open, stats, text};
 
 #[test]
 fn a_closed_pool_is_an_invalid_handle() {
@@ -106,6 +106,71 @@ fn configurations_are_checked_and_names_are_unique() {
     for pool in [pool, unnamed[0], unnamed[1]] {
         assert_eq!(bfc_pool_close(pool), BFC_OK);
     }
+}
+
+#[test]
+fn a_limit_is_a_share_of_at_most_all_memory() {
+    for limit in
+        ["101%", "100.01%", "200%", "10000%", "0%", "-5%", "-0%", "nan%", "NaN", "inf%", "1e2%", "-1"]
+    {
+        for text in [
+            format!("memory=host,limit={limit}"),
+            format!("buddy:memory=dry,limit={limit}"),
+            format!("{{\"limit\": \"{limit}\"}}"),
+        ] {
+            assert_eq!(open(&text), Err(BFC_ERROR_INVALID_CONFIGURATION), "{text}: {}", message());
+            assert!(message().contains("limit"), "{text}: {}", message());
+        }
+    }
+    assert_eq!(open("limit=101%"), Err(BFC_ERROR_INVALID_CONFIGURATION));
+    assert_eq!(message(), "pool configuration: a limit of 101 % of the memory: expected at most 100 %");
+    for text in ["limit=100%", "limit=0.5%", "{\"limit\": \"99.9 %\"}", "split=twice:100%"] {
+        assert_eq!(bfc_pool_close(open(text).unwrap()), BFC_OK, "{text}");
+    }
+    for text in ["split=twice:101%", "split=twice:0%", "{\"limit\": -1}", "{\"limit\": 0.5}"] {
+        assert_eq!(open(text), Err(BFC_ERROR_INVALID_CONFIGURATION), "{text}");
+    }
+}
+
+#[test]
+fn no_pool_reserves_more_than_its_limit() {
+    let limits = [100 << 10, 1 << 20, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, 7169 << 10, (65 << 20) + 1];
+    let allocators = ["bfc", "bfc-tensorflow", "buddy", "auto-growth", "planned", "guard", "passthrough"];
+    for (allocator, memory) in allocators.into_iter().flat_map(|name| [(name, "host"), (name, "dry")]) {
+        if (allocator, memory) == ("guard", "dry") {
+            continue; // Only host memory can be guarded.
+        }
+        for limit in limits {
+            for growth in ["", ",growth=on", ",growth=doubling", ",growth=on,thread_cache=on"] {
+                let text = format!("{allocator}:memory={memory},limit={limit},retry_ms=0{growth}");
+                let pool = open(&text).unwrap();
+                let mut blocks = Vec::new();
+                for bytes in [limit / 3, limit / 17, limit / 301] {
+                    while let Ok(block) = allocate(pool, bytes, "x") {
+                        blocks.push(block);
+                    }
+                    let stats = stats(pool);
+                    assert!(stats.peak_bytes_reserved <= limit, "{text}: {stats:?}");
+                    assert!(stats.bytes_in_use <= stats.bytes_reserved, "{text}: {stats:?}");
+                }
+                assert!(!blocks.is_empty(), "{text}: {}", message());
+                blocks.into_iter().for_each(|block| assert_eq!(free(pool, block), BFC_OK));
+                assert_eq!(bfc_pool_close(pool), BFC_OK);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_limit_below_one_region_is_an_error_with_both_sizes() {
+    for limit in [0, 100, 255] {
+        assert_eq!(open(&format!("limit={limit}")), Err(BFC_ERROR_INVALID_CONFIGURATION));
+        assert!(message().contains(&format!("the limit of {limit} bytes is below one region of 256 bytes")));
+    }
+    let pool = open("limit=256").unwrap();
+    let block = allocate(pool, 256, "x").unwrap();
+    assert_eq!(free(pool, block), BFC_OK);
+    assert_eq!(bfc_pool_close(pool), BFC_OK);
 }
 
 #[test]

@@ -33,6 +33,21 @@ fn pools_of_a_gpu_serve_device_and_pinned_memory() {
 }
 
 fn device_and_pinned_memory() {
+    for limit in [100 << 10, (2 << 20) - 1] {
+        assert_eq!(open(&format!("memory=cuda,limit={limit}")), Err(BFC_ERROR_INVALID_CONFIGURATION));
+        let text = message();
+        assert!(text.contains(&format!("{limit} bytes")) && text.contains("2097152 bytes"), "{text}");
+    }
+    for limit in [3 << 20, 5 << 20, 7169 << 10] {
+        for options in ["", ",growth=on", ",growth=doubling"] {
+            let pool = open(&format!("memory=cuda,limit={limit},retry_ms=0{options}")).unwrap();
+            let blocks: Vec<Block> =
+                std::iter::from_fn(|| allocate(pool, 100_000, "gpu.buffer").ok()).collect();
+            assert!(!blocks.is_empty() && stats(pool).peak_bytes_reserved <= limit, "{options}: {limit}");
+            blocks.into_iter().for_each(|block| assert_eq!(free(pool, block), BFC_OK));
+            assert_eq!(bfc_pool_close(pool), BFC_OK, "{}", message());
+        }
+    }
     let opened = ["memory=cuda,limit=64MiB", "buddy:memory=cuda:0,limit=64MiB", "memory=pinned,limit=8MiB"]
         .map(|text| open(text).unwrap_or_else(|_| panic!("{text}: {}", message())));
     let [device, _, pinned] = opened;

@@ -23,6 +23,16 @@ pub enum DeviceRules {
     },
 }
 
+impl DeviceRules {
+    /// The granularity of the pool's regions in bytes. A limit is rounded down to a multiple of it.
+    pub(crate) const fn region_granularity(self) -> u64 {
+        match self {
+            Self::Cpu => 256,
+            Self::Cuda { .. } => bfc_core::sim::GRANULARITY,
+        }
+    }
+}
+
 /// The size of a kernel's workspace in bytes.
 pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
     match (rules, of) {

@@ -23,7 +23,7 @@ const MAX_QUOTED: usize = 64;
 /// The text form is a name, followed by options that are separated by commas. The names are `this` (this
 /// machine), `cpu`, `cuda` and those of [`DeviceProfile::gpus`]. The options are
 /// - `memory=24GiB`, the total memory, which `cpu` and `cuda` require,
-/// - `limit=90%`, the limit of the pool (also `20GiB` or `all-1GiB`),
+/// - `limit=90%`, the limit of the pool (also `20GiB` or `all-1GiB`), which a GPU rounds down to a multiple of 2 MiB,
 /// - `threads=8`,
 /// - `compute=8.9`, the compute capability,
 /// - `tflops=82.6`, `bf16-tflops=165` and `bandwidth=1008`: the peaks of a GPU in TFLOP/s (f32 without tensor cores, and
@@ -116,8 +116,8 @@ impl DeviceProfile {
         Self { memory: Some(memory), memory_bound: None, is_this_machine: false, ..self }
     }
 
-    /// Limits the pool to a number of bytes, a share of the memory, or all but a reserve. The pool is then one
-    /// region, as with [`RuntimeBuilder::pool`](crate::RuntimeBuilder::pool).
+    /// Limits the pool to a number of bytes, a share of the memory, or all but a reserve. The pool never reserves
+    /// more: a GPU, whose regions have 2 MiB, rounds the limit down. The pool is then one region, as with [`RuntimeBuilder::pool`](crate::RuntimeBuilder::pool).
     #[must_use]
     pub fn with_limit(self, limit: impl Into<Amount>) -> Self {
         Self { limit: Some(limit.into()), ..self }

@@ -17,7 +17,7 @@ mod shapes;
 
 use std::ops::Range;
 
-use bfc_core::{AllocError, EnvironmentError, MemoryKind, OwnerId, RegistryError};
+use bfc_core::{AllocError, EnvironmentError, MemoryKind, OwnerId, RegistryError, SourceError};
 use highwater_tracking::here;
 
 pub use self::data::DataError;
@@ -537,9 +537,17 @@ impl Error {
         }
     }
 
-    /// Whether the program needs more memory than there is: it ran out of memory, or a tensor exceeds the address space.
+    /// Whether the program needs more memory than there is: it ran out of memory, a tensor exceeds the address space, or the
+    /// limit of the pool is below one region.
     #[must_use]
     pub fn needs_more_memory(&self) -> bool {
-        self.out_of_memory().is_some() || matches!(self.root(), Self::TooManyElements { .. })
+        match self.root() {
+            Self::TooManyElements { .. } => true,
+            Self::Registry(RegistryError::Source { error, .. })
+            | Self::Allocation { error: AllocError::Source { error, .. }, .. } => {
+                matches!(error, SourceError::LimitTooSmall { .. })
+            }
+            _ => self.out_of_memory().is_some(),
+        }
     }
 }

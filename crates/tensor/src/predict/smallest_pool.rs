@@ -9,14 +9,12 @@ use super::largest_fit::FitFailure;
 use crate::device::Device;
 use crate::error::Result;
 
-/// The granularity of the search, in bytes. Pools allocate multiples of it.
-const GRANULE: u64 = 256;
-
 /// Finds the smallest pool limit with which a program runs, by dry runs.
 ///
 /// The search starts at the program's peak in use, which every pool requires, and doubles its stride until
-/// the program fits. Both the result and the limit below it by 256 bytes were run. Fragmentation may make the
-/// program fail in a larger pool.
+/// the program fits. The limits that it tries are multiples of 256 bytes, or on a GPU of 2 MiB, which is the size
+/// of its smallest region. Both the result and the next smaller limit were run. Fragmentation may make the program
+/// fail in a larger pool.
 ///
 /// ```
 /// use highwater::alloc::Bytes;
@@ -38,6 +36,7 @@ pub fn smallest_pool(
     mut program: impl FnMut(&Device) -> Result<()>,
 ) -> Result<SmallestPool> {
     let options = options.into();
+    let granule = options.profile().rules().region_granularity();
     let unlimited = options.run(&mut program)?;
     let (least, most) = (unlimited.peak.in_use, unlimited.peak.limit.unwrap_or(u64::MAX));
     let mut found = SmallestPool { smallest: Bytes(most), run: unlimited, failure: None, runs: 1 };
@@ -56,17 +55,17 @@ pub fn smallest_pool(
         Ok(found.smallest == Bytes(limit))
     };
     // From the minimum of every pool, in doubling strides, up to the first limit that fits.
-    let mut large = least.next_multiple_of(GRANULE);
-    let mut small = large - GRANULE;
-    let mut stride = GRANULE;
+    let mut large = least.next_multiple_of(granule);
+    let mut small = large - granule;
+    let mut stride = granule;
     while large < most && !fits(large, &mut found)? {
         small = large;
         large = large.saturating_add(stride);
         stride = stride.saturating_mul(2);
     }
     large = large.min(most);
-    while large - small > GRANULE {
-        let middle = small + (large - small) / 2 / GRANULE * GRANULE;
+    while large - small > granule {
+        let middle = small + (large - small) / 2 / granule * granule;
         if fits(middle, &mut found)? {
             large = middle;
         } else {
@@ -130,11 +129,28 @@ mod tests {
             let program = |device: &Device| with_hole(device, hole, rest);
             let found = smallest_pool(unlimited(), program).unwrap();
             let failure = found.failure.as_ref().unwrap();
-            assert_eq!(failure.number + GRANULE, found.smallest.get());
+            assert_eq!(failure.number + 256, found.smallest.get());
             assert!(failure.error.out_of_memory().is_some());
             assert!(unlimited().limit(found.smallest).run(program).is_ok());
             assert!(unlimited().limit(Bytes(failure.number)).run(program).is_err());
             assert!(found.run.peak.reserved <= found.smallest.get() && found.runs < 60, "{found}");
+        }
+    }
+
+    #[test]
+    fn on_a_gpu_the_result_is_a_multiple_of_two_mebibytes() {
+        let granule = 2 << 20;
+        let card =
+            || DryRunOptions::new(DeviceProfile::gpu("t4").unwrap()).environment(Environment::default());
+        for (hole, rest) in [(64, 64), (1 << 19, (1 << 19) + 1), (5_000_000, 1000)] {
+            let program = |device: &Device| with_hole(device, hole, rest);
+            let found = smallest_pool(card(), program).unwrap();
+            let failure = found.failure.as_ref().unwrap();
+            assert_eq!((found.smallest.get() % granule, failure.number + granule), (0, found.smallest.get()));
+            assert!(card().limit(found.smallest).run(program).is_ok());
+            let error = card().limit(Bytes(found.smallest.get() - 1)).run(program).unwrap_err();
+            assert!(error.needs_more_memory(), "{error}");
+            assert!(found.run.peak.reserved <= found.smallest.get() && found.runs < 20, "{found}");
         }
     }
 

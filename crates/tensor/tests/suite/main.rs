@@ -15,6 +15,7 @@ mod gradient_hooks;
 mod gradients;
 mod gradients_of_passes;
 mod half_ops;
+mod limits;
 mod ops_dry;
 mod ops_edges;
 mod ops_errors;
