@@ -106,6 +106,9 @@ fn traces() -> Outcome {
 /// Files of other tools, without the bytes that each target adds.
 fn other_runtimes() -> Outcome {
     let files = [
+        ("go-heap.pb", "trace_any", None),
+        ("tcmalloc.heap", "trace_heap_text", Some("heap profile:      1:     4096 [     3:    12288] @ heap/524288\n")),
+        ("jemalloc.heap", "trace_heap_text", Some("heap_v2/524288\n")),
         ("jax-before.prof", "trace_pprof", Some("\n")),
         ("jax-after.prof", "trace_pprof", Some("\n")),
         ("heaptrack-50.gz", "trace_heaptrack", Some("v 10400 3\n")),

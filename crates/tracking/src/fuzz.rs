@@ -191,6 +191,12 @@ pub fn heaptrack(data: &[u8]) {
     any(&[b"v 10400 3\n", data].concat());
 }
 
+/// A heap profile of tcmalloc, then one of jemalloc, after their headers.
+pub fn heap_text(data: &[u8]) {
+    any(&[b"heap profile: 1: 4096 [3: 12288] @ heap/524288\n", data].concat());
+    any(&[b"heap_v2/524288\n", data].concat());
+}
+
 /// The CSV of memray, after its header.
 pub fn memray(data: &[u8]) {
     any(&[b"allocator,num_allocations,size,tid,thread_name,stack_trace\n", data].concat());

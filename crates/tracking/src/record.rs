@@ -26,7 +26,7 @@ mod wire;
 pub(crate) use builder::MAX_DEPTH;
 use builder::MAX_REPORTS;
 pub use builder::{BlockProblem, RecordingLimits};
-pub(crate) use composer::{Composer, NewBlock};
+pub(crate) use composer::{Composer, Name, NewBlock};
 pub use follow::Follower;
 pub use hwm::{HwmError, HwmProblem, Written};
 pub use peak::{LiveBlock, Peak};

@@ -47,6 +47,8 @@ pub enum Phase {
     Backward,
     /// The update of parameters.
     Optimizer,
+    /// The phase of an op in a file that has no phases, such as the trace of another tool.
+    Unknown,
 }
 
 impl Phase {
@@ -57,6 +59,23 @@ impl Phase {
             Self::Forward => "forward",
             Self::Backward => "backward",
             Self::Optimizer => "optimizer",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Returns the phase with this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::Forward, Self::Backward, Self::Optimizer, Self::Unknown]
+            .into_iter()
+            .find(|phase| phase.name() == name)
+    }
+
+    /// Returns what the name of an op ends with in this phase. Most ops are forward ops, which keep the plain name.
+    pub(crate) const fn suffix(self) -> &'static str {
+        match self {
+            Self::Forward | Self::Unknown => "",
+            Self::Backward => ":backward",
+            Self::Optimizer => ":optimizer",
         }
     }
 }

@@ -139,7 +139,7 @@ impl Trace {
 
     /// Reads a trace of any format, plain or compressed by gzip, regardless of the file's name. Supports Highwater's
     /// text format and recordings (`.hwm`), snapshots and profiles of PyTorch, the log of RAPIDS Memory Manager,
-    /// MiniMalloc's CSV, and heap profiles of pprof (JAX, Go), heaptrack and memray.
+    /// MiniMalloc's CSV, and heap profiles of pprof (JAX, Go), tcmalloc, jemalloc, heaptrack and memray.
     ///
     /// A log may contain a block without its allocation. The trace allocates such a block at the beginning. In logs
     /// without names, labels contain the available information: the line of Python, the thread and the stream, or the
@@ -213,6 +213,17 @@ impl Trace {
         }
         let finish = |builder: Builder| Self { cut: recording.cut().cloned(), ..builder.finish() };
         Ok(builders.into_iter().map(finish).collect())
+    }
+
+    /// Returns the bytes of memory that the trace holds.
+    fn held_bytes(&self) -> u64 {
+        let texts = self.labels.iter().chain(self.comments.iter().map(|comment| &comment.text)).chain(&self.skipped);
+        let letters: usize = texts.map(String::capacity).sum();
+        let rows = self.events.capacity() * size_of::<TraceEvent>()
+            + self.times_ns.capacity() * size_of::<u64>()
+            + self.labels.capacity() * size_of::<String>()
+            + self.comments.capacity() * size_of::<TraceComment>();
+        (letters + rows) as u64
     }
 
     fn from_recording_within(recording: &Recording, limits: &TraceLimits) -> Result<Self, TraceProblem> {

@@ -259,12 +259,9 @@ impl Totals {
     }
 }
 
-/// Returns the owner's name of an op in a phase. Forward ops keep the plain name, because most ops are forward ops.
+/// Returns the owner's name of an op in a phase.
 fn leaf_name(op: &str, phase: Phase) -> String {
-    match phase {
-        Phase::Forward => op.to_owned(),
-        Phase::Backward | Phase::Optimizer => format!("{op}:{phase}"),
-    }
+    format!("{op}{}", phase.suffix())
 }
 
 #[cfg(test)]

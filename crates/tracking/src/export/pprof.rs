@@ -13,7 +13,10 @@ use flate2::write::GzEncoder;
 
 use super::{ExportError, Output, at_peak};
 use crate::record::{Recording, varint};
-use crate::trace::profile::fields::{COMMENT, function, label, location, profile, sample, value_type};
+use crate::scope::Phase;
+use crate::trace::profile::fields::{
+    COMMENT, MODULE, function, label, location, profile, sample, value_type,
+};
 
 pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Result<(), ExportError> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
@@ -64,17 +67,18 @@ fn profile(recording: &Recording) -> Vec<u8> {
         out.message(profile::LOCATION, &place);
 
         // An op has the same name in all modules, so that its samples add up. A module is named by its path.
-        let path = recording.owner_path(owner);
-        let name = match recording.owner(owner) {
+        let (path, found) = (recording.owner_path(owner), recording.owner(owner));
+        let name = match found.phase {
             _ if owner == 0 && facts.program.is_empty() => "program",
             _ if owner == 0 => &facts.program,
-            op if op.is_op() => &op.name,
-            _ => &path,
+            Some(_) => &found.name,
+            None => &path,
         };
+        let kind = found.phase.map_or(MODULE, Phase::name);
         let mut message = Message::default();
         message.number(function::ID, id);
         message.number(function::NAME, texts.number(name));
-        message.number(function::SYSTEM_NAME, texts.number(&path));
+        message.number(function::SYSTEM_NAME, texts.number(&format!("{kind}:{}", found.name)));
         message.number(function::FILENAME, texts.number(&recording.owner_path(recording.module_of(owner))));
         out.message(profile::FUNCTION, &message);
     }

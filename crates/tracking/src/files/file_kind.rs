@@ -48,10 +48,17 @@ const UNPACK: &str = "unpack it first";
 const AS_UTF8: &str = "save it as UTF-8";
 
 /// First bytes, the name of the format, and advice.
-const OTHERS: [(&[u8], &str, &str); 18] = [
+const OTHERS: [(&[u8], &str, &str); 20] = [
     (b"\x93NUMPY", "a NumPy array", "`read_npy` reads it"),
     (b"\x1f\x8b", "a file compressed with gzip", DECOMPRESS),
     (b"\x28\xb5\x2f\xfd", "a file compressed with zstd", "decompress it first: `zstd -d FILE`"),
+    // memray compresses its files unless --no-compress is given.
+    (
+        b"\x04\x22\x4d\x18",
+        "a file compressed with lz4, such as the native format of memray (.bin)",
+        "convert a file of memray with `memray transform csv FILE`, and decompress others with `lz4 -d FILE`",
+    ),
+    (b"memray\0", "the native format of memray (.bin)", "convert it with `memray transform csv FILE`"),
     (b"\xfd7zXZ\0", "a file compressed with xz", DECOMPRESS),
     (b"BZh", "a file compressed with bzip2", DECOMPRESS),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK),

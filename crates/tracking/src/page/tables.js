@@ -85,7 +85,7 @@ function parts_table(data) {
 }
 
 /** The path of an op in its module, with its phase unless that is forward. */
-const op_path = row => (row.scope && row.op ? row.scope + "." : row.scope || "") + row.op + (row.phase === "forward" ? "" : ":" + row.phase);
+const op_path = row => (row.scope && row.op ? row.scope + "." : row.scope || "") + row.op + (["backward", "optimizer"].includes(row.phase) ? ":" + row.phase : "");
 
 /** What is live at the end, by op, module, category and age. */
 function live_table(data) {

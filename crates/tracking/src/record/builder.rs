@@ -8,6 +8,7 @@ use super::peak::Peak;
 use super::recording::{
     BlockLife, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
 };
+use super::tally::MAX_PATH;
 use super::wire::{Decoder, EventContext, EventProblem, RawEvent};
 use crate::files::lean::{self, HeldMemory, TooMuchHeld};
 
@@ -189,6 +190,16 @@ impl Builder {
         self.charge((owners + failures).saturating_mul(self.longest_path))
     }
 
+    /// Returns a named owner.
+    pub(super) fn owner(&self, owner: u32) -> &Owner {
+        &self.recording.owners[owner as usize]
+    }
+
+    /// Returns how deep a named owner is below the root, which has depth 0.
+    pub(super) fn depth(&self, owner: u32) -> u32 {
+        self.depths[owner as usize].0
+    }
+
     pub(super) const fn memory(&self) -> &HeldMemory {
         &self.memory
     }
@@ -218,7 +229,7 @@ impl Builder {
         match *event {
             RawEvent::Switch { .. } => Ok(()),
             RawEvent::Owner { owner, parent, phase, name } => {
-                self.name_owner(owner, Owner { name: name.to_owned(), parent, phase })
+                self.name_owner(owner, Owner::new(name, parent, phase))
             }
             RawEvent::Pool { pool, memory, name } => {
                 let name = PoolName { name: name.to_owned(), memory: memory.to_owned() };
@@ -265,12 +276,15 @@ impl Builder {
         };
         let (above, path) = self.depths[parent];
         room(above as usize, self.limits.depth, "owners one below the other")?;
-        let path = path + named.name.len() as u64 + 1;
-        // Charged before any path is built.
+        let name = named.name.len() as u64;
+        let path = path + name + 1;
+        // Charged before any path is built. Paths are shortened.
+        let built = path.min(MAX_PATH as u64 + name);
         let stack = u64::from(above + 1) * STACK_ENTRY_BYTES;
-        self.charge(OWNER_BYTES + named.name.len() as u64 + PATH_COPIES * path + stack)?;
-        self.longest_path = self.longest_path.max(path);
+        self.charge(OWNER_BYTES + name + PATH_COPIES * built + stack)?;
+        self.longest_path = self.longest_path.max(built);
         self.depths.push((above + 1, path));
+        let named = named.below(&self.recording.owners[parent]);
         self.recording.owners.push(named);
         Ok(())
     }

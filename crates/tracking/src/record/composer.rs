@@ -3,6 +3,7 @@
 //! Such events have no addresses of one pool, so blocks get addresses one behind the other, which never overlap.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bfc_core::Category;
 
@@ -14,8 +15,9 @@ use crate::files::lean::HeldMemory;
 use crate::report::RunFacts;
 use crate::scope::Phase;
 
-/// The cost of the index entry of an owner, besides its name.
-const INDEX_BYTES: u64 = 96;
+/// The cost of the index entry of a name, besides its letters, and that of an owner.
+const NAME_BYTES: u64 = 96;
+const OWNER_ENTRY_BYTES: u64 = 48;
 
 /// A block to allocate.
 #[derive(Clone, Copy, Debug)]
@@ -25,12 +27,19 @@ pub(crate) struct NewBlock {
     pub(crate) category: Category,
 }
 
+/// A name of owners, stored in a [`Composer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Name(u32);
+
 /// A recording in progress. Events belong to the current time, thread and pool.
 #[derive(Debug)]
 pub(crate) struct Composer {
     builder: Builder,
+    /// The numbers of the names. Many owners share a name, and each is stored and hashed once.
+    names: HashMap<Arc<str>, Name>,
+    texts: Vec<Arc<str>>,
     /// The numbers of the owners by parent and name.
-    owners: HashMap<(u32, String), u32>,
+    owners: HashMap<(u32, Name), u32>,
     pools: HashMap<String, u32>,
     context: EventContext,
     now_ns: u64,
@@ -42,6 +51,8 @@ impl Composer {
     pub(crate) fn new(limits: RecordingLimits, memory: HeldMemory) -> Self {
         Self {
             builder: Builder::new(limits, memory),
+            names: HashMap::new(),
+            texts: Vec::new(),
             owners: HashMap::new(),
             pools: HashMap::new(),
             context: EventContext::default(),
@@ -68,7 +79,7 @@ impl Composer {
             Some(&pool) => pool,
             None => {
                 let pool = self.pools.len() as u32;
-                self.builder.memory_mut().charge(INDEX_BYTES + name.len() as u64)?;
+                self.builder.memory_mut().charge(NAME_BYTES + name.len() as u64)?;
                 self.take(&RawEvent::Pool { pool, memory, name })?;
                 self.pools.insert(name.to_owned(), pool);
                 pool
@@ -82,26 +93,42 @@ impl Composer {
         self.pools.is_empty()
     }
 
+    /// Stores a name, and returns its number. A reader that looks up many owners of one name stores the name before.
+    pub(crate) fn name(&mut self, text: &str) -> Result<Name, BlockProblem> {
+        let text = cut(text);
+        if let Some(&known) = self.names.get(text) {
+            return Ok(known);
+        }
+        self.builder.memory_mut().charge(NAME_BYTES + text.len() as u64)?;
+        let (name, text) = (Name(self.texts.len() as u32), Arc::<str>::from(text));
+        self.texts.push(Arc::clone(&text));
+        self.names.insert(text, name);
+        Ok(name)
+    }
+
     /// Returns the number of an owner below `parent`. The root is 0. Ops have a phase, and their names contain it.
     pub(crate) fn owner(
         &mut self,
         parent: u32,
-        name: &str,
+        name: Name,
         phase: Option<Phase>,
     ) -> Result<u32, BlockProblem> {
-        let key = (parent, cut(name).to_owned());
-        if let Some(&owner) = self.owners.get(&key) {
-            if phase.is_some() {
-                // A module that is also an op counts as an op.
-                self.take(&RawEvent::Owner { owner, parent, phase, name: &key.1 })?;
-            }
+        let known = self.owners.get(&(parent, name)).copied();
+        // A module that is also an op counts as an op.
+        if let Some(owner) = known.filter(|&owner| phase.is_none() || self.builder.owner(owner).is_op()) {
             return Ok(owner);
         }
-        self.builder.memory_mut().charge(INDEX_BYTES + key.1.len() as u64)?;
-        let owner = self.owners.len() as u32 + 1;
-        self.take(&RawEvent::Owner { owner, parent, phase, name: &key.1 })?;
-        self.owners.insert(key, owner);
+        self.builder.memory_mut().charge(OWNER_ENTRY_BYTES)?;
+        let owner = known.unwrap_or(self.owners.len() as u32 + 1);
+        let text = Arc::clone(&self.texts[name.0 as usize]);
+        self.take(&RawEvent::Owner { owner, parent, phase, name: &text })?;
+        self.owners.insert((parent, name), owner);
         Ok(owner)
+    }
+
+    /// Returns how deep an owner is below the root, which has depth 0.
+    pub(crate) fn depth(&self, owner: u32) -> u32 {
+        self.builder.depth(owner)
     }
 
     /// Allocates a block and returns its id.

@@ -203,6 +203,7 @@ impl State {
         room(depth as usize, limits.depth, "owners one below the other")?;
         self.depths.push(depth + 1);
         self.tally.add_owner(named.parent);
+        let named = named.below(&self.owners[parent]);
         self.owners.push(named);
         Ok(())
     }
@@ -222,7 +223,7 @@ impl State {
                 return Ok(());
             }
             RawEvent::Owner { owner, parent, phase, name } => {
-                return self.name_owner(owner, Owner { name: name.to_owned(), parent, phase }, limits);
+                return self.name_owner(owner, Owner::new(name, parent, phase), limits);
             }
             _ => {}
         }

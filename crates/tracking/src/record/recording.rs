@@ -5,6 +5,7 @@
 //! know their first and last event.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bfc_core::{Category, OomReport};
 
@@ -142,9 +143,23 @@ pub struct Owner {
     pub parent: u32,
     /// The phase of an op; `None` for a module.
     pub phase: Option<Phase>,
+    /// A hash of the path. It distinguishes shortened paths.
+    pub(super) path_hash: u64,
 }
 
 impl Owner {
+    pub(super) fn new(name: &str, parent: u32, phase: Option<Phase>) -> Self {
+        Self { name: name.to_owned(), parent, phase, path_hash: 0 }
+    }
+
+    /// Completes an owner below its parent.
+    pub(super) fn below(self, parent: &Self) -> Self {
+        // The hashes of two runs are compared, so they must not be seeded.
+        let mut hasher = DefaultHasher::new();
+        (parent.path_hash, &self.name).hash(&mut hasher);
+        Self { path_hash: hasher.finish(), ..self }
+    }
+
     /// Returns whether this is an op.
     #[must_use]
     pub const fn is_op(&self) -> bool {
@@ -154,12 +169,8 @@ impl Owner {
     /// Returns the name of an op without its phase, or the name of a module.
     #[must_use]
     pub fn op_name(&self) -> &str {
-        let suffix = match self.phase {
-            Some(phase @ (Phase::Backward | Phase::Optimizer)) => phase.name(),
-            Some(Phase::Forward) | None => return &self.name,
-        };
-        let name = self.name.strip_suffix(suffix).and_then(|name| name.strip_suffix(':'));
-        name.unwrap_or(&self.name)
+        let suffix = self.phase.map_or("", Phase::suffix);
+        self.name.strip_suffix(suffix).unwrap_or(&self.name)
     }
 }
 
@@ -282,6 +293,11 @@ impl Recording {
     #[must_use]
     pub const fn cut(&self) -> Option<&Cut> {
         self.cut.as_ref()
+    }
+
+    /// Notes that the file was cut off.
+    pub(crate) fn with_cut(self, cut: Option<Cut>) -> Self {
+        Self { cut, ..self }
     }
 
     /// Returns the number of events at the beginning that were lost because the recording's memory was full.
@@ -413,7 +429,9 @@ impl Recording {
         owners
     }
 
-    /// Returns the path of an owner: the names below the root, joined by dots. Empty for the root.
+    /// Returns the path of an owner: the names below the root, joined by dots. Empty for the root. A path of more than
+    /// 1 KiB loses the names in its middle: `main.run.(57 more 1f3a5c7e9b2d4f60).parse.push`. The number distinguishes
+    /// paths whose other names are equal.
     ///
     /// # Panics
     /// As [`owner`](Self::owner).

@@ -39,10 +39,9 @@ impl StepPart {
     pub(crate) const fn followed_by(self, phase: Phase) -> Self {
         match (self, phase) {
             (Self::Backward | Self::Optimizer, Phase::Optimizer) => Self::Optimizer,
-            (Self::Forward | Self::Optimizer, Phase::Forward) | (Self::Forward, Phase::Optimizer) => {
-                Self::Forward
-            }
-            (_, Phase::Backward) | (Self::Backward, Phase::Forward) => Self::Backward,
+            (Self::Forward | Self::Optimizer, Phase::Forward | Phase::Unknown)
+            | (Self::Forward, Phase::Optimizer) => Self::Forward,
+            (_, Phase::Backward) | (Self::Backward, Phase::Forward | Phase::Unknown) => Self::Backward,
         }
     }
 }
@@ -124,8 +123,9 @@ impl Recording {
         }
         let mut rows: Vec<_> = rows.into_iter().collect();
         rows.sort_by_key(|((owner, category), row)| (Reverse(row.bytes), *owner, category.index()));
+        let outside = self.phase_outside_of_ops();
         let named = |((owner, category), row): ((u32, bfc_core::Category), LiveRow)| {
-            let (scope, op, phase) = self.place_of(owner);
+            let (scope, op, phase) = self.place_of(owner, outside);
             LiveRow { scope, op, phase, category: category.name().to_owned(), ..row }
         };
         rows.into_iter().map(named).collect()
@@ -150,8 +150,9 @@ impl Recording {
             }
         }
         rows.sort_by_key(|(owner, row)| (Reverse(row.bytes_per_step), *owner));
+        let outside = self.phase_outside_of_ops();
         let named = |(owner, row): (u32, GrowthRow)| {
-            let (scope, op, phase) = self.place_of(owner);
+            let (scope, op, phase) = self.place_of(owner, outside);
             GrowthRow { scope, op, phase, ..row }
         };
         rows.into_iter().map(named).collect()
@@ -198,11 +199,17 @@ impl Recording {
         levels
     }
 
-    /// Returns the path of an owner's module, and the name and phase of its op.
-    fn place_of(&self, owner: u32) -> (String, String, Phase) {
+    /// Returns the phase of memory that no op holds: unknown in a recording without phases.
+    fn phase_outside_of_ops(&self) -> Phase {
+        let has_unknown = self.owners.iter().any(|owner| owner.phase == Some(Phase::Unknown));
+        if has_unknown { Phase::Unknown } else { Phase::default() }
+    }
+
+    /// Returns the path of an owner's module, and the name and phase of its op, or the phase outside of ops.
+    fn place_of(&self, owner: u32, outside: Phase) -> (String, String, Phase) {
         let found = self.owner(owner);
         let op = if found.is_op() { found.op_name().to_owned() } else { String::new() };
-        (self.owner_path(self.module_of(owner)), op, found.phase.unwrap_or_default())
+        (self.owner_path(self.module_of(owner)), op, found.phase.unwrap_or(outside))
     }
 }
 

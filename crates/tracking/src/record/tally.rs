@@ -386,17 +386,42 @@ impl Tally {
     }
 }
 
+/// The longest path, without the last name. A longer path loses the names in its middle, so that the paths of deep
+/// owners take memory in proportion to the number of owners.
+pub(super) const MAX_PATH: usize = 1024;
+
 /// The names from below the root down to an owner, joined by dots.
 pub(super) fn path(owners: &[Owner], owner: u32) -> String {
-    let mut names = Vec::new();
-    let mut above = owner;
+    let mut lineage = Vec::new();
+    let (mut above, mut bytes) = (owner, 0);
     while above != 0 {
-        let Owner { name, parent, .. } = &owners[above as usize];
-        names.push(name.as_str());
-        above = *parent;
+        let owner = &owners[above as usize];
+        lineage.push(owner);
+        bytes += owner.name.len() + 1;
+        above = owner.parent;
     }
-    names.reverse();
-    names.join(".")
+    lineage.reverse();
+    let names = |lineage: &[&Owner]| lineage.iter().map(|owner| owner.name.as_str()).collect::<Vec<_>>().join(".");
+    if bytes <= MAX_PATH {
+        return names(&lineage);
+    }
+    // The end of a path says more than its begin.
+    let outer = fitting(lineage.iter(), MAX_PATH / 4);
+    let inner = fitting(lineage.iter().rev(), MAX_PATH / 2).clamp(1, lineage.len() - outer);
+    let (begin, rest) = lineage.split_at(outer);
+    let (omitted, end) = rest.split_at(rest.len() - inner);
+    let Some(last) = omitted.last() else { return names(&lineage) };
+    let omitted = format!("({} more {:016x})", omitted.len(), last.path_hash);
+    [names(begin), omitted, names(end)].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".")
+}
+
+/// Returns how many of these names fit into so many bytes.
+fn fitting<'a>(owners: impl Iterator<Item = &'a &'a Owner>, most: usize) -> usize {
+    let bytes = owners.scan(0, |sum, owner| {
+        *sum += owner.name.len() + 1;
+        Some(*sum)
+    });
+    bytes.take_while(|&sum| sum <= most).count()
 }
 
 #[cfg(test)]

@@ -191,7 +191,7 @@ fn a_scope_knows_the_live_bytes_before_and_at_its_peak() {
 
 #[test]
 fn an_op_name_stands_without_its_phase() {
-    let owner = |name: &str, phase| Owner { name: name.to_owned(), parent: 0, phase };
+    let owner = |name: &str, phase| Owner::new(name, 0, phase);
     assert_eq!(owner("matmul:backward", Some(Phase::Backward)).op_name(), "matmul");
     assert_eq!(owner("adam", Some(Phase::Optimizer)).op_name(), "adam");
     assert_eq!(owner("x:backward", Some(Phase::Forward)).op_name(), "x:backward");

@@ -285,6 +285,7 @@ const fn phase_code(phase: Option<Phase>) -> u8 {
         Some(Phase::Forward) => 1,
         Some(Phase::Backward) => 2,
         Some(Phase::Optimizer) => 3,
+        Some(Phase::Unknown) => 4,
     }
 }
 
@@ -474,6 +475,7 @@ impl<'a> Decoder<'a> {
             1 => Ok(Some(Phase::Forward)),
             2 => Ok(Some(Phase::Backward)),
             3 => Ok(Some(Phase::Optimizer)),
+            4 => Ok(Some(Phase::Unknown)),
             found => Err(EventProblem::UnknownCode { what: "phase", found: found.into() }),
         }
     }

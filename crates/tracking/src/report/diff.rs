@@ -75,7 +75,8 @@ impl ReportDiff {
         let mut places = pair(
             &before.places,
             &after.places,
-            |row| (&row.scope, &row.op, row.phase),
+            // A row without a known phase has the name of a row of the forward phase.
+            |row| (&row.scope, &row.op, row.phase.suffix()),
             |row| OpRow {
                 scope: row.scope.clone(),
                 op: row.op.clone(),

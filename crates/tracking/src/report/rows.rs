@@ -103,8 +103,7 @@ impl OpRow {
 /// The path of an op in a module.
 pub(super) fn op_path(scope: &str, op: &str, phase: Phase) -> String {
     let dot = if scope.is_empty() || op.is_empty() { "" } else { "." };
-    let phase = if phase == Phase::Forward { String::new() } else { format!(":{phase}") };
-    format!("{scope}{dot}{op}{phase}")
+    format!("{scope}{dot}{op}{}", phase.suffix())
 }
 
 /// A module and everything below it.

@@ -120,7 +120,7 @@ pub enum TraceProblem {
     /// The format is unknown.
     #[error(
         "not a trace: expected `a ID BYTES LABEL` lines, a recording (.hwm), a PyTorch memory snapshot (pickle or JSON) or \
-         profile, a heap profile of pprof, heaptrack or memray, an RMM log (`Thread,Time,Action,...`) or MiniMalloc's CSV \
+         profile, a heap profile of pprof, tcmalloc, jemalloc, heaptrack or memray, an RMM log (`Thread,Time,Action,...`) or MiniMalloc's CSV \
          (`id,lower,upper,size`), found {found:?}"
     )]
     UnknownFormat {

@@ -1,5 +1,6 @@
 //! Reads lines of bounded length and the numbers in them.
 
+use std::borrow::Cow;
 use std::io::{BufRead, Read};
 
 use super::builder::Builder;
@@ -134,12 +135,87 @@ pub(crate) fn beginning(text: &str) -> String {
     found
 }
 
-/// Splits a line at its commas into its first `N` fields, trimmed. Returns `None` if there are fewer.
-pub(super) fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
-    let mut found = [""; N];
-    let mut parts = line.split(',');
+/// Splits a line of CSV into its first `N` cells, trimmed. Returns `None` if there are fewer.
+pub(super) fn fields<const N: usize>(line: &str) -> Option<[Cow<'_, str>; N]> {
+    let mut found = [const { Cow::Borrowed("") }; N];
+    let mut cells = Cells::of(line);
     for field in &mut found {
-        *field = parts.next()?.trim();
+        *field = cells.next()?;
     }
     Some(found)
+}
+
+/// The cells of a line of CSV, without spaces around them. A cell in quotes may contain commas, and doubled quotes stand
+/// for one. A cell without its closing quote ends the line.
+#[derive(Clone, Debug)]
+pub(super) struct Cells<'a> {
+    rest: Option<&'a str>,
+}
+
+impl<'a> Cells<'a> {
+    pub(super) const fn of(line: &'a str) -> Self {
+        Self { rest: Some(line) }
+    }
+}
+
+impl<'a> Iterator for Cells<'a> {
+    type Item = Cow<'a, str>;
+
+    fn next(&mut self) -> Option<Cow<'a, str>> {
+        let rest = self.rest.take()?;
+        let Some(quoted) = rest.trim_start().strip_prefix('"') else {
+            let (cell, rest) =
+                rest.split_once(',').map_or((rest, None), |(cell, rest)| (cell, Some(rest)));
+            self.rest = rest;
+            return Some(Cow::Borrowed(cell.trim()));
+        };
+        let (mut cell, mut rest) = (Cow::Borrowed(""), quoted);
+        loop {
+            let (part, after) = rest.split_once('"')?;
+            // Only a cell with a doubled quote is copied.
+            cell = if cell.is_empty() { Cow::Borrowed(part) } else { cell + part };
+            match after.strip_prefix('"') {
+                Some(after) => {
+                    cell.to_mut().push('"');
+                    rest = after;
+                }
+                None => {
+                    let after = after.trim_start();
+                    self.rest = after.strip_prefix(',');
+                    return (after.is_empty() || self.rest.is_some()).then(|| trimmed(cell));
+                }
+            }
+        }
+    }
+}
+
+/// Removes the spaces around a cell.
+fn trimmed(cell: Cow<'_, str>) -> Cow<'_, str> {
+    match cell {
+        Cow::Borrowed(cell) => Cow::Borrowed(cell.trim()),
+        Cow::Owned(cell) => Cow::Owned(cell.trim().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_of_a_line_may_be_quoted() {
+        let cases: [(&str, &[&str]); 8] = [
+            ("a, b ,,c", &["a", "b", "", "c"]),
+            ("\"a\",\"b,c\",\"\"", &["a", "b,c", ""]),
+            (" \"a\" , b", &["a", "b"]),
+            ("\"say \"\"yes\"\", then\",1", &["say \"yes\", then", "1"]),
+            ("\"\"\"\",1", &["\"", "1"]),
+            ("a\"b,1", &["a\"b", "1"]),
+            // An open quote, and letters after a quote.
+            ("1,\"a", &["1"]),
+            ("1,\"a\"b,2", &["1"]),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(Cells::of(line).collect::<Vec<_>>(), expected, "{line}");
+        }
+    }
 }

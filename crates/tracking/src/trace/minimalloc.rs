@@ -4,16 +4,17 @@
 //! one moment, frees come before allocations, in the order of lines. Older files use the names `buffer` or `buffer_id`,
 //! `begin` or `start`, and `end`, the last moment of a lifetime.
 //!
-//! `alignment` is a power of two. `gaps` lists intervals, separated by spaces, in which other buffers may use
+//! Cells may be quoted. `alignment` is a power of two. `gaps` lists intervals, separated by spaces, in which other buffers may use
 //! a buffer's bytes. An interval is `LOWER-UPPER`, or `LOWER-UPPER@FROM:TO` for a buffer that keeps its bytes
 //! from FROM up to TO. The reader notes all other columns as [skipped](Trace::skipped), such as the `offset`
 //! of another planner.
 
+use std::borrow::Cow;
 use std::io::BufRead;
 use std::ops::Range;
 
 use super::builder::Builder;
-use super::lines::{alignment_of, beginning, each_line, number};
+use super::lines::{Cells, alignment_of, beginning, each_line, number};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use crate::files::lean;
 
@@ -48,7 +49,7 @@ pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace,
             };
             let columns = Columns::of(line).ok_or_else(malformed)?;
             for name in columns.unused(line) {
-                builder.skip(format!("the column {:?}", beginning(name)));
+                builder.skip(format!("the column {:?}", beginning(&name)));
             }
             header = Some(columns);
             return Ok(false);
@@ -109,16 +110,16 @@ impl Problem {
         builder: &mut Builder,
     ) -> Result<(), TraceProblem> {
         let malformed = || TraceProblem::Malformed { expected: EXPECTED, found: beginning(line) };
-        let field = |column: usize| line.split(',').nth(column).map(str::trim).ok_or_else(malformed);
+        let field = |column: usize| Cells::of(line).nth(column).ok_or_else(malformed);
         let [id, lower, upper, bytes] = columns.places;
-        let lifetime = columns.lifetime(number(field(lower)?)?, number(field(upper)?)?);
+        let lifetime = columns.lifetime(number(&field(lower)?)?, number(&field(upper)?)?);
         if lifetime.is_empty() {
             return Err(TraceProblem::EmptyLifetime { lower: lifetime.start, upper: lifetime.end });
         }
-        let bytes = number(field(bytes)?)?;
+        let bytes = number(&field(bytes)?)?;
         let alignment = columns.alignment.map(field).transpose()?.filter(|text| !text.is_empty());
-        let alignment = alignment.map_or(Ok(1), alignment_of)?;
-        let label = builder.made_label(field(id)?)?;
+        let alignment = alignment.map_or(Ok(1), |text| alignment_of(&text))?;
+        let label = builder.made_label(&field(id)?)?;
         builder.charge(lean::cost::<Buffer>())?;
         let buffer = self.buffers.len() as u32;
         lean::push(&mut self.buffers, Buffer { bytes, alignment, label, line: line_number });
@@ -126,7 +127,7 @@ impl Problem {
         self.moment(lifetime.start, Kind::Begin, buffer, 0..bytes, builder)?;
         self.moment(lifetime.end, Kind::End, buffer, 0..0, builder)?;
         match columns.gaps {
-            Some(column) => self.gaps(field(column)?, &lifetime, columns, builder),
+            Some(column) => self.gaps(&field(column)?, &lifetime, columns, builder),
             None => Ok(()),
         }
     }
@@ -272,23 +273,21 @@ impl Columns {
     /// Parses a header; `None` if a column is missing.
     fn of(line: &str) -> Option<Self> {
         let place = |names: Names| {
-            line.split(',').position(|field| names.iter().any(|name| field.trim().eq_ignore_ascii_case(name)))
+            Cells::of(line).position(|cell| names.iter().any(|name| cell.eq_ignore_ascii_case(name)))
         };
         let mut places = [0; 4];
         for (found, names) in places.iter_mut().zip(COLUMNS) {
             *found = place(names)?;
         }
-        let upper = line.split(',').nth(places[2])?;
-        let last_moment = upper.trim().eq_ignore_ascii_case(LAST_MOMENT);
+        let last_moment = Cells::of(line).nth(places[2])?.eq_ignore_ascii_case(LAST_MOMENT);
         Some(Self { places, alignment: place(ALIGNMENT), gaps: place(GAPS), last_moment })
     }
 
     /// Returns the names of the ignored columns.
-    fn unused<'a>(&self, line: &'a str) -> impl Iterator<Item = &'a str> {
+    fn unused<'a>(&self, line: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
         let used = self.places.map(Some).into_iter().chain([self.alignment, self.gaps]);
         let used: Vec<usize> = used.flatten().collect();
-        let fields = line.split(',').map(str::trim).enumerate();
-        fields.filter(move |(place, _)| !used.contains(place)).map(|(_, name)| name)
+        Cells::of(line).enumerate().filter(move |(place, _)| !used.contains(place)).map(|(_, name)| name)
     }
 
     /// Returns the lifetime as `lower` and the moment after its last.

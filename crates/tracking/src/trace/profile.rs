@@ -2,7 +2,8 @@
 //!
 //! | format | written by | contents |
 //! |---|---|---|
-//! | [`pprof`] | JAX, Go, jemalloc, tcmalloc, `highwater export` | live bytes by stack at one moment |
+//! | [`pprof`] | JAX, Go, `highwater export` | live bytes by stack at one moment |
+//! | [`heap_text`] | jemalloc, tcmalloc | live bytes by stack at one moment |
 //! | [`heaptrack`] | heaptrack | every allocation and free |
 //! | [`memray`] | `memray transform csv` | live bytes by stack at the peak |
 //!
@@ -10,6 +11,7 @@
 //! allocation per block and no frees.
 
 pub(crate) mod fields;
+pub(super) mod heap_text;
 pub(super) mod heaptrack;
 pub(super) mod memray;
 pub(super) mod pprof;
@@ -82,6 +84,9 @@ pub enum ProfileProblem {
 }
 
 bfc_core::debug_as_message!(ProfileProblem);
+
+/// The most blocks of a profile whose samples are divided into blocks.
+const MOST_BLOCKS: u64 = 1 << 16;
 
 /// A profile that is being read.
 struct Reading {

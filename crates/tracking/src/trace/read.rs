@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
 use super::error::{CompressedProblem, TooMuchInput};
 use super::lines::{MARK, beginning};
-use super::profile::{heaptrack, memray, pprof, recording_limits};
+use super::profile::{heap_text, heaptrack, memray, pprof, recording_limits};
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 use super::{lines, minimalloc, pickle, profiler, rmm, snapshot, text, timeline};
 use crate::files::FileKind;
@@ -26,11 +26,11 @@ const SNIFFED: u64 = 4096;
 
 /// Reads a trace. Profiles and recordings become traces.
 pub(super) fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
-    open(reader, options, |format, mut reader, start| {
+    open(reader, options, |Opened { format, reader, start, .. }| {
         let limits = &options.limits;
         let (recording, held_bytes) = match format {
-            Format::Recording => read_recording(&mut reader, limits, OF_RECORDING)?,
-            Format::Profile(profile) => profile.read(&mut reader, limits, OF_RECORDING)?,
+            Format::Recording => read_recording(reader, limits, OF_RECORDING)?,
+            Format::Profile(profile) => profile.read(reader, limits, OF_RECORDING)?,
             Format::Trace(format) => return format.read(reader, options, start),
         };
         let limits = TraceLimits { held_bytes, ..*limits };
@@ -41,11 +41,21 @@ pub(super) fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Trace,
 /// The share of the memory limit for a recording, in eighths. The trace that is made of it gets the rest.
 const OF_RECORDING: u64 = 5;
 
-/// Passes a decompressed file to `read`, with its format and its first bytes.
+/// A decompressed file.
+pub(super) struct Opened<'a> {
+    pub(super) format: Format,
+    pub(super) reader: &'a mut dyn BufRead,
+    /// The first bytes.
+    pub(super) start: &'a [u8],
+    /// The number of bytes that were read so far.
+    pub(super) bytes: &'a Cell<u64>,
+}
+
+/// Passes a decompressed file to `read`.
 pub(super) fn open<T>(
     reader: impl BufRead,
     options: &ReadOptions,
-    read: impl FnOnce(Format, &mut dyn BufRead, &[u8]) -> Result<T, TraceError>,
+    read: impl FnOnce(Opened<'_>) -> Result<T, TraceError>,
 ) -> Result<T, TraceError> {
     let (start, mut reader) = sniff(reader)?;
     if start.starts_with(&gzip::MAGIC) {
@@ -59,15 +69,15 @@ pub(super) fn open<T>(
 fn open_plain<T>(
     reader: &mut dyn BufRead,
     options: &ReadOptions,
-    read: impl FnOnce(Format, &mut dyn BufRead, &[u8]) -> Result<T, TraceError>,
+    read: impl FnOnce(Opened<'_>) -> Result<T, TraceError>,
 ) -> Result<T, TraceError> {
-    let limit = options.limits.input_bytes;
-    let (start, mut reader) = sniff(Bounded { reader, left: limit, limit })?;
+    let bytes = Cell::new(0);
+    let (start, mut reader) = sniff(Bounded { reader, bytes: &bytes, limit: options.limits.input_bytes })?;
     let format = Format::of(&start)?;
     if let Some(device) = options.device.filter(|_| !format.has_devices()) {
         return Err(TracePlace::Byte(0).of(TraceProblem::NoDevices { device }));
     }
-    read(format, &mut reader, &start)
+    read(Opened { format, reader: &mut reader, start: &start, bytes: &bytes })
 }
 
 /// Reads a recording within so many eighths of the memory limit. Also returns the bytes of the other eighths.
@@ -91,6 +101,8 @@ pub(super) enum Format {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProfileFormat {
     Pprof,
+    /// The text of tcmalloc and jemalloc.
+    HeapText,
     Heaptrack,
     Memray,
 }
@@ -120,6 +132,7 @@ impl ProfileFormat {
     ) -> Result<(Recording, u64), TraceError> {
         match self {
             Self::Pprof => pprof::read(reader, limits, eighths),
+            Self::HeapText => heap_text::read(reader, limits, eighths),
             Self::Heaptrack => heaptrack::read(reader, limits, eighths),
             Self::Memray => memray::read(reader, limits, eighths),
         }
@@ -186,6 +199,7 @@ impl Format {
             Some((line, _)) if rmm::is_first_line(line) => Self::Trace(Trace::Rmm),
             Some((line, _)) if minimalloc::is_first_line(line) => Self::Trace(Trace::MiniMalloc),
             Some((line, _)) if memray::is_first_line(line) => Self::Profile(Profile::Memray),
+            Some((line, _)) if heap_text::is_first_line(line) => Self::Profile(Profile::HeapText),
             Some((line, _)) if heaptrack::is_first_line(line) => Self::Profile(Profile::Heaptrack),
             Some((line, _)) if ["#", "a ", "f "].iter().any(|start| line.starts_with(start)) => {
                 Self::Trace(Trace::Text)
@@ -238,29 +252,31 @@ impl<R: Read> Read for Counted<'_, R> {
 }
 
 /// A reader that fails after a number of bytes.
-struct Bounded<R> {
+struct Bounded<'a, R> {
     reader: R,
-    left: u64,
+    /// The bytes so far.
+    bytes: &'a Cell<u64>,
     limit: u64,
 }
 
-impl<R: BufRead> BufRead for Bounded<R> {
+impl<R: BufRead> BufRead for Bounded<'_, R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         let buffer = self.reader.fill_buf()?;
-        if self.left == 0 && !buffer.is_empty() {
+        let left = self.limit.saturating_sub(self.bytes.get());
+        if left == 0 && !buffer.is_empty() {
             return Err(io::Error::new(ErrorKind::FileTooLarge, TooMuchInput { limit: self.limit }));
         }
-        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
         Ok(&buffer[..most])
     }
 
     fn consume(&mut self, amount: usize) {
-        self.left = self.left.saturating_sub(amount as u64);
+        self.bytes.set(self.bytes.get().saturating_add(amount as u64));
         self.reader.consume(amount);
     }
 }
 
-impl<R: BufRead> Read for Bounded<R> {
+impl<R: BufRead> Read for Bounded<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.fill_buf()?.read(buffer)?;
         self.consume(read);

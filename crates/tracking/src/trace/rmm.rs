@@ -4,6 +4,8 @@
 //! logged after it succeeded, or a free, logged before it happens. Therefore the pool could have served the lines in
 //! this order. The trace does not distinguish threads and streams: it is that of the one pool below.
 
+use std::borrow::Cow;
+
 use super::TraceProblem;
 use super::builder::Builder;
 use super::lines::{bad_number, beginning, fields, number};
@@ -12,7 +14,7 @@ const EXPECTED: &str = "`Thread,Time,Action,Pointer,Size,Stream`";
 
 /// Returns whether a file's first line belongs to such a log.
 pub(super) fn is_first_line(line: &str) -> bool {
-    fields::<6>(line).is_some_and(|fields| is_header(&fields) || Action::of(fields[2]).is_some())
+    fields::<6>(line).is_some_and(|fields| is_header(&fields) || Action::of(&fields[2]).is_some())
 }
 
 #[derive(Clone, Copy)]
@@ -42,9 +44,9 @@ pub(super) fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, Trac
         return Ok(false);
     }
     let [thread, time, action, address, bytes, stream] = fields;
-    let action = Action::of(action).ok_or_else(malformed)?;
-    let (address, bytes) = (pointer(address)?, number(bytes)?);
-    if let Some(time) = time_ns(time) {
+    let action = Action::of(&action).ok_or_else(malformed)?;
+    let (address, bytes) = (pointer(&address)?, number(&bytes)?);
+    if let Some(time) = time_ns(&time) {
         builder.at(time);
     }
     match action {
@@ -79,7 +81,7 @@ fn time_ns(text: &str) -> Option<u64> {
     seconds.checked_mul(1_000_000_000)?.checked_add(digits.parse::<u64>().ok()? * scale)
 }
 
-fn is_header(fields: &[&str; 6]) -> bool {
+fn is_header(fields: &[Cow<'_, str>; 6]) -> bool {
     ["Thread", "Time", "Action", "Pointer", "Size", "Stream"]
         .iter()
         .zip(fields)

@@ -6,22 +6,33 @@ use std::io::BufRead;
 use bfc_core::Category;
 
 use super::profile::{facts, pprof::phase_of, recording_limits};
-use super::read::{self, Format, TraceFormat};
+use super::read::{self, Format, Opened, TraceFormat};
 use super::{ReadOptions, Trace, TraceError, TraceEvent, TraceLimits, TracePlace, TraceProblem};
 use crate::files::lean::HeldMemory;
 use crate::record::{Composer, NewBlock, Recording};
 use crate::scope::Phase;
 
-/// The share of the memory limit for a trace, in eighths. The recording that is made of it gets the rest.
-const OF_TRACE: u64 = 3;
-
-/// How a label names an owner.
+/// How labels name owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Labels {
+struct Labels {
+    form: LabelForm,
+    /// The phase of labels that name none: if other labels name theirs, it is the forward phase.
+    unnamed: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LabelForm {
     /// The path of an op in its modules: `net.fc1.matmul:backward`.
     Paths,
     /// The name of an op outside of modules.
     Names,
+}
+
+impl Labels {
+    fn of(trace: &Trace, form: LabelForm) -> Self {
+        let has_phases = trace.labels().iter().any(|label| phase_of(label).is_some());
+        Self { form, unnamed: if has_phases { Phase::Forward } else { Phase::Unknown } }
+    }
 }
 
 impl Recording {
@@ -31,7 +42,7 @@ impl Recording {
     /// Blocks of other tools are charged to the information that their file has: the call stack, the line of Python, the
     /// thread and the stream, or the label. Frames of libraries are left out of stacks that have others. All sizes are
     /// those of the file, so requested and granted bytes are equal. Addresses are placeholders. Times are 0 in formats
-    /// without times.
+    /// without times, and phases are [unknown](Phase::Unknown) in files without phases.
     ///
     /// ```
     /// use highwater_tracking::{ReadOptions, Recording, Report};
@@ -46,17 +57,19 @@ impl Recording {
     /// # Errors
     /// A [`TraceError`] for the first place where the file is unreadable, malformed, inconsistent or beyond a limit.
     pub fn read_any(reader: impl BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
-        read::open(reader, options, |format, reader, start| {
+        read::open(reader, options, |Opened { format, reader, start, bytes }| {
             let limits = &options.limits;
             match format {
                 Format::Recording => read::read_recording(reader, limits, 8).map(|(recording, _)| recording),
                 Format::Profile(profile) => profile.read(reader, limits, 8).map(|(recording, _)| recording),
                 Format::Trace(format) => {
-                    let held_bytes = limits.held_bytes / 8 * OF_TRACE;
-                    let within = ReadOptions { limits: TraceLimits { held_bytes, ..*limits }, ..*options };
-                    let trace = format.read(reader, &within, start)?;
-                    let labels = if format == TraceFormat::Text { Labels::Paths } else { Labels::Names };
-                    compose(&trace, format.name(), labels, limits)
+                    let trace = format.read(reader, options, start)?;
+                    let mut memory = HeldMemory::new(limits.held_bytes);
+                    memory.note_input(bytes.get());
+                    let is_text = format == TraceFormat::Text;
+                    let labels = if is_text { LabelForm::Paths } else { LabelForm::Names };
+                    let held = memory.charge(trace.held_bytes()).map_err(TraceProblem::from);
+                    held.and_then(|()| compose(&trace, format.name(), labels, limits, memory))
                         .map_err(|problem| TracePlace::Recording.of(problem))
                 }
             }
@@ -64,6 +77,8 @@ impl Recording {
     }
 
     /// Converts a trace to a recording. Labels are paths of ops in their modules, such as `net.fc1.matmul:backward`.
+    /// Labels without a phase are those of the forward phase if others name the backward phase or the optimizer, and
+    /// otherwise of an [unknown](Phase::Unknown) phase.
     /// Comments of the form `mark: text` become marks. Parts of blocks that a trace lends count as occupied.
     ///
     /// ```
@@ -81,17 +96,19 @@ impl Recording {
     pub fn from_trace(trace: &Trace) -> Result<Self, TraceProblem> {
         // The trace is already in memory.
         let limits = TraceLimits { held_bytes: u64::MAX, ..TraceLimits::default() };
-        compose(trace, "an allocation trace", Labels::Paths, &limits)
+        let memory = HeldMemory::new(limits.held_bytes);
+        compose(trace, "an allocation trace", LabelForm::Paths, &limits, memory)
     }
 }
 
 fn compose(
     trace: &Trace,
     name: &str,
-    labels: Labels,
+    form: LabelForm,
     limits: &TraceLimits,
+    memory: HeldMemory,
 ) -> Result<Recording, TraceProblem> {
-    let memory = HeldMemory::new(limits.held_bytes).with_eighths(8 - OF_TRACE);
+    let labels = Labels::of(trace, form);
     let mut composer = Composer::new(recording_limits(limits), memory);
     composer.select_pool(name, "unknown")?;
     let mut owners: BTreeMap<u32, (u32, Category)> = BTreeMap::new();
@@ -136,15 +153,16 @@ fn category_of(label: &str) -> Category {
 /// Returns the owner that a label names.
 fn owner_of(composer: &mut Composer, label: &str, labels: Labels) -> Result<u32, TraceProblem> {
     let (modules, op) = match label.rsplit_once('.') {
-        Some((modules, op)) if labels == Labels::Paths => (Some(modules), op),
+        Some((modules, op)) if labels.form == LabelForm::Paths => (Some(modules), op),
         _ => (None, label),
     };
     let mut parent = 0;
     for module in modules.into_iter().flat_map(|modules| modules.split('.')).take(MOST_MODULES) {
+        let module = composer.name(module)?;
         parent = composer.owner(parent, module, None)?;
     }
-    let phase = if labels == Labels::Paths { phase_of(op) } else { Phase::Forward };
-    Ok(composer.owner(parent, op, Some(phase))?)
+    let name = composer.name(op)?;
+    Ok(composer.owner(parent, name, Some(phase_of(op).unwrap_or(labels.unnamed)))?)
 }
 
 /// The most modules of a path. Further ones are omitted.

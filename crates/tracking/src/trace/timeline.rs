@@ -5,14 +5,16 @@
 //!
 //! Source: `torch/profiler/_memory_profiler.py` of PyTorch 2.15.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
-use std::io::BufRead;
+use std::io::{BufRead, BufReader};
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, SeqAccess, Visitor};
 
 use super::builder::Builder;
 use super::profile::ProfileProblem;
+use super::read::Counted;
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 
 /// The categories by their number in the file.
@@ -31,8 +33,10 @@ const CATEGORIES: [&str; 8] = [
 const LIVE_BYTES: u64 = 64;
 
 pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
-    let mut timeline =
-        Timeline { builder: Builder::new(*limits), live: HashMap::new(), next: 0, problem: None };
+    let bytes = Cell::new(0);
+    let reader = BufReader::new(Counted { reader, bytes: &bytes });
+    let (builder, live) = (Builder::new(*limits), HashMap::new());
+    let mut timeline = Timeline { builder, live, next: 0, bytes: &bytes, problem: None };
     let mut parser = serde_json::Deserializer::from_reader(reader);
     let read = Events { timeline: &mut timeline }.deserialize(&mut parser).and_then(|()| parser.end());
     match (read, timeline.problem.take()) {
@@ -46,21 +50,23 @@ pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace,
     }
 }
 
-struct Timeline {
+struct Timeline<'a> {
     builder: Builder,
     /// The live blocks by category and size.
     live: HashMap<(u8, u64), Vec<u64>>,
     /// The number of blocks so far.
     next: u64,
+    /// The bytes that were read since the last event.
+    bytes: &'a Cell<u64>,
     /// The first error, which the parser cannot return.
     problem: Option<TraceError>,
 }
 
-impl Timeline {
+impl Timeline<'_> {
     fn event(&mut self, [time, _action, bytes, category]: [i64; 4]) -> Result<(), TraceProblem> {
         let number = u8::try_from(category).ok().filter(|&number| usize::from(number) < CATEGORIES.len());
         let number = number.ok_or(TraceProblem::BadNumber { found: category.to_string() })?;
-        self.builder.note_input(8);
+        self.builder.note_input(self.bytes.take());
         if let Ok(time) = u64::try_from(time) {
             self.builder.at(time);
         }
@@ -80,11 +86,11 @@ impl Timeline {
 }
 
 /// The list of events.
-struct Events<'a> {
-    timeline: &'a mut Timeline,
+struct Events<'a, 'b> {
+    timeline: &'a mut Timeline<'b>,
 }
 
-impl<'de> DeserializeSeed<'de> for Events<'_> {
+impl<'de> DeserializeSeed<'de> for Events<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -92,7 +98,7 @@ impl<'de> DeserializeSeed<'de> for Events<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Events<'_> {
+impl<'de> Visitor<'de> for Events<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

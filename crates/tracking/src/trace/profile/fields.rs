@@ -5,6 +5,10 @@
 /// The comment of every profile that Highwater exports.
 pub(crate) const COMMENT: &str = "granted bytes that were live at the peak";
 
+/// The kind of a module in the system name of a function that Highwater exports: `KIND:NAME`. The kind of an op is its
+/// phase.
+pub(crate) const MODULE: &str = "module";
+
 /// Fields of a profile.
 pub(crate) mod profile {
     pub(crate) const SAMPLE_TYPE: u32 = 1;
@@ -16,6 +20,11 @@ pub(crate) mod profile {
     pub(crate) const TIME_NANOS: u32 = 9;
     pub(crate) const COMMENT: u32 = 13;
     pub(crate) const DEFAULT_SAMPLE_TYPE: u32 = 14;
+    /// The fields that are messages; the last one is the type of the period.
+    pub(crate) const MESSAGES: [u32; 6] = [SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, 11];
+    /// The fields that are numbers: frames to drop and to keep, the time, the duration, the period, the default type and
+    /// the address of documentation.
+    pub(crate) const NUMBERS: [u32; 7] = [7, 8, TIME_NANOS, 10, 12, DEFAULT_SAMPLE_TYPE, 15];
 }
 /// Fields of a value type.
 pub(crate) mod value_type {

@@ -17,23 +17,26 @@
 //!
 //! Source: the data that heaptrack 1.4 writes, and its printed figures.
 
-use std::collections::HashMap;
 use std::io::BufRead;
+use std::ops::Range;
 
 use bfc_core::Category;
 
-use super::stacks::{Frame, MOST_FRAMES, owner_of};
+use super::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, text_bytes};
 use super::{ProfileProblem, Reading, facts};
-use crate::record::{NewBlock, Recording};
+use crate::files::lean;
+use crate::record::{BlockProblem, Composer, NewBlock, Recording};
 use crate::trace::lines::{LineReader, bad_number, beginning};
 use crate::trace::{TraceError, TraceLimits, TracePlace, TraceProblem};
 
 /// The longest line. Names of C++ functions are long.
 const LINE_BYTES: usize = 1 << 20;
 
-/// The cost of an entry of a table, and that of a live block.
-const ENTRY_BYTES: u64 = 64;
+/// The cost of a live block.
 const LIVE_BYTES: u64 = 16;
+
+/// An owner that is not known yet.
+const UNKNOWN: u32 = u32::MAX;
 
 /// Returns whether this is the first line of such a file: `v`, a version and a format.
 pub(in crate::trace) fn is_first_line(line: &str) -> bool {
@@ -74,20 +77,31 @@ pub(in crate::trace) fn read(
     data.reading.finish(facts)
 }
 
-/// A place in the code: its frames in [`Tables::lines`], and the module.
+/// A place in the code: its frames in [`Tables::frames`], the innermost first.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    module: u32,
-    first_line: u32,
-    lines: u32,
+    first: u32,
+    count: u32,
+    /// Whether a frame is outside of libraries.
+    is_user: bool,
 }
 
-/// A function, a file and a line.
+impl Place {
+    /// The frames in [`Tables::frames`], up to the most of a stack.
+    fn frames(self) -> Range<u32> {
+        self.first..self.first + self.count.min(MOST_FRAMES as u32)
+    }
+}
+
+/// A place and the stack that called it.
 #[derive(Clone, Copy, Debug)]
-struct Line {
-    function: u32,
-    file: u32,
-    line: u64,
+struct Stack {
+    place: u32,
+    parent: u32,
+    /// The innermost stack of this one and its callers whose place is outside of libraries; 0 if there is none.
+    user: u32,
+    /// The owner of the frames as modules, or [`UNKNOWN`].
+    modules: u32,
 }
 
 /// A kind of block.
@@ -95,6 +109,8 @@ struct Line {
 struct Kind {
     bytes: u64,
     stack: u32,
+    /// The owner, or [`UNKNOWN`].
+    owner: u32,
     /// The ids of the live blocks.
     live: Vec<u64>,
 }
@@ -102,14 +118,10 @@ struct Kind {
 #[derive(Debug, Default)]
 struct Tables {
     program: String,
-    texts: Vec<String>,
+    frames: Frames,
     places: Vec<Place>,
-    lines: Vec<Line>,
-    /// Pairs of a place and the calling stack.
-    stacks: Vec<(u32, u32)>,
+    stacks: Vec<Stack>,
     kinds: Vec<Kind>,
-    /// The owners of the stacks that allocated.
-    owners: HashMap<u32, u32>,
 }
 
 struct Data {
@@ -143,14 +155,14 @@ impl Data {
                 // A stack is called by an earlier one, so that stacks end.
                 let place = index(place, self.tables.places.len(), "place")?;
                 let parent = index(parent, self.tables.stacks.len(), "stack")?;
-                self.reading.charge(ENTRY_BYTES)?;
-                self.tables.stacks.push((place, parent));
+                self.reading.charge(lean::cost::<Stack>())?;
+                self.tables.add_stack(place, parent);
             }
             "a" => {
                 let (bytes, stack) = numbers.pair().ok_or_else(malformed)?;
                 let stack = index(stack, self.tables.stacks.len(), "stack")?;
-                self.reading.charge(ENTRY_BYTES)?;
-                self.tables.kinds.push(Kind { bytes, stack, live: Vec::new() });
+                self.reading.charge(lean::cost::<Kind>())?;
+                lean::push(&mut self.tables.kinds, Kind { bytes, stack, owner: UNKNOWN, live: Vec::new() });
             }
             "+" => return self.allocate(numbers.next()?.ok_or_else(malformed)?).map(|()| true),
             "-" => return self.free(numbers.next()?.ok_or_else(malformed)?).map(|()| true),
@@ -168,8 +180,8 @@ impl Data {
 
     fn add_text(&mut self, rest: &str, malformed: impl Fn() -> TraceProblem) -> Result<(), TraceProblem> {
         let text = if self.format >= 3 { rest.split_once(' ').ok_or_else(malformed)?.1 } else { rest };
-        self.reading.charge(ENTRY_BYTES + text.len() as u64)?;
-        self.tables.texts.push(text.to_owned());
+        self.reading.charge(text_bytes(text))?;
+        self.tables.frames.add_text(text);
         Ok(())
     }
 
@@ -178,28 +190,41 @@ impl Data {
         mut numbers: Numbers<'_>,
         malformed: impl Fn() -> TraceProblem,
     ) -> Result<(), TraceProblem> {
+        let frames = &mut self.tables.frames;
         let (_, module) = numbers.pair().ok_or_else(malformed)?;
-        let texts = self.tables.texts.len();
+        // Text 0 stands for none.
+        let texts = frames.texts() - 1;
         let module = index(module, texts, "text")?;
-        let first_line = self.tables.lines.len() as u32;
+        let mut added: Option<Place> = None;
         while let Some(function) = numbers.next()? {
             // Functions without debug information have neither.
             let (file, line) = (numbers.next()?.unwrap_or(0), numbers.next()?.unwrap_or(0));
             let (function, file) = (index(function, texts, "text")?, index(file, texts, "text")?);
-            self.reading.charge(ENTRY_BYTES)?;
-            self.tables.lines.push(Line { function, file, line });
+            self.reading.charge(FRAME_BYTES)?;
+            let frame = frames.add(function, file, line);
+            let place = added.get_or_insert(Place { first: frame, count: 0, is_user: false });
+            place.count += 1;
+            place.is_user |= place.count as usize <= MOST_FRAMES && !frames.is_library(frame);
         }
-        let lines = self.tables.lines.len() as u32 - first_line;
-        self.reading.charge(ENTRY_BYTES)?;
-        self.tables.places.push(Place { module, first_line, lines });
+        let place = match added {
+            Some(place) => place,
+            None => {
+                self.reading.charge(FRAME_BYTES)?;
+                let frame = frames.add(Frames::NO_TEXT, module, 0);
+                Place { first: frame, count: 1, is_user: !frames.is_library(frame) }
+            }
+        };
+        self.reading.charge(lean::cost::<Place>())?;
+        lean::push(&mut self.tables.places, place);
         Ok(())
     }
 
     fn allocate(&mut self, kind: u64) -> Result<(), TraceProblem> {
         let found = usize::try_from(kind).ok().filter(|&kind| kind < self.tables.kinds.len());
         let number = found.ok_or(ProfileProblem::Missing { what: "kind of block", number: kind })?;
-        let (bytes, stack) = (self.tables.kinds[number].bytes, self.tables.kinds[number].stack);
-        let owner = self.owner(stack)?;
+        let Kind { bytes, stack, owner, .. } = self.tables.kinds[number];
+        let owner = if owner == UNKNOWN { self.tables.owner(&mut self.reading.composer, stack)? } else { owner };
+        self.tables.kinds[number].owner = owner;
         if self.reading.composer.is_without_pool() {
             self.reading.composer.select_pool("heap", "host")?;
         }
@@ -217,48 +242,63 @@ impl Data {
         }
         Ok(())
     }
-
-    /// Returns the owner of a stack, and stores it.
-    fn owner(&mut self, stack: u32) -> Result<u32, TraceProblem> {
-        if let Some(&owner) = self.tables.owners.get(&stack) {
-            return Ok(owner);
-        }
-        let frames = self.tables.frames(stack);
-        let owner = owner_of(&mut self.reading.composer, &frames)?;
-        self.reading.charge(ENTRY_BYTES)?;
-        self.tables.owners.insert(stack, owner);
-        Ok(owner)
-    }
 }
 
 impl Tables {
-    /// Returns the frames of a stack, the innermost first.
-    fn frames(&self, mut stack: u32) -> Vec<Frame<'_>> {
-        let mut frames = Vec::new();
-        while let Some(&(place, parent)) = before(&self.stacks, stack) {
-            if let Some(place) = before(&self.places, place) {
-                let start = place.first_line as usize;
-                let module = self.text(place.module);
-                let lines = &self.lines[start..start + place.lines as usize];
-                if lines.is_empty() {
-                    frames.push(Frame { file: module, ..Frame::default() });
-                }
-                frames.extend(lines.iter().take(MOST_FRAMES).map(|line| Frame {
-                    function: self.text(line.function),
-                    file: self.text(line.file),
-                    line: line.line,
-                }));
-            }
-            if frames.len() >= MOST_FRAMES {
-                break;
-            }
-            stack = parent;
-        }
-        frames
+    fn add_stack(&mut self, place: u32, parent: u32) {
+        let is_user = before(&self.places, place).is_some_and(|place| place.is_user);
+        let above = before(&self.stacks, parent).map_or(0, |stack| stack.user);
+        let user = if is_user { self.stacks.len() as u32 + 1 } else { above };
+        lean::push(&mut self.stacks, Stack { place, parent, user, modules: UNKNOWN });
     }
 
-    fn text(&self, number: u32) -> &str {
-        before(&self.texts, number).map_or("", String::as_str)
+    /// Returns the owner of the blocks that a stack allocates.
+    fn owner(&mut self, composer: &mut Composer, stack: u32) -> Result<u32, BlockProblem> {
+        let Some(&found) = before(&self.stacks, stack) else { return Ok(0) };
+        // Frames of libraries count only if the stack has no others.
+        let stack = if found.user == 0 { stack } else { found.user };
+        let Some(&Stack { place, .. }) = before(&self.stacks, stack) else { return Ok(0) };
+        let mut owner = self.modules_above(composer, stack)?;
+        let frames = before(&self.places, place).map_or(0..0, |place| place.frames());
+        let counts = |tables: &Self, frame: u32| found.user == 0 || !tables.frames.is_library(frame);
+        let Some(holder) = frames.clone().find(|&frame| counts(self, frame)) else { return Ok(owner) };
+        for frame in (holder + 1..frames.end).rev() {
+            if counts(self, frame) {
+                owner = self.frames.module(composer, owner, frame)?;
+            }
+        }
+        self.frames.holder(composer, owner, holder)
+    }
+
+    /// Returns the owner of the frames that called a stack. Each stack finds its own once, and its callees share it, so
+    /// the time is that of a walk over all stacks.
+    fn modules_above(&mut self, composer: &mut Composer, stack: u32) -> Result<u32, BlockProblem> {
+        let mut open = Vec::new();
+        let mut owner = 0;
+        let mut below = stack;
+        while let Some(&Stack { parent, user, .. }) = before(&self.stacks, below) {
+            let Some(&above) = before(&self.stacks, parent) else { break };
+            if user != 0 && above.user == 0 {
+                // The frames of libraries that called the user's code.
+                break;
+            }
+            if above.modules != UNKNOWN {
+                owner = above.modules;
+                break;
+            }
+            open.push(parent);
+            below = parent;
+        }
+        while let Some(open) = open.pop() {
+            let Some(&Stack { place, user, .. }) = before(&self.stacks, open) else { break };
+            for frame in before(&self.places, place).map_or(0..0, |place| place.frames()).rev() {
+                if user == 0 || !self.frames.is_library(frame) {
+                    owner = self.frames.module(composer, owner, frame)?;
+                }
+            }
+            self.stacks[open as usize - 1].modules = owner;
+        }
+        Ok(owner)
     }
 }
 

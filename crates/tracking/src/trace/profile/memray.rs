@@ -8,10 +8,10 @@ use std::io::BufRead;
 
 use bfc_core::Category;
 
-use super::stacks::{Frame, MOST_FRAMES, owner_of};
-use super::{Reading, facts};
+use super::stacks::{Frames, MOST_FRAMES};
+use super::{MOST_BLOCKS, Reading, facts};
 use crate::record::{NewBlock, Recording};
-use crate::trace::lines::{LineReader, beginning, number};
+use crate::trace::lines::{Cells, LineReader, beginning, fields, number};
 use crate::trace::{TraceError, TraceLimits, TracePlace, TraceProblem};
 
 const HEADER: &str = "allocator,num_allocations,size,tid,thread_name,stack_trace";
@@ -19,12 +19,9 @@ const HEADER: &str = "allocator,num_allocations,size,tid,thread_name,stack_trace
 /// The longest line. Stacks are long.
 const LINE_BYTES: usize = 1 << 20;
 
-/// The most blocks of the rows that are divided into their blocks.
-const MOST_BLOCKS: u64 = 1 << 16;
-
 /// Returns whether this is the header.
 pub(in crate::trace) fn is_first_line(line: &str) -> bool {
-    line.eq_ignore_ascii_case(HEADER)
+    Cells::of(line).map(|cell| cell.to_ascii_lowercase()).eq(HEADER.split(','))
 }
 
 /// Reads the file within so many eighths of the memory limit. Also returns the bytes of the other eighths.
@@ -62,17 +59,18 @@ pub(in crate::trace) fn read(
 /// Adds the blocks of a row. Up to `divisible` of them are separate.
 fn row(reading: &mut Reading, line: &str, divisible: &mut u64) -> Result<(), TraceProblem> {
     let malformed = || TraceProblem::Malformed { expected: HEADER, found: beginning(line) };
-    let mut fields = Fields { rest: Some(line) };
-    let mut field = || fields.next().ok_or_else(malformed);
-    let [_allocator, count, bytes, _thread, _name, stack] =
-        [field()?, field()?, field()?, field()?, field()?, field()?];
+    let [_allocator, count, bytes, _thread, _name, stack] = fields::<6>(line).ok_or_else(malformed)?;
     let (count, bytes) = (number(&count)?, number(&bytes)?);
     if bytes == 0 {
         return Ok(());
     }
-    let frames: Vec<Frame<'_>> = stack.split('|').take(MOST_FRAMES).filter_map(frame).collect();
     let composer = &mut reading.composer;
-    let owner = owner_of(composer, &frames)?;
+    let (mut frames, mut stack_frames) = (Frames::default(), Vec::new());
+    for (function, file, line) in stack.split('|').take(MOST_FRAMES).filter_map(frame) {
+        let (function, file) = (frames.add_text(function), frames.add_text(file));
+        stack_frames.push(frames.add(function, file, line));
+    }
+    let owner = frames.owner_of(composer, &stack_frames)?;
     composer.select_pool("heap", "host")?;
     let blocks = if count <= *divisible { count.max(1) } else { 1 };
     *divisible = divisible.saturating_sub(blocks);
@@ -85,42 +83,8 @@ fn row(reading: &mut Reading, line: &str, divisible: &mut u64) -> Result<(), Tra
 }
 
 /// Parses `function;file;line`. Functions of C++ may contain semicolons.
-fn frame(text: &str) -> Option<Frame<'_>> {
+fn frame(text: &str) -> Option<(&str, &str, u64)> {
     let (rest, line) = text.rsplit_once(';')?;
     let (function, file) = rest.rsplit_once(';')?;
-    Some(Frame { function, file, line: line.parse().unwrap_or(0) })
-}
-
-/// The fields of a line of CSV. A quoted field may contain commas and doubled quotes.
-struct Fields<'a> {
-    rest: Option<&'a str>,
-}
-
-impl Iterator for Fields<'_> {
-    type Item = String;
-
-    fn next(&mut self) -> Option<String> {
-        let rest = self.rest.take()?;
-        let Some(quoted) = rest.strip_prefix('"') else {
-            let (field, rest) =
-                rest.split_once(',').map_or((rest, None), |(field, rest)| (field, Some(rest)));
-            self.rest = rest;
-            return Some(field.to_owned());
-        };
-        let (mut field, mut rest) = (String::new(), quoted);
-        loop {
-            let (part, after) = rest.split_once('"')?;
-            field.push_str(part);
-            match after.strip_prefix('"') {
-                Some(after) => {
-                    field.push('"');
-                    rest = after;
-                }
-                None => {
-                    self.rest = after.strip_prefix(',');
-                    return Some(field);
-                }
-            }
-        }
-    }
+    Some((function, file, line.parse().unwrap_or(0)))
 }

@@ -7,19 +7,17 @@
 
 use std::collections::HashMap;
 use std::io::BufRead;
+use std::ops::Range;
 
 use bfc_core::Category;
 
-use super::fields::{COMMENT, location, profile, sample};
+use super::fields::{COMMENT, MODULE, location, profile, sample};
 use super::protobuf::{Message, Value};
-use super::stacks::{Frame, MOST_FRAMES, owner_of};
-use super::{ProfileProblem, Reading, facts};
-use crate::record::{BlockProblem, Composer, NewBlock, Recording};
+use super::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, text_bytes};
+use super::{MOST_BLOCKS, ProfileProblem, Reading, facts};
+use crate::record::{NewBlock, Recording};
 use crate::scope::Phase;
 use crate::trace::{TraceError, TraceLimits, TracePlace, TraceProblem};
-
-/// The most blocks of a profile whose samples are divided into blocks.
-const MOST_BLOCKS: u64 = 1 << 16;
 
 /// The most lines of a location: functions that were inlined there.
 const MOST_INLINED: usize = 16;
@@ -27,9 +25,40 @@ const MOST_INLINED: usize = 16;
 /// The cost of an entry of a table, including unused capacity.
 const ENTRY_BYTES: u64 = 96;
 
-/// Returns whether these are the first bytes of a profile: a value type with its two numbers.
+/// Returns whether these are the first bytes of a profile. Its fields may have any order.
 pub(in crate::trace) fn is_start(start: &[u8]) -> bool {
-    matches!(start, [0x0a, 2..=24, 0x08 | 0x10, ..])
+    // Most writers begin with the type of the samples, and Go with that of the period.
+    if matches!(start, [0x0a | 0x5a, 2..=24, 0x08 | 0x10, ..]) {
+        return true;
+    }
+    // Text has no such bytes, and a protocol buffer has many.
+    start.iter().any(|byte| matches!(byte, 0..=8)) && has_fields_of_profile(start)
+}
+
+/// Returns whether bytes consist of fields of a profile. The last one may be incomplete.
+fn has_fields_of_profile(start: &[u8]) -> bool {
+    let (mut rest, mut complete, mut texts) = (Message::new(start), 0, 0);
+    loop {
+        let mut fields = rest;
+        let Ok(Some((number, value))) = fields.next() else { break };
+        let number = u32::try_from(number).unwrap_or(0);
+        let is_known = match value {
+            // The first text is empty.
+            Value::Bytes(text) if number == profile::STRING_TABLE => {
+                texts += 1;
+                texts > 1 || text.bytes.is_empty()
+            }
+            Value::Bytes(_) => profile::MESSAGES.contains(&number) || number == profile::COMMENT,
+            Value::Number(_) => profile::NUMBERS.contains(&number) || number == profile::COMMENT,
+        };
+        if !is_known {
+            return false;
+        }
+        (rest, complete) = (fields, complete + 1);
+    }
+    let next = rest.bytes.first().map(|key| u32::from(key >> 3));
+    let is_cut = |number: u32| number == profile::STRING_TABLE || profile::MESSAGES.contains(&number);
+    complete > 0 && next.is_none_or(is_cut)
 }
 
 /// Reads a profile within so many eighths of the memory limit. Also returns the bytes of the other eighths.
@@ -47,10 +76,11 @@ pub(in crate::trace) fn read(
     let values = profile.values()?;
     let blocks = profile.blocks(&values)?;
     let one_each = blocks.is_none_or(|blocks| blocks > MOST_BLOCKS);
+    let mut stacks = Stacks::new(&profile);
     for &sample in &profile.samples {
         let at = TracePlace::Byte(sample.offset);
         let sample = profile.sample(sample, &values)?;
-        profile.compose(&mut reading, &sample, one_each).map_err(|problem| at.of(problem))?;
+        stacks.compose(&mut reading, &sample, one_each).map_err(|problem| at.of(problem))?;
     }
     let mut facts = facts(profile.program(), "a pprof profile");
     facts.started_unix_ms = profile.time_ns / 1_000_000;
@@ -229,63 +259,14 @@ impl<'a> Profile<'a> {
         Ok(found)
     }
 
-    /// Adds the blocks of a sample. A sample without bytes, such as a program of JAX, has none.
-    fn compose(&self, reading: &mut Reading, sample: &Sample, one_each: bool) -> Result<(), TraceProblem> {
-        if sample.bytes == 0 {
-            return Ok(());
-        }
-        let (mut pool, mut category) = ("heap", Category::default());
-        for &(key, text) in &sample.labels {
-            match self.text(key)? {
-                "pool" | "device" => pool = self.text(text)?,
-                "category" => {
-                    let text = self.text(text)?;
-                    category =
-                        Category::ALL.into_iter().find(|known| known.name() == text).unwrap_or_default();
-                }
-                _ => {}
-            }
-        }
-        let composer = &mut reading.composer;
-        composer.select_pool(pool, "unknown")?;
-        let frames = self.frames(sample)?;
-        let owner = if self.is_exported() {
-            exported_owner(composer, &frames)?
-        } else {
-            let frames: Vec<Frame<'_>> = frames.iter().map(|(frame, _)| *frame).collect();
-            owner_of(composer, &frames)?
-        };
-        let blocks = if one_each { 1 } else { sample.blocks.max(1) };
-        for number in 0..blocks {
-            // The first block has the bytes that cannot be divided.
-            let rest = if number == 0 { sample.bytes % blocks } else { 0 };
-            composer.alloc(NewBlock { bytes: sample.bytes / blocks + rest, owner, category })?;
-        }
-        Ok(())
+    /// Returns the lines and the mapping of a location.
+    fn location(&self, id: u64) -> Result<&(Vec<(u64, u64)>, u64), ProfileProblem> {
+        self.locations.get(&id).ok_or(ProfileProblem::Missing { what: "location", number: id })
     }
 
-    /// Returns the frames of a sample with their system names, the innermost first.
-    fn frames(&self, sample: &Sample) -> Result<Vec<(Frame<'a>, &'a str)>, TraceProblem> {
-        let mut frames = Vec::new();
-        for &id in &sample.locations {
-            let location = self.locations.get(&id);
-            let (lines, mapping) =
-                location.ok_or(ProfileProblem::Missing { what: "location", number: id })?;
-            if lines.is_empty() {
-                let file = self.mappings.get(mapping).map_or(Ok(""), |&file| self.text(file))?;
-                frames.push((Frame { file, ..Frame::default() }, ""));
-            }
-            for &(function, line) in lines.iter().take(MOST_INLINED) {
-                let known = self.functions.get(&function);
-                let known = known.ok_or(ProfileProblem::Missing { what: "function", number: function })?;
-                let (function, file) = (self.text(known.name)?, self.text(known.file)?);
-                frames.push((Frame { function, file, line }, self.text(known.system_name)?));
-            }
-            if frames.len() >= MOST_FRAMES {
-                break;
-            }
-        }
-        Ok(frames)
+    fn function(&self, id: u64) -> Result<Function, ProfileProblem> {
+        let known = self.functions.get(&id).copied();
+        known.ok_or(ProfileProblem::Missing { what: "function", number: id })
     }
 
     /// Whether [`export`](crate::export) wrote the profile.
@@ -314,25 +295,171 @@ impl Sample {
     }
 }
 
-/// Restores the owner of an exported sample. The system name of a function is the owner's path, and its file is the path
-/// of the module. A module is its own module.
-fn exported_owner(composer: &mut Composer, frames: &[(Frame<'_>, &str)]) -> Result<u32, BlockProblem> {
-    let (mut owner, mut above) = (0, "");
-    for (frame, path) in frames.iter().rev().skip(1) {
-        let name = path.strip_prefix(above).map_or(*path, |name| name.strip_prefix('.').unwrap_or(name));
-        let is_op = frame.file != *path;
-        owner = composer.owner(owner, name, is_op.then(|| phase_of(name)))?;
-        above = path;
-    }
-    Ok(owner)
+/// The stacks of a profile as owners. Each location is looked at once, because many samples share it.
+struct Stacks<'a> {
+    profile: &'a Profile<'a>,
+    /// Whether Highwater wrote the profile.
+    is_exported: bool,
+    frames: Frames,
+    /// The frames of a location.
+    locations: HashMap<u64, Range<u32>>,
+    /// The texts of [`Self::frames`].
+    texts: HashMap<u64, u32>,
+    /// The owners of an exported profile by location and parent.
+    exported: HashMap<(u32, u64), u32>,
 }
 
-/// Returns the phase at the end of an op's name.
-pub(in crate::trace) fn phase_of(name: &str) -> Phase {
+impl<'a> Stacks<'a> {
+    fn new(profile: &'a Profile<'a>) -> Self {
+        Self {
+            profile,
+            is_exported: profile.is_exported(),
+            frames: Frames::default(),
+            locations: HashMap::new(),
+            texts: HashMap::new(),
+            exported: HashMap::new(),
+        }
+    }
+
+    /// Adds the blocks of a sample. A sample without bytes, such as a program of JAX, has none.
+    fn compose(&mut self, reading: &mut Reading, sample: &Sample, one_each: bool) -> Result<(), TraceProblem> {
+        if sample.bytes == 0 {
+            return Ok(());
+        }
+        let (mut pool, mut category) = ("heap", Category::default());
+        for &(key, text) in &sample.labels {
+            let (key, text) = (self.profile.text(key)?, self.profile.text(text)?);
+            match key {
+                // Programs may choose any labels. JAX has the device.
+                "pool" if self.is_exported => pool = text,
+                "device" if !text.is_empty() => pool = text,
+                "category" if self.is_exported => {
+                    category =
+                        Category::ALL.into_iter().find(|known| known.name() == text).unwrap_or_default();
+                }
+                _ => {}
+            }
+        }
+        reading.composer.select_pool(pool, "unknown")?;
+        let owner = if self.is_exported { self.exported_owner(reading, sample)? } else { self.owner(reading, sample)? };
+        let blocks = if one_each { 1 } else { sample.blocks.max(1) };
+        for number in 0..blocks {
+            // The first block has the bytes that cannot be divided.
+            let rest = if number == 0 { sample.bytes % blocks } else { 0 };
+            let block = NewBlock { bytes: sample.bytes / blocks + rest, owner, category };
+            reading.composer.alloc(block)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the owner of a sample's stack.
+    fn owner(&mut self, reading: &mut Reading, sample: &Sample) -> Result<u32, TraceProblem> {
+        let mut stack = Vec::new();
+        for &location in &sample.locations {
+            stack.extend(self.location(reading, location)?);
+            if stack.len() >= MOST_FRAMES {
+                break;
+            }
+        }
+        Ok(self.frames.owner_of(&mut reading.composer, &stack)?)
+    }
+
+    /// Returns the frames of a location, the innermost first.
+    fn location(&mut self, reading: &mut Reading, id: u64) -> Result<Range<u32>, TraceProblem> {
+        if let Some(known) = self.locations.get(&id) {
+            return Ok(known.clone());
+        }
+        let (lines, mapping) = self.profile.location(id)?;
+        let mut added: Option<Range<u32>> = None;
+        let mut add = |frame: u32| added = Some(added.take().map_or(frame, |added| added.start)..frame + 1);
+        if lines.is_empty() {
+            let file = match self.profile.mappings.get(mapping) {
+                Some(&file) => self.text(reading, file)?,
+                None => Frames::NO_TEXT,
+            };
+            reading.charge(FRAME_BYTES)?;
+            add(self.frames.add(Frames::NO_TEXT, file, 0));
+        }
+        for &(function, line) in lines.iter().take(MOST_INLINED) {
+            let Function { name, file, .. } = self.profile.function(function)?;
+            let (name, file) = (self.text(reading, name)?, self.text(reading, file)?);
+            reading.charge(FRAME_BYTES)?;
+            add(self.frames.add(name, file, line));
+        }
+        let added = added.unwrap_or(0..0);
+        reading.charge(ENTRY_BYTES)?;
+        self.locations.insert(id, added.clone());
+        Ok(added)
+    }
+
+    /// Returns the number of a text among those of the frames.
+    fn text(&mut self, reading: &mut Reading, index: u64) -> Result<u32, TraceProblem> {
+        if let Some(&known) = self.texts.get(&index) {
+            return Ok(known);
+        }
+        let text = self.profile.text(index)?;
+        reading.charge(ENTRY_BYTES + text_bytes(text))?;
+        let added = self.frames.add_text(text);
+        self.texts.insert(index, added);
+        Ok(added)
+    }
+
+    /// Restores the owner of an exported sample. The outermost location is the program.
+    fn exported_owner(&mut self, reading: &mut Reading, sample: &Sample) -> Result<u32, TraceProblem> {
+        let (mut owner, mut above) = (0, "");
+        for &id in sample.locations.iter().rev().skip(1) {
+            let (lines, _) = self.profile.location(id)?;
+            let Some(&(function, _)) = lines.first() else { continue };
+            let Function { system_name, file, .. } = self.profile.function(function)?;
+            let system_name = self.profile.text(system_name)?;
+            owner = match self.exported.get(&(owner, id)) {
+                Some(&known) => known,
+                None => {
+                    let exported = ExportedOwner::of(system_name, above, self.profile.text(file)?);
+                    reading.charge(ENTRY_BYTES)?;
+                    let name = reading.composer.name(exported.name)?;
+                    let added = reading.composer.owner(owner, name, exported.phase)?;
+                    self.exported.insert((owner, id), added);
+                    added
+                }
+            };
+            above = system_name;
+        }
+        Ok(owner)
+    }
+}
+
+/// An owner as the exporter writes it into the system name of a function.
+struct ExportedOwner<'a> {
+    name: &'a str,
+    /// The phase of an op.
+    phase: Option<Phase>,
+}
+
+impl<'a> ExportedOwner<'a> {
+    /// Parses `KIND:NAME`, where the kind is `module` or the phase of an op. The exporter of earlier versions wrote the
+    /// path of the owner; `above` is that of its parent, and `file` that of the module. A module is its own module.
+    fn of(system_name: &'a str, above: &str, file: &str) -> Self {
+        if let Some((kind, name)) = system_name.split_once(':') {
+            if kind == MODULE {
+                return Self { name, phase: None };
+            }
+            if let Some(phase) = Phase::named(kind) {
+                return Self { name, phase: Some(phase) };
+            }
+        }
+        let name = system_name.strip_prefix(above);
+        let name = name.map_or(system_name, |name| name.strip_prefix('.').unwrap_or(name));
+        Self { name, phase: (file != system_name).then(|| phase_of(name).unwrap_or_default()) }
+    }
+}
+
+/// Returns the phase at the end of an op's name, if there is one. Ops of the forward phase have none.
+pub(in crate::trace) fn phase_of(name: &str) -> Option<Phase> {
     match name.rsplit_once(':') {
-        Some((_, "backward")) => Phase::Backward,
-        Some((_, "optimizer")) => Phase::Optimizer,
-        _ => Phase::Forward,
+        Some((_, "backward")) => Some(Phase::Backward),
+        Some((_, "optimizer")) => Some(Phase::Optimizer),
+        _ => None,
     }
 }
 

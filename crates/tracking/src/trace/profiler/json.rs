@@ -1,8 +1,9 @@
 //! Parses the events of a trace, and keeps only those of memory and of ops.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
-use std::io::BufRead;
+use std::io::{BufRead, BufReader};
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -10,17 +11,18 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use super::{Device, Events, MemoryEvent, Op};
 use crate::trace::builder::{Builder, MAX_LABEL};
 use crate::trace::profile::ProfileProblem;
+use crate::trace::read::Counted;
 use crate::trace::{TraceError, TracePlace, TraceProblem};
-
-/// The bytes of the file that every event takes at least.
-const EVENT_BYTES: u64 = 16;
 
 /// The cost of a name besides its letters, and that of a kept event, including unused capacity.
 const NAME_BYTES: u64 = 128;
 const KEPT_BYTES: u64 = 128;
 
 pub(super) fn read(reader: impl BufRead, builder: &mut Builder) -> Result<Events, TraceError> {
-    let mut state = State { builder, events: Events::default(), names: HashMap::new(), problem: None };
+    let bytes = Cell::new(0);
+    let reader = BufReader::new(Counted { reader, bytes: &bytes });
+    let (events, names) = (Events::default(), HashMap::new());
+    let mut state = State { builder, events, names, bytes: &bytes, problem: None };
     let mut parser = serde_json::Deserializer::from_reader(reader);
     let read = File { state: &mut state }.deserialize(&mut parser).and_then(|()| parser.end());
     match (read, state.problem.take()) {
@@ -38,13 +40,15 @@ struct State<'a> {
     builder: &'a mut Builder,
     events: Events,
     names: HashMap<String, u32>,
+    /// The bytes that were read since the last event.
+    bytes: &'a Cell<u64>,
     /// The first error, which the parser cannot return.
     problem: Option<TraceProblem>,
 }
 
 impl State<'_> {
     fn take(&mut self, entry: Entry) -> Result<(), TraceProblem> {
-        self.builder.note_input(EVENT_BYTES);
+        self.builder.note_input(self.bytes.take());
         let nanoseconds = |number: Number| (number.0.max(0.0) * 1000.0).round() as u64;
         let (at_ns, thread) = (nanoseconds(entry.ts), entry.tid.0.to_bits());
         if entry.name == "[memory]" {
