@@ -106,9 +106,6 @@ fn traces() -> Outcome {
 /// Files of other tools, without the bytes that each target adds.
 fn other_runtimes() -> Outcome {
     let files = [
-        ("go-heap.pb", "trace_any", None),
-        ("tcmalloc.heap", "trace_heap_text", Some("heap profile:      1:     4096 [     3:    12288] @ heap/524288\n")),
-        ("jemalloc.heap", "trace_heap_text", Some("heap_v2/524288\n")),
         ("jax-before.prof", "trace_pprof", Some("\n")),
         ("jax-after.prof", "trace_pprof", Some("\n")),
         ("heaptrack-50.gz", "trace_heaptrack", Some("v 10400 3\n")),
@@ -123,6 +120,12 @@ fn other_runtimes() -> Outcome {
         let rest = added.and_then(|added| file.strip_prefix(added.as_bytes()));
         seed(&[target], name, rest.unwrap_or(&file))?;
     }
+    for name in ["tcmalloc.heap", "jemalloc.heap"] {
+        let file = repository(&format!("crates/tracking/tests/data/{name}"))?;
+        seed(&["trace_any"], name, &file)?;
+        seed(&["trace_heap_text"], name, &file[beginning(&file, 1).len()..])?;
+    }
+    seed(&["trace_any"], "go-heap.pb", &repository("crates/tracking/tests/data/go-heap.pb")?)?;
     let events = r#"{"ph":"X","cat":"cpu_op","name":"aten::mm","tid":1,"ts":1,"dur":9},{"name":"[memory]","tid":1,"ts":2,
 "args":{"Total Allocated":96,"Bytes":64,"Device Id":-1,"Device Type":0,"Addr":16}},{"name":"[memory]","tid":1,"ts":3,
 "args":{"Total Allocated":32,"Bytes":-64,"Device Id":-1,"Device Type":0,"Addr":16}}]}"#;

@@ -217,7 +217,8 @@ impl Trace {
 
     /// Returns the bytes of memory that the trace holds.
     fn held_bytes(&self) -> u64 {
-        let texts = self.labels.iter().chain(self.comments.iter().map(|comment| &comment.text)).chain(&self.skipped);
+        let texts =
+            self.labels.iter().chain(self.comments.iter().map(|comment| &comment.text)).chain(&self.skipped);
         let letters: usize = texts.map(String::capacity).sum();
         let rows = self.events.capacity() * size_of::<TraceEvent>()
             + self.times_ns.capacity() * size_of::<u64>()

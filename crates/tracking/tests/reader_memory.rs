@@ -13,8 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use highwater_tracking::{
-    ExportFormat, Follower, PlanLimits, ReadOptions, Recording, RecordingLimits, Report, RunFacts, Trace,
-    TrainingLog, TrainingLogLimits, export, parse_plan, write_page,
+    ExportFormat, Follower, PlanLimits, ReadOptions, Recording, RecordingLimits, Report, ReportDiff,
+    RunFacts, Trace, TrainingLog, TrainingLogLimits, export, parse_plan, write_page,
 };
 
 /// Heap bytes in use, and their peak since the last reset.
@@ -218,6 +218,250 @@ fn heap_profiles_keep_the_memory_limit() {
     let header = b"allocator,num_allocations,size,tid,thread_name,stack_trace\n".to_vec();
     let rows = lines(200_000, |row, text| put!(text, "M,1,1,1,m,f{row};a.py;{row}\n"));
     both("rows", &[header, rows].concat());
+}
+
+/// Reads a file as a trace and as a recording, which succeeds with the default limits.
+fn both_succeed(what: &str, file: &[u8]) {
+    both(what, file);
+    let recording = Recording::read_any(file, &ReadOptions::default());
+    assert!(recording.is_ok(), "{what}: {:?}", recording.err());
+    let trace = Trace::read(file, &ReadOptions::default());
+    assert!(trace.is_ok(), "{what}: {:?}", trace.err());
+}
+
+/// Stacks of many frames whose function and file are the same long name. Looking at the name for each frame of each
+/// stack would take 10^12 steps.
+#[test]
+fn a_long_name_is_looked_at_once() {
+    let _alone = alone();
+    let name = "n".repeat(MIB);
+    let (depth, stacks) = (250, 4000);
+    let mut heaptrack = format!("v 10400 3\ns {MIB:x} {name}\ni 1 0 1 1 1\ni 2 0 1 1 2\n").into_bytes();
+    heaptrack.extend(lines(depth, |parent, text| put!(text, "t 1 {parent:x}\n")));
+    let leaves = lines(stacks, |leaf, text| {
+        put!(text, "t 2 {depth:x}\na 10 {:x}\n+ {leaf:x}\n", depth + 1 + leaf);
+    });
+    heaptrack.extend(leaves);
+    both_succeed("heaptrack", &heaptrack);
+
+    let field = |number: u8, contents: &[u8]| {
+        let mut field = vec![number << 3 | 2];
+        number(&mut field, contents.len() as u64);
+        field.extend(contents);
+        field
+    };
+    let mut pprof = field(1, b"\x08\x01\x10\x02");
+    let sample = [field(1, &vec![1; depth]), field(2, b"\x10")].concat();
+    (0..stacks).for_each(|_| pprof.extend(field(2, &sample)));
+    pprof.extend(field(4, b"\x08\x01\x22\x04\x08\x01\x10\x07"));
+    pprof.extend(field(5, b"\x08\x01\x10\x03\x20\x03"));
+    [b"", &b"space"[..], b"bytes", name.as_bytes()].iter().for_each(|text| pprof.extend(field(6, text)));
+    both_succeed("pprof", &pprof);
+
+    // Each row of memray has its own names.
+    let row = format!("M,1,16,1,m,{}\n", vec![format!("{0};{0};1", &name[..2000]); depth].join("|"));
+    let header = "allocator,num_allocations,size,tid,thread_name,stack_trace\n";
+    both_succeed("memray", format!("{header}{}", row.repeat(4)).as_bytes());
+
+    // A snapshot with metadata for each event, and a frame that looks like a node of the backward pass.
+    let node = format!("torch::autograd::generated::{name}");
+    let mut before = [KEYS, b"\x8c\x0duser_metadataq\x070}(\x8c\x08filenameX"].concat();
+    for text in [&name, &node] {
+        before.extend((text.len() as u32).to_le_bytes());
+        before.extend(text.as_bytes());
+        if text == &name {
+            before.extend(b"\x8c\x04nameX");
+        }
+    }
+    before.extend(b"uq\x090](h\x09eq\x0a0");
+    let mut events = Vec::new();
+    for address in 1..=50_000_u32 {
+        events.extend(b"}(h\x01h\x02h\x03J");
+        events.extend(address.to_le_bytes());
+        events.extend(b"h\x04K\x01h\x05h\x0ah\x07\x8c\x06");
+        events.extend(format!("{address:06}u").bytes());
+    }
+    let snapshot = snapshot_of(&before, &events);
+    assert_eq!(trace("metadata", &snapshot, snapshot.len()), Ok(50_000));
+}
+
+/// The data of heaptrack of a program with stacks of 61 frames with long names, and about 21,000 owners.
+fn deep_heaptrack() -> Vec<u8> {
+    let mut file = b"v 10550 3\nX ./app\ns 1 m\n".to_vec();
+    file.extend(lines(400, |number, text| {
+        let name = format!(
+            "Namespace{number}::VeryDescriptiveClassName{number}<std::shared_ptr<Element>>::\
+             handleEventOfTheWindowSystem{number}(QEvent*, QFlags<Type>)"
+        );
+        put!(text, "s {:x} {name}\ni {number:x} 1 {:x}\n", name.len(), number + 2);
+    }));
+    file.extend(lines(5000, |stack, text| {
+        for depth in 0..61 {
+            let place = match depth {
+                0..55 => (3 * depth + stack % 20) % 400,
+                55 => stack / 20 % 200,
+                _ => depth,
+            };
+            let parent = if depth == 0 { 0 } else { 61 * stack + depth };
+            put!(text, "t {:x} {parent:x}\n", place + 1);
+        }
+        put!(text, "a 40 {:x}\n+ {stack:x}\n", 61 * (stack + 1));
+    }));
+    file
+}
+
+#[test]
+fn deep_stacks_take_memory_in_proportion_to_their_number() {
+    let _alone = alone();
+    let file = deep_heaptrack();
+    assert_eq!(trace("deep stacks", &file, file.len()), Ok(5000));
+
+    // The default of the command. Complete paths would take more.
+    let mut options = ReadOptions::default();
+    options.limits.held_bytes = 1 << 30;
+    let before = IN_USE.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let recording = Recording::read_any(&file[..], &options).unwrap();
+    assert_eq!(recording.peak().unwrap().bytes, 5000 * 64);
+    let read = PEAK.load(Ordering::Relaxed) - before;
+    assert!(read < 48 * MIB, "{read}");
+    use_recording(&recording);
+    let report = Report::from_recording(&recording);
+    assert!(ReportDiff::between(&report, &report).is_empty());
+    let used = PEAK.load(Ordering::Relaxed) - before;
+    assert!(used < 256 * MIB, "{used}");
+}
+
+#[test]
+fn real_files_of_the_pytorch_profiler_are_read_by_default() {
+    let _alone = alone();
+    // Events as PyTorch writes them, with an op around each pair of an allocation and a free.
+    let events = |count: usize| {
+        lines(count, |number, text| {
+            let (ts, address) = (1000.5 + 20.0 * number as f64, 0x7f00_0000_0000_u64 + 64 * number as u64);
+            put!(
+                text,
+                ",\n  {{\n    \"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::addmm\", \"pid\": 77, \"tid\": 77,\n"
+            );
+            put!(
+                text,
+                "    \"ts\": {ts:.3}, \"dur\": 12.345,\n    \"args\": {{\n      \"External id\": {number}\n    }}\n  }}"
+            );
+            for (later, bytes) in [(1.0, 4096), (15.0, -4096)] {
+                put!(
+                    text,
+                    ",\n  {{\n    \"ph\": \"i\", \"cat\": \"cpu_instant_event\", \"s\": \"t\", \"name\": \"[memory]\",\n"
+                );
+                put!(
+                    text,
+                    "    \"pid\": 77, \"tid\": 77,\n    \"ts\": {:.3},\n    \"args\": {{\n",
+                    ts + later
+                );
+                put!(
+                    text,
+                    "      \"Total Reserved\": 0, \"Total Allocated\": {}, \"Bytes\": {bytes},",
+                    4096 + bytes.max(0)
+                );
+                put!(
+                    text,
+                    " \"Addr\": {address}, \"Device Id\": -1, \"Device Type\": 0, \"Ev Idx\": {number}\n    }}\n  }}"
+                );
+            }
+        })
+    };
+    let file =
+        [b"{\"schemaVersion\": 1, \"traceEvents\": [{}".to_vec(), events(22_000), b"]}".to_vec()].concat();
+    assert!(file.len() > 17_000_000, "{}", file.len());
+    both_succeed("profile", &file);
+    // The fields that the reader needs, and no others.
+    let events = lines(170_000, |number, text| {
+        put!(
+            text,
+            ",{{\"name\":\"[memory]\",\"tid\":1,\"ts\":{number},\"args\":{{\"Bytes\":{},",
+            if number % 2 == 0 { 64 } else { -64 }
+        );
+        put!(
+            text,
+            "\"Addr\":{},\"Device Id\":-1,\"Device Type\":0}}}}",
+            64 * (number / 2) + 0x7f00_0000_0000
+        );
+    });
+    let file = [b"{\"schemaVersion\": 1, \"traceEvents\": [{}".to_vec(), events, b"]}".to_vec()].concat();
+    assert!(file.len() > 17_000_000, "{}", file.len());
+    both_succeed("short events", &file);
+}
+
+#[test]
+fn real_snapshots_are_read_by_default() {
+    let _alone = alone();
+    let texts: [&[u8]; 8] =
+        [b"action", b"alloc", b"addr", b"size", b"frames", b"stream", b"time_us", b"free_completed"];
+    let mut before = Vec::new();
+    for (number, text) in (1..).zip(texts) {
+        before.extend([&[0x8c, text.len() as u8], text, &[b'q', number, b'0']].concat());
+    }
+    // 200 frames under the numbers from 100 on.
+    for number in 100..300_u32 {
+        before.extend(b"}(\x8c\x08filename\x8c\x08/a/m.py\x8c\x04name\x8c\x07forward\x8c\x04lineM");
+        before.extend((number as u16).to_le_bytes());
+        before.extend(b"ur");
+        before.extend(number.to_le_bytes());
+        before.push(b'0');
+    }
+    // As PyTorch writes them: each event has its own list of shared frames, and each object a number.
+    let events = |count: u32, frames: u32| {
+        let (mut events, mut memo) = (Vec::new(), 1000_u32);
+        let mut put_memo = |events: &mut Vec<u8>| {
+            events.push(b'r');
+            events.extend(memo.to_le_bytes());
+            memo += 1;
+        };
+        for event in 0..count {
+            events.push(b'}');
+            put_memo(&mut events);
+            events.extend(if event % 2 == 0 {
+                b"(h\x01h\x02h\x03\x8a\x06"
+            } else {
+                b"(h\x01h\x08h\x03\x8a\x06"
+            });
+            events.extend(&(0x7f00_0000_0000_u64 + 512 * u64::from(event / 2)).to_le_bytes()[..6]);
+            events.extend(b"h\x04J\x00\x02\x00\x00h\x06K\x00h\x07\x8a\x07");
+            events.extend(&(1_700_000_000_000_000_u64 + u64::from(event)).to_le_bytes()[..7]);
+            events.extend(b"h\x05]");
+            put_memo(&mut events);
+            events.push(b'(');
+            for frame in 0..frames {
+                events.push(b'j');
+                events.extend((100 + (event / 2 + frame) % 200).to_le_bytes());
+            }
+            events.extend(b"eu");
+        }
+        snapshot_of(&before, &events)
+    };
+    for (count, frames) in [(110_000, 22), (260_000, 2)] {
+        let file = events(count, frames);
+        assert!(file.len() > 19_000_000, "{}", file.len());
+        both_succeed(&format!("{frames} frames"), &file);
+    }
+    let events = lines(100_000, |event, text| {
+        let action = if event % 2 == 0 { "alloc" } else { "free_completed" };
+        let address = 0x7f00_0000_0000_u64 + 512 * (event as u64 / 2);
+        put!(
+            text,
+            "{}{{\"action\":\"{action}\",\"addr\":{address},\"size\":512,",
+            if event == 0 { "" } else { "," }
+        );
+        put!(text, "\"stream\":0,\"time_us\":{},", 1_700_000_000_000_000_u64 + event as u64);
+        put!(
+            text,
+            "\"frames\":[{{\"filename\":\"/a/m.py\",\"line\":{},\"name\":\"forward\"}}]}}",
+            event % 200
+        );
+        text.push_str(&" ".repeat(40));
+    });
+    let file = [b"{\"device_traces\":[[".to_vec(), events, b"]],\"segments\":[]}".to_vec()].concat();
+    assert!(file.len() > 19_000_000, "{}", file.len());
+    both_succeed("JSON", &file);
 }
 
 #[test]

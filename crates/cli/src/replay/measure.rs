@@ -41,10 +41,21 @@ pub(super) struct Measurement {
     pub(super) waste: Option<f64>,
     #[serde(flatten)]
     pub(super) smallest: Option<SmallestPool>,
+    /// Of a pool that follows a plan: the allocations in the plan's range, and those beside it.
+    #[serde(flatten)]
+    pub(super) plan: Option<PlanUse>,
     /// The first refused event.
     pub(super) failed_at: Option<usize>,
     pub(super) failure: Option<Failure>,
     pub(super) timeline: Vec<Sample>,
+}
+
+/// How much of a replay followed a plan.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct PlanUse {
+    pub(super) planned_allocations: u64,
+    /// Allocations that the plan does not contain, or whose place was occupied.
+    pub(super) allocations_beside_plan: u64,
 }
 
 /// The reason why an event was refused.
@@ -183,6 +194,10 @@ fn watch(measurement: &mut Measurement, replayer: &mut Replayer<'_>, pool: &dyn 
     let stats = pool.stats();
     measurement.peak_in_use_bytes = summary.map_or(stats.peak_bytes_in_use, |summary| summary.peak_in_use);
     measurement.peak_reserved_bytes = stats.peak_bytes_reserved;
+    measurement.plan = pool.plan_counts().map(|counts| PlanUse {
+        planned_allocations: counts.planned,
+        allocations_beside_plan: counts.left + counts.refused + counts.unexpected,
+    });
 }
 
 impl Failure {

@@ -35,11 +35,18 @@ pub(super) fn table(measurements: &[Measurement], wide: bool) -> String {
         Some(_) => "* a larger pool failed\n",
         None => "",
     };
+    let beside = measurements.iter().filter_map(|measurement| {
+        let plan = measurement.plan.filter(|plan| plan.allocations_beside_plan > 0)?;
+        Some(format!(
+            "\n{}, {}: {} allocations followed the plan, and {} took memory beside its range\n",
+            measurement.trace, measurement.policy, plan.planned_allocations, plan.allocations_beside_plan
+        ))
+    });
     let failures = measurements.iter().filter_map(|measurement| {
         let failure = measurement.failure.as_ref()?;
         Some(format!("\n{}, {}: {}\n", measurement.trace, measurement.policy, failure.message))
     });
-    format!("{table}{note}{}", failures.collect::<String>())
+    format!("{table}{note}{}", beside.chain(failures).collect::<String>())
 }
 
 fn cells(measurement: &Measurement, with_smallest: bool) -> Vec<String> {

@@ -45,6 +45,44 @@ fn a_plan_takes_the_least_possible_and_a_replay_follows_it() {
 }
 
 #[test]
+fn a_plan_of_one_step_takes_little_more_than_best_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (trace, plan) = (path("trace"), path("plan"));
+    // 24 weights, which no step frees, and steps with two blocks of 2 MiB.
+    let mut events: String = (0..24).map(|weight| format!("a {weight} 65536 weight\n")).collect();
+    for step in 0..20 {
+        let (one, two) = (2 * step + 24, 2 * step + 25);
+        events += &format!("a {one} 2097152 x\na {two} 2097152 y\nf {one}\nf {two}\n");
+    }
+    fs::write(&trace, events).unwrap();
+    let output = highwater(&["plan", &trace, "-o", &plan, "--step", "repeating"]);
+    assert!(text_of(&output).contains("2 of 2 blocks in 4.00 MiB"), "{}", text_of(&output));
+
+    let replay = ["replay", &trace, "--policy", "bfc,planned", "--plan", &plan, "--repeat", "1"];
+    let output = highwater(&[&replay[..], &["--json"]].concat());
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let reserved = |row: usize| rows[row]["peak_reserved_bytes"].as_u64().unwrap();
+    // Regions that double, from the range of the plan on, would take 12.1 MiB.
+    assert_eq!(reserved(0), 6 << 20);
+    assert!(reserved(1) <= (6 << 20) + 65536, "{}", reserved(1));
+    let (planned, beside) = (&rows[1]["planned_allocations"], &rows[1]["allocations_beside_plan"]);
+    assert_eq!((planned, beside), (&40.into(), &24.into()));
+    assert_eq!(rows[0].get("planned_allocations"), None);
+    let output = text_of(&highwater(&replay));
+    let note = "trace, planned: 40 allocations followed the plan, and 24 took memory beside its range\n";
+    assert!(output.contains(note), "{output}");
+    // A plan of the whole trace leaves none.
+    let output = text_of(&highwater(&["replay", &trace, "--policy", "planned", "--repeat", "1"]));
+    assert!(!output.contains("beside"), "{output}");
+}
+
+fn text_of(output: &Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
 fn plan_errors_have_their_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

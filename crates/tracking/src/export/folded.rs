@@ -3,29 +3,58 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use bfc_core::Category;
+
 use super::{ExportError, Output, at_peak};
 use crate::record::Recording;
 
+/// The most bytes of names on each side of a stack. A longer stack loses the names in its middle.
+const MOST_BYTES: usize = 8 << 10;
+
 pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Result<(), ExportError> {
-    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+    // The lines themselves may be much longer than the recording.
+    let mut sums: BTreeMap<(u32, usize), u64> = BTreeMap::new();
     for holding in at_peak::holdings(recording) {
-        let mut stack = String::new();
-        let program = std::iter::once(recording.facts().program.as_str()).filter(|name| !name.is_empty());
-        let owners = recording.lineage(holding.owner);
-        for name in program.chain(owners.iter().map(|&owner| recording.owner(owner).name.as_str())) {
-            stack.extend(name.chars().map(|letter| if separates(letter) { '_' } else { letter }));
-            stack.push(';');
-        }
-        stack.push_str(&format!("[{}]", holding.category.name()));
-        *lines.entry(stack).or_default() += holding.bytes;
+        *sums.entry((holding.owner, holding.category.index())).or_default() += holding.bytes;
     }
     let mut buffer = Vec::new();
-    for (stack, bytes) in lines {
-        buffer.extend_from_slice(format!("{stack} {bytes}\n").as_bytes());
+    for ((owner, category), bytes) in sums {
+        let mut line = String::new();
+        let program = recording.facts().program.as_str();
+        if !program.is_empty() {
+            push(&mut line, program);
+        }
+        let owners = recording.lineage(owner);
+        let names: Vec<&str> = owners.iter().map(|&owner| recording.owner(owner).name.as_str()).collect();
+        let outer = fitting(names.iter());
+        let inner = fitting(names[outer..].iter().rev());
+        let omitted = names.len() - outer - inner;
+        names[..outer].iter().for_each(|name| push(&mut line, name));
+        if omitted > 0 {
+            push(&mut line, &format!("({omitted} more)"));
+        }
+        names[outer + omitted..].iter().for_each(|name| push(&mut line, name));
+        line.push_str(&format!("[{}] {bytes}\n", Category::ALL[category].name()));
+        buffer.extend_from_slice(line.as_bytes());
         out.flush_if_full(&mut buffer)?;
     }
     out.flush(&mut buffer)?;
     Ok(())
+}
+
+/// Returns how many of these names fit on one side of a stack.
+fn fitting<'a>(names: impl Iterator<Item = &'a &'a str>) -> usize {
+    let bytes = names.scan(0, |sum, name| {
+        *sum += name.len() + 1;
+        Some(*sum)
+    });
+    bytes.take_while(|&sum| sum <= MOST_BYTES).count()
+}
+
+/// Appends a name and a separator.
+fn push(line: &mut String, name: &str) {
+    line.extend(name.chars().map(|letter| if separates(letter) { '_' } else { letter }));
+    line.push(';');
 }
 
 /// Returns whether a character separates the names of a stack.

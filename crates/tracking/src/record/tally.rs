@@ -401,7 +401,8 @@ pub(super) fn path(owners: &[Owner], owner: u32) -> String {
         above = owner.parent;
     }
     lineage.reverse();
-    let names = |lineage: &[&Owner]| lineage.iter().map(|owner| owner.name.as_str()).collect::<Vec<_>>().join(".");
+    let names =
+        |lineage: &[&Owner]| lineage.iter().map(|owner| owner.name.as_str()).collect::<Vec<_>>().join(".");
     if bytes <= MAX_PATH {
         return names(&lineage);
     }
@@ -412,7 +413,11 @@ pub(super) fn path(owners: &[Owner], owner: u32) -> String {
     let (omitted, end) = rest.split_at(rest.len() - inner);
     let Some(last) = omitted.last() else { return names(&lineage) };
     let omitted = format!("({} more {:016x})", omitted.len(), last.path_hash);
-    [names(begin), omitted, names(end)].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".")
+    [names(begin), omitted, names(end)]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(".")
 }
 
 /// Returns how many of these names fit into so many bytes.

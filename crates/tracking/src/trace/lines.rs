@@ -164,8 +164,7 @@ impl<'a> Iterator for Cells<'a> {
     fn next(&mut self) -> Option<Cow<'a, str>> {
         let rest = self.rest.take()?;
         let Some(quoted) = rest.trim_start().strip_prefix('"') else {
-            let (cell, rest) =
-                rest.split_once(',').map_or((rest, None), |(cell, rest)| (cell, Some(rest)));
+            let (cell, rest) = rest.split_once(',').map_or((rest, None), |(cell, rest)| (cell, Some(rest)));
             self.rest = rest;
             return Some(Cow::Borrowed(cell.trim()));
         };

@@ -17,6 +17,8 @@ const SNAPSHOTS: [&[u8]; 4] = [
 ];
 const RMM: &[u8] = include_bytes!("../data/rmm.csv");
 const MINIMALLOC: &[u8] = include_bytes!("../data/minimalloc.csv");
+const TCMALLOC: &[u8] = include_bytes!("../data/tcmalloc.heap");
+const JEMALLOC: &[u8] = include_bytes!("../data/jemalloc.heap");
 const TEXT: &[u8] = b"# steps: 2\n# mark: one\na 0 10 x\na 1 700 y z\nf 0\n# mark: two\na 0 5 x\nf 1\nf 0\n";
 
 fn read(file: &[u8]) -> Result<Trace, TraceError> {
@@ -346,6 +348,8 @@ fn files() -> Vec<Case> {
     files.push((JSON, fuzz::json, 1));
     files.extend([
         (PPROF, fuzz::pprof as fn(&[u8]), 1),
+        (TCMALLOC, fuzz::heap_text, TCMALLOC.iter().position(|&byte| byte == b'\n').unwrap() + 1),
+        (JEMALLOC, fuzz::heap_text, JEMALLOC.iter().position(|&byte| byte == b'\n').unwrap() + 1),
         (HEAPTRACK, fuzz::heaptrack, "v 10400 3\n".len()),
         (MEMRAY, fuzz::memray, MEMRAY.iter().position(|&byte| byte == b'\n').unwrap() + 1),
         (PROFILER, fuzz::profiler, "{\"traceEvents\":[".len()),
@@ -353,8 +357,17 @@ fn files() -> Vec<Case> {
     ]);
     files.extend(SNAPSHOTS.map(|snapshot| (snapshot, fuzz::pickle as fn(&[u8]), 1)));
     files.extend(
-        [TEXT, RMM, MINIMALLOC, ALIGNMENT, GAPS, SNAPSHOTS[0], SNAPSHOTS[2]]
-            .map(|file| (file, fuzz::any as fn(&[u8]), 0)),
+        [
+            TEXT,
+            RMM,
+            MINIMALLOC,
+            ALIGNMENT,
+            GAPS,
+            include_bytes!("../data/go-heap.pb"),
+            SNAPSHOTS[0],
+            SNAPSHOTS[2],
+        ]
+        .map(|file| (file, fuzz::any as fn(&[u8]), 0)),
     );
     files
 }

@@ -6,6 +6,7 @@ mod atomic_file;
 mod collections;
 mod foreign_traces;
 mod guarded;
+mod heap_profiles;
 mod other_runtimes;
 mod report_threads;
 mod traces;

@@ -1,7 +1,7 @@
 //! Files that other tools wrote, with the figures that these tools print. `tests/data/runtimes` has the programs.
 
 use highwater_tracking::{
-    ExportFormat, OpRow, ReadOptions, Recording, Report, ReportDiff, Trace, TraceLimits, export,
+    ExportFormat, OpRow, Phase, ReadOptions, Recording, Report, ReportDiff, Trace, TraceLimits, export,
 };
 
 const JAX_BEFORE: &[u8] = include_bytes!("../data/runtimes/jax-before.prof");
@@ -114,6 +114,90 @@ fn files_of_the_pytorch_profiler_agree_with_its_sums() {
     let message = "event 0 of device 0: sums over time, without blocks: call export_memory_timeline with a path that ends with \
         .raw.json.gz";
     assert_eq!(refusal(TIMELINE_OF_SUMS), message);
+}
+
+#[test]
+fn phases_that_a_file_does_not_contain_are_unknown() {
+    let files =
+        [JAX_AFTER, HEAPTRACK_50, MEMRAY, RMM, PROFILER, TIMELINE, PROFILE_SNAPSHOT, b"a 0 10 aten::mm\n"];
+    for file in files {
+        let report = report(file);
+        let phases: Vec<(Phase, f64)> = report.phases.iter().map(|row| (row.phase, row.peak_share)).collect();
+        assert_eq!(phases.iter().map(|(phase, _)| *phase).collect::<Vec<_>>(), [Phase::Unknown]);
+        assert!((phases[0].1 - 1.0).abs() < 1e-9);
+        assert!(report.live.iter().all(|row| row.phase == Phase::Unknown));
+        let text = report.to_string();
+        assert!(text.contains("\nunknown ") && !text.contains("\nforward "), "{text}");
+        let json = serde_json::to_string(&report).unwrap();
+        assert!(json.contains("\"phase\":\"unknown\"") && !json.contains("\"forward\""), "{json}");
+        assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+        // Exports keep that, in all formats that can be read again.
+        let mut profile = Vec::new();
+        export(&run(file), ExportFormat::Pprof, &mut profile).unwrap();
+        assert_eq!(self::report(&profile).phases.len(), 1);
+        assert_eq!(self::report(&profile).phases[0].phase, Phase::Unknown);
+    }
+}
+
+#[test]
+fn one_label_with_a_phase_makes_the_others_forward() {
+    let text = "a 0 100 net.fc1.matmul\na 1 50 net.fc1.matmul:backward\na 2 7 adamw:optimizer\n";
+    let phases = |file: &[u8]| report(file).phases.iter().map(|row| row.phase).collect::<Vec<_>>();
+    let all = [Phase::Forward, Phase::Backward, Phase::Optimizer];
+    assert_eq!(phases(text.as_bytes()), all);
+    // Exports have the same labels.
+    for format in [ExportFormat::Pprof, ExportFormat::MemoryVizJson, ExportFormat::MemoryViz] {
+        let mut file = Vec::new();
+        export(&run(text.as_bytes()), format, &mut file).unwrap();
+        assert_eq!(phases(&file), all, "{format}");
+    }
+    // A row of an unknown phase is compared with one of the forward phase.
+    let diff = ReportDiff::between(&report(b"a 0 80 net.fc1.matmul\n"), &report(text.as_bytes()));
+    let growth: Vec<_> =
+        diff.places.iter().map(|row| (row.after.path(), row.of(|row| row.peak_bytes).growth())).collect();
+    let row = |path: &str, bytes| (path.to_owned(), bytes);
+    let expected = [row("net.fc1.matmul:backward", 50), row("net.fc1.matmul", 20), row("adamw:optimizer", 7)];
+    assert_eq!(growth, expected);
+}
+
+#[test]
+fn stacks_of_a_long_name_have_one_holder() {
+    let file = include_bytes!("../data/heaptrack-long-name.gz");
+    let report = report(file);
+    let name = "n".repeat(200);
+    assert_eq!(report.ops.len(), 1);
+    assert_eq!(report.ops[0].op, format!("{name} {name}:1"));
+    assert_eq!(report.run.as_ref().unwrap().blocks, 200);
+}
+
+#[test]
+fn long_paths_lose_their_middle_and_stay_distinct() {
+    // Two stacks of 200 frames that differ in the middle only.
+    let stack = |middle: &str| {
+        let name = |frame: usize| if frame == 100 { middle.to_owned() } else { format!("frame{frame:03}") };
+        (0..200).map(|frame| format!("{};a.py;{frame}", name(frame))).collect::<Vec<_>>().join("|")
+    };
+    let header = "allocator,num_allocations,size,tid,thread_name,stack_trace\n";
+    let file = format!("{header}M,1,30,1,m,{}\nM,1,12,1,m,{}\n", stack("one"), stack("two"));
+    let report = report(file.as_bytes());
+    let found = holders(&report);
+    assert_eq!(found.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), [30, 12]);
+    for (path, _) in &found {
+        assert!(
+            path.len() < 1100 && path.starts_with("frame199.frame198.") && path.ends_with(".frame000 a.py:0")
+        );
+        assert!(path.contains(" more "), "{path}");
+    }
+    assert_ne!(found[0].0, found[1].0);
+    // The paths of two runs are compared.
+    let other = format!("{header}M,1,35,1,m,{}\nM,1,12,1,m,{}\n", stack("one"), stack("two"));
+    let diff = ReportDiff::between(&report, &self::report(other.as_bytes()));
+    assert_eq!((diff.places.len(), diff.peak_bytes.growth()), (1, 5));
+    assert_eq!(diff.places[0].of(|row| row.peak_bytes).growth(), 5);
+    // An exported profile has the same owners.
+    let mut profile = Vec::new();
+    export(&run(file.as_bytes()), ExportFormat::Pprof, &mut profile).unwrap();
+    assert_eq!(holders(&self::report(&profile)), found);
 }
 
 #[test]

@@ -256,7 +256,8 @@ impl Profile {
         if let Some(path) = line.strip_prefix("binary=") {
             self.tables.program = path.chars().take(200).collect();
         }
-        let Some((address, name)) = line.strip_prefix("0x").and_then(|line| line.split_once(char::is_whitespace))
+        let Some((address, name)) =
+            line.strip_prefix("0x").and_then(|line| line.split_once(char::is_whitespace))
         else {
             return Ok(());
         };

@@ -223,7 +223,8 @@ impl Data {
         let found = usize::try_from(kind).ok().filter(|&kind| kind < self.tables.kinds.len());
         let number = found.ok_or(ProfileProblem::Missing { what: "kind of block", number: kind })?;
         let Kind { bytes, stack, owner, .. } = self.tables.kinds[number];
-        let owner = if owner == UNKNOWN { self.tables.owner(&mut self.reading.composer, stack)? } else { owner };
+        let owner =
+            if owner == UNKNOWN { self.tables.owner(&mut self.reading.composer, stack)? } else { owner };
         self.tables.kinds[number].owner = owner;
         if self.reading.composer.is_without_pool() {
             self.reading.composer.select_pool("heap", "host")?;

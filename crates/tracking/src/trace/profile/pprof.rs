@@ -322,7 +322,12 @@ impl<'a> Stacks<'a> {
     }
 
     /// Adds the blocks of a sample. A sample without bytes, such as a program of JAX, has none.
-    fn compose(&mut self, reading: &mut Reading, sample: &Sample, one_each: bool) -> Result<(), TraceProblem> {
+    fn compose(
+        &mut self,
+        reading: &mut Reading,
+        sample: &Sample,
+        one_each: bool,
+    ) -> Result<(), TraceProblem> {
         if sample.bytes == 0 {
             return Ok(());
         }
@@ -341,7 +346,11 @@ impl<'a> Stacks<'a> {
             }
         }
         reading.composer.select_pool(pool, "unknown")?;
-        let owner = if self.is_exported { self.exported_owner(reading, sample)? } else { self.owner(reading, sample)? };
+        let owner = if self.is_exported {
+            self.exported_owner(reading, sample)?
+        } else {
+            self.owner(reading, sample)?
+        };
         let blocks = if one_each { 1 } else { sample.blocks.max(1) };
         for number in 0..blocks {
             // The first block has the bytes that cannot be divided.

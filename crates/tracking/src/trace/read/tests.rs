@@ -211,6 +211,28 @@ fn lifetimes_become_ordered_events() {
 }
 
 #[test]
+fn cells_of_logs_may_be_quoted() {
+    let expected = "a 0 4 a\na 1 8 b\nf 0\nf 1\n";
+    for csv in [
+        include_str!("../../../tests/data/minimalloc-quoted.csv"),
+        "\u{feff}\"id\",\"lower\",\"upper\",\"size\"\r\n\"a\",\"0\",\"3\",\"4\"\r\n\"b\",\"2\",\"9\",\"8\"\r\n",
+        "size, \"upper\" ,lower,id\n4, \"3\" ,0,\"a\"\n8,9, 2 ,b\n",
+    ] {
+        let trace = read(csv.as_bytes()).unwrap();
+        assert_eq!((written(&trace).as_str(), trace.peak_live_bytes()), (expected, 12), "{csv}");
+    }
+    let named = "\"id\",lower,upper,size,\"a, \"\"b\"\"\"\n\"x, \"\"y\"\"\",0,3,4,\n";
+    let trace = read(named.as_bytes()).unwrap();
+    assert_eq!(trace.labels(), ["x, \"y\""]);
+    assert_eq!(trace.skipped(), ["the column \"a, \\\"b\\\"\""]);
+    let open = "id,lower,upper,size\n\"a,0,3,4\n";
+    let message = "line 2: expected a line with all columns of the header, found \"\\\"a,0,3,4\"";
+    assert_eq!(refusal(open.as_bytes()), message);
+    let log = "\"Thread\",\"Time\",\"Action\",\"Pointer\",\"Size\",\"Stream\"\n\"1\",\"0:0\",\"allocate\",\"0x10\",\"7\",\"0\"\n";
+    assert_eq!(written(&read(log.as_bytes()).unwrap()), "a 0 7 thread 1 stream 0\n");
+}
+
+#[test]
 fn older_minimalloc_headers_are_supported() {
     let expected = "a 0 4 b1\na 1 6 b3\nf 0\na 2 5 b2\nf 2\nf 1\n";
     for (header, less) in [

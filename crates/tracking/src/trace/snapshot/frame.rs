@@ -1,12 +1,15 @@
 //! The frames of a stack in a snapshot, and the one that names a block.
 
 use super::Fields;
-use crate::files::boundary::ceil_boundary;
+use crate::files::boundary::{ceil_boundary, floor_boundary};
 use crate::trace::builder::MAX_LABEL;
 use crate::trace::pickle::{Heap, Value};
 
 /// The most characters to search in the name of a file or function.
 const MOST_LETTERS: usize = MAX_LABEL;
+
+/// The most bytes of a function's name. Many stacks may contain it.
+const MOST_FUNCTION_BYTES: usize = 4 * MOST_LETTERS;
 
 /// Functions of PyTorch's allocator and of its stack traces, which say nothing about the caller.
 const INTERNAL: [&str; 6] =
@@ -39,8 +42,9 @@ pub(super) struct Frame<'a> {
 impl<'a> Frame<'a> {
     pub(super) fn of(heap: &'a Heap, value: Value) -> Option<Self> {
         let fields = Fields::of(heap, value, "a frame").ok()?;
-        let file = fields.text("filename").unwrap_or_default();
-        Some(Self { function: fields.text("name")?, file: file_name(file), line: fields.number("line") })
+        let (function, file) = (fields.text("name")?, fields.text("filename").unwrap_or_default());
+        let function = &function[..floor_boundary(function, MOST_FUNCTION_BYTES)];
+        Some(Self { function, file: file_name(file), line: fields.number("line") })
     }
 
     pub(super) fn rank(&self) -> Rank {
