@@ -10,20 +10,16 @@ use crate::policy::bfc::{Bfc, BfcOptions};
 use crate::policy::planned::{Planned, PlannedOptions};
 use crate::pool::PolicyAllocator;
 use crate::pool::config::PoolConfig;
-use crate::pool::growth::GrowthRule;
 
 /// The configuration of a [`PlannedAllocator`].
 pub type PlannedConfig = PoolConfig<PlannedOptions>;
 
 impl PlannedConfig {
     /// Creates a pool of at most `limit` bytes that follows `plan`, and places other requests by best fit with
-    /// coalescing. It grows as [`BfcConfig::new`](crate::BfcConfig::new) does.
+    /// coalescing.
     #[must_use]
     pub fn planned(limit: Bytes, plan: Arc<Plan>) -> Self {
-        // Doubling would make the second region twice as large as the range of the plan, which may be the first region.
         Self::with_options(limit, PlannedOptions::new(plan, BfcOptions::default()))
-            .with_growth(GrowthRule::MEASURED_BEST)
-            .with_region_merging(true)
     }
 }
 
