@@ -234,9 +234,11 @@ fn both_succeed(what: &str, file: &[u8]) {
 #[test]
 fn a_long_name_is_looked_at_once() {
     let _alone = alone();
-    let name = "n".repeat(MIB);
+    // Lines have at most 1 MiB.
+    let name = "n".repeat(MIB - 64);
     let (depth, stacks) = (250, 4000);
-    let mut heaptrack = format!("v 10400 3\ns {MIB:x} {name}\ni 1 0 1 1 1\ni 2 0 1 1 2\n").into_bytes();
+    let mut heaptrack =
+        format!("v 10400 3\ns {:x} {name}\ni 1 0 1 1 1\ni 2 0 1 1 2\n", name.len()).into_bytes();
     heaptrack.extend(lines(depth, |parent, text| put!(text, "t 1 {parent:x}\n")));
     let leaves = lines(stacks, |leaf, text| {
         put!(text, "t 2 {depth:x}\na 10 {:x}\n+ {leaf:x}\n", depth + 1 + leaf);
@@ -244,8 +246,8 @@ fn a_long_name_is_looked_at_once() {
     heaptrack.extend(leaves);
     both_succeed("heaptrack", &heaptrack);
 
-    let field = |number: u8, contents: &[u8]| {
-        let mut field = vec![number << 3 | 2];
+    let field = |key: u8, contents: &[u8]| {
+        let mut field = vec![key << 3 | 2];
         number(&mut field, contents.len() as u64);
         field.extend(contents);
         field
@@ -275,14 +277,14 @@ fn a_long_name_is_looked_at_once() {
     }
     before.extend(b"uq\x090](h\x09eq\x0a0");
     let mut events = Vec::new();
-    for address in 1..=50_000_u32 {
+    for address in 1..=10_000_u32 {
         events.extend(b"}(h\x01h\x02h\x03J");
         events.extend(address.to_le_bytes());
         events.extend(b"h\x04K\x01h\x05h\x0ah\x07\x8c\x06");
         events.extend(format!("{address:06}u").bytes());
     }
     let snapshot = snapshot_of(&before, &events);
-    assert_eq!(trace("metadata", &snapshot, snapshot.len()), Ok(50_000));
+    assert_eq!(trace("metadata", &snapshot, snapshot.len()), Ok(10_000));
 }
 
 /// The data of heaptrack of a program with stacks of 61 frames with long names, and about 21,000 owners.
@@ -332,6 +334,19 @@ fn deep_stacks_take_memory_in_proportion_to_their_number() {
     assert!(used < 256 * MIB, "{used}");
 }
 
+/// A file of at least so many bytes, made of the fewest thousands of events.
+fn of_size(bytes: usize, make: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
+    let thousand = make(2000).len() - make(1000).len();
+    let file = make(1000 * (bytes / thousand + 1));
+    assert!((bytes..bytes + bytes / 10).contains(&file.len()), "{}", file.len());
+    file
+}
+
+/// A trace of PyTorch's profiler with these events, each after a comma.
+fn profiler_of(events: Vec<u8>) -> Vec<u8> {
+    [b"{\"schemaVersion\": 1, \"traceEvents\": [{}".to_vec(), events, b"]}".to_vec()].concat()
+}
+
 #[test]
 fn real_files_of_the_pytorch_profiler_are_read_by_default() {
     let _alone = alone();
@@ -369,26 +384,23 @@ fn real_files_of_the_pytorch_profiler_are_read_by_default() {
             }
         })
     };
-    let file =
-        [b"{\"schemaVersion\": 1, \"traceEvents\": [{}".to_vec(), events(22_000), b"]}".to_vec()].concat();
-    assert!(file.len() > 17_000_000, "{}", file.len());
-    both_succeed("profile", &file);
+    both_succeed("profile", &of_size(17_000_000, |count| profiler_of(events(count))));
     // The fields that the reader needs, and no others.
-    let events = lines(170_000, |number, text| {
-        put!(
-            text,
-            ",{{\"name\":\"[memory]\",\"tid\":1,\"ts\":{number},\"args\":{{\"Bytes\":{},",
-            if number % 2 == 0 { 64 } else { -64 }
-        );
-        put!(
-            text,
-            "\"Addr\":{},\"Device Id\":-1,\"Device Type\":0}}}}",
-            64 * (number / 2) + 0x7f00_0000_0000
-        );
-    });
-    let file = [b"{\"schemaVersion\": 1, \"traceEvents\": [{}".to_vec(), events, b"]}".to_vec()].concat();
-    assert!(file.len() > 17_000_000, "{}", file.len());
-    both_succeed("short events", &file);
+    let events = |count: usize| {
+        lines(count, |number, text| {
+            put!(
+                text,
+                ",{{\"name\":\"[memory]\",\"tid\":1,\"ts\":{number},\"args\":{{\"Bytes\":{},",
+                if number % 2 == 0 { 64 } else { -64 }
+            );
+            put!(
+                text,
+                "\"Addr\":{},\"Device Id\":-1,\"Device Type\":0}}}}",
+                64 * (number / 2) + 0x7f00_0000_0000
+            );
+        })
+    };
+    both_succeed("short events", &of_size(17_000_000, |count| profiler_of(events(count))));
 }
 
 #[test]
@@ -402,7 +414,7 @@ fn real_snapshots_are_read_by_default() {
     }
     // 200 frames under the numbers from 100 on.
     for number in 100..300_u32 {
-        before.extend(b"}(\x8c\x08filename\x8c\x08/a/m.py\x8c\x04name\x8c\x07forward\x8c\x04lineM");
+        before.extend(b"}(\x8c\x08filename\x8c\x07/a/m.py\x8c\x04name\x8c\x07forward\x8c\x04lineM");
         before.extend((number as u16).to_le_bytes());
         before.extend(b"ur");
         before.extend(number.to_le_bytes());
@@ -438,30 +450,31 @@ fn real_snapshots_are_read_by_default() {
         }
         snapshot_of(&before, &events)
     };
-    for (count, frames) in [(110_000, 22), (260_000, 2)] {
-        let file = events(count, frames);
-        assert!(file.len() > 19_000_000, "{}", file.len());
+    for frames in [22, 2] {
+        let file = of_size(19_000_000, |count| events(count as u32, frames));
         both_succeed(&format!("{frames} frames"), &file);
     }
-    let events = lines(100_000, |event, text| {
-        let action = if event % 2 == 0 { "alloc" } else { "free_completed" };
-        let address = 0x7f00_0000_0000_u64 + 512 * (event as u64 / 2);
-        put!(
-            text,
-            "{}{{\"action\":\"{action}\",\"addr\":{address},\"size\":512,",
-            if event == 0 { "" } else { "," }
-        );
-        put!(text, "\"stream\":0,\"time_us\":{},", 1_700_000_000_000_000_u64 + event as u64);
-        put!(
-            text,
-            "\"frames\":[{{\"filename\":\"/a/m.py\",\"line\":{},\"name\":\"forward\"}}]}}",
-            event % 200
-        );
-        text.push_str(&" ".repeat(40));
-    });
-    let file = [b"{\"device_traces\":[[".to_vec(), events, b"]],\"segments\":[]}".to_vec()].concat();
-    assert!(file.len() > 19_000_000, "{}", file.len());
-    both_succeed("JSON", &file);
+    let events = |count: usize| {
+        lines(count, |event, text| {
+            let action = if event % 2 == 0 { "alloc" } else { "free_completed" };
+            let address = 0x7f00_0000_0000_u64 + 512 * (event as u64 / 2);
+            put!(
+                text,
+                "{}{{\"action\":\"{action}\",\"addr\":{address},\"size\":512,",
+                if event == 0 { "" } else { "," }
+            );
+            put!(text, "\"stream\":0,\"time_us\":{},", 1_700_000_000_000_000_u64 + event as u64);
+            put!(
+                text,
+                "\"frames\":[{{\"filename\":\"/a/m.py\",\"line\":{},\"name\":\"forward\"}}]}}",
+                event % 200
+            );
+            text.push_str(&" ".repeat(40));
+        })
+    };
+    let json =
+        |count| [b"{\"device_traces\":[[".to_vec(), events(count), b"]],\"segments\":[]}".to_vec()].concat();
+    both_succeed("JSON", &of_size(19_000_000, json));
 }
 
 #[test]

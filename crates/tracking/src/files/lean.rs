@@ -46,6 +46,11 @@ impl HeldMemory {
         self.total() / 8 * (8 - self.eighths)
     }
 
+    /// Returns whether a part of the limit is reserved for results that are made from the data.
+    pub(crate) const fn has_reserve(&self) -> bool {
+        self.eighths < 8
+    }
+
     /// Returns the error of exceeding the limit.
     pub(crate) const fn error(&self) -> TooMuchHeld {
         TooMuchHeld { limit: self.total() }

@@ -53,11 +53,12 @@ pub(crate) const MAX_DEPTH: u32 = OwnerId::MAX_DEPTH;
 pub(super) const MAX_REPORTS: usize = 64;
 
 /// Estimated costs in bytes, for the recording and for its reports and exports. In order: a map entry with
-/// unused capacity, a text besides its letters, the rows of an owner, an owner in a stack, a failure, a
+/// unused capacity, a text besides its letters, an owner besides its name, its rows, an owner in a stack, a failure, a
 /// region.
 const ENTRY_BYTES: u64 = 48;
 const TEXT_BYTES: u64 = 32;
-const OWNER_BYTES: u64 = 1200;
+const NAMED_BYTES: u64 = 160;
+const OWNER_BYTES: u64 = 1040;
 const STACK_ENTRY_BYTES: u64 = 32;
 const FAILURE_BYTES: u64 = 300;
 const REGION_BYTES: u64 = 64;
@@ -183,8 +184,17 @@ impl Builder {
         self.recording
     }
 
+    /// Whether reports and exports will be made from the recording. Otherwise it becomes a trace, which has a part of the
+    /// memory limit.
+    const fn is_for_reports(&self) -> bool {
+        !self.memory.has_reserve()
+    }
+
     /// Checks the memory of the complete recording. Each row of a report may also contain the longest path.
     pub(super) fn check_rows(&mut self) -> Result<(), BlockProblem> {
+        if !self.is_for_reports() {
+            return Ok(());
+        }
         let owners = 2 * self.recording.owners.len() as u64;
         let failures = PATHS_OF_FAILURE * self.recording.failures.len() as u64;
         self.charge((owners + failures).saturating_mul(self.longest_path))
@@ -281,7 +291,13 @@ impl Builder {
         // Charged before any path is built. Paths are shortened.
         let built = path.min(MAX_PATH as u64 + name);
         let stack = u64::from(above + 1) * STACK_ENTRY_BYTES;
-        self.charge(OWNER_BYTES + name + PATH_COPIES * built + stack)?;
+        let rows = match (self.is_for_reports(), named.is_op()) {
+            (true, _) => OWNER_BYTES + PATH_COPIES * built + stack,
+            // The label of its blocks in a trace.
+            (false, true) => built,
+            (false, false) => 0,
+        };
+        self.charge(NAMED_BYTES + name + rows)?;
         self.longest_path = self.longest_path.max(built);
         self.depths.push((above + 1, path));
         let named = named.below(&self.recording.owners[parent]);
