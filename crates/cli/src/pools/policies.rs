@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bfc_core::{
     AddressOnlyMemory, Allocator, AutoGrowthConfig, AutoGrowthOptions, Bfc, BfcAllocator, BfcConfig,
-    BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GuardAllocator, GuardConfig, HostMemory,
-    PassthroughAllocator, Plan, PlanOptions, PlannedOptions, PolicyAllocator, PoolConfig,
+    BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GrowthRule, GuardAllocator, GuardConfig, HostMemory,
+    PassthroughAllocator, Plan, PlanOptions, PlannedConfig, PlannedOptions, PolicyAllocator, PoolConfig,
 };
 use highwater_tracking::{NoPlan, Step, Trace, plan_of};
 
@@ -129,8 +129,9 @@ fn auto_growth(spec: PoolSpec) -> Box<dyn Allocator> {
 
 fn planned(spec: PoolSpec, plan: &Arc<Plan>) -> Box<dyn Allocator> {
     // The pool grows as bfc does. Doubling would make the second region twice as large as the range of the plan.
-    let config = BfcConfig::new(spec.limit());
-    let rules = spec.cutting(config.options);
+    let config =
+        PlannedConfig::planned(spec.limit(), Arc::clone(plan)).with_growth(GrowthRule::MEASURED_BEST);
+    let rules = spec.cutting(config.options.fallback);
     let config = config.with_policy(PlannedOptions::new(Arc::clone(plan), rules));
     // The plan needs one contiguous range, so a growing pool begins with it.
     pool::<bfc_core::Planned<Bfc>>(spec, config.with_first_region(Bytes(plan.capacity())))
