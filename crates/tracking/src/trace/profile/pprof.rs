@@ -95,6 +95,14 @@ struct Function {
     file: u64,
 }
 
+/// A place in the code.
+#[derive(Debug, Default)]
+struct Location {
+    /// Functions and lines, the innermost inlined function first.
+    lines: Vec<(u64, u64)>,
+    mapping: u64,
+}
+
 /// The tables of a profile.
 #[derive(Debug, Default)]
 struct Profile<'a> {
@@ -103,8 +111,7 @@ struct Profile<'a> {
     types: Vec<(u64, u64)>,
     samples: Vec<Message<'a>>,
     functions: HashMap<u64, Function>,
-    /// The lines (function, line) and the mapping of each location.
-    locations: HashMap<u64, (Vec<(u64, u64)>, u64)>,
+    locations: HashMap<u64, Location>,
     /// The file of each mapping.
     mappings: HashMap<u64, u64>,
     time_ns: u64,
@@ -179,7 +186,7 @@ impl<'a> Profile<'a> {
                 _ => {}
             }
         }
-        self.locations.insert(id, (lines, mapping));
+        self.locations.insert(id, Location { lines, mapping });
         Ok(())
     }
 
@@ -259,8 +266,7 @@ impl<'a> Profile<'a> {
         Ok(found)
     }
 
-    /// Returns the lines and the mapping of a location.
-    fn location(&self, id: u64) -> Result<&(Vec<(u64, u64)>, u64), ProfileProblem> {
+    fn location(&self, id: u64) -> Result<&Location, ProfileProblem> {
         self.locations.get(&id).ok_or(ProfileProblem::Missing { what: "location", number: id })
     }
 
@@ -276,7 +282,7 @@ impl<'a> Profile<'a> {
 
     /// The program of an exported profile: its outermost frame.
     fn program(&self) -> &'a str {
-        let root = self.locations.get(&1).and_then(|(lines, _)| lines.first());
+        let root = self.locations.get(&1).and_then(|location| location.lines.first());
         let function = root.and_then(|(function, _)| self.functions.get(function));
         let name = function.filter(|_| self.is_exported()).map(|function| function.name);
         name.and_then(|name| self.text(name).ok()).unwrap_or("a profiled program")
@@ -378,7 +384,7 @@ impl<'a> Stacks<'a> {
         if let Some(known) = self.locations.get(&id) {
             return Ok(known.clone());
         }
-        let (lines, mapping) = self.profile.location(id)?;
+        let Location { lines, mapping } = self.profile.location(id)?;
         let mut added: Option<Range<u32>> = None;
         let mut add = |frame: u32| added = Some(added.take().map_or(frame, |added| added.start)..frame + 1);
         if lines.is_empty() {
@@ -417,8 +423,7 @@ impl<'a> Stacks<'a> {
     fn exported_owner(&mut self, reading: &mut Reading, sample: &Sample) -> Result<u32, TraceProblem> {
         let (mut owner, mut above) = (0, "");
         for &id in sample.locations.iter().rev().skip(1) {
-            let (lines, _) = self.profile.location(id)?;
-            let Some(&(function, _)) = lines.first() else { continue };
+            let Some(&(function, _)) = self.profile.location(id)?.lines.first() else { continue };
             let Function { system_name, file, .. } = self.profile.function(function)?;
             let system_name = self.profile.text(system_name)?;
             owner = match self.exported.get(&(owner, id)) {

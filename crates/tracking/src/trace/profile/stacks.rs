@@ -101,7 +101,7 @@ impl Frames {
     pub(super) const NO_TEXT: u32 = 0;
 
     /// Returns the number of texts.
-    pub(super) const fn texts(&self) -> usize {
+    pub(super) fn texts(&self) -> usize {
         self.texts.len()
     }
 
