@@ -312,11 +312,16 @@ public:
             if (last_stream && !last_stream->has_passed(last_number)) return IN_PROGRESS;
             own().finalized = 1;
             for (int other = 0; other < size; ++other) if (!shared->ranks[other].finalized) return IN_PROGRESS;
-            state = SUCCESS;
+            // The last operation may have set an error meanwhile.
+            u32 expected = IN_PROGRESS;
+            state.compare_exchange_strong(expected, SUCCESS);
         } else if (!held.empty() && --polls == 0) {
+            // Before the tasks are in their streams, whose threads may set an error at once.
+            state = SUCCESS;
             put_in_streams(held);
             held.clear();
-            state = SUCCESS;
+            // The call was accepted, even if its operation has already failed.
+            return SUCCESS;
         }
         return state;
     }

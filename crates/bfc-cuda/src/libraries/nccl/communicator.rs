@@ -151,11 +151,13 @@ impl Communicator {
     pub fn wait(&self, event: &StreamEvent) -> Result<(), NcclError> {
         const CALL: &str = "waiting for an operation";
         let result = self.until(CALL, self.deadline(), || {
+            // The event first: an operation that fails sets the status before the stream passes the event.
+            let is_complete = event.is_complete();
             let status = self.async_status(CALL)?;
             if !matches!(status, abi::SUCCESS | abi::IN_PROGRESS) {
                 return self.library.done(CALL, Some(self.rank), status).map(|()| true);
             }
-            event.is_complete().map_err(|error| ComputeError::of_driver("cuEventQuery", &error).into())
+            is_complete.map_err(|error| ComputeError::of_driver("cuEventQuery", &error).into())
         });
         result.inspect_err(|error| self.fail(error))
     }
