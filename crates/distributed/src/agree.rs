@@ -1,6 +1,8 @@
-//! The check at the start: all ranks train the same parameters with the same options.
+//! The check that all ranks train the same parameters with the same options: a hash first, and the differing entry only if
+//! the hashes differ.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bfc_core::debug_as_message;
 use highwater_tensor::DType;
@@ -64,8 +66,79 @@ fn quoted(entry: &str) -> String {
     if entry.is_empty() { "missing".into() } else { format!("`{entry}`") }
 }
 
+/// The entries that all ranks must share, and their hash. Ranks compare the hash in each step, and list the entries only
+/// after a difference.
+#[derive(Clone)]
+pub(crate) struct Fingerprint {
+    hash: u64,
+    entries: Arc<dyn Fn() -> Vec<Entry> + Send + Sync>,
+}
+
+impl Fingerprint {
+    /// Equal entries must have equal hashes on all ranks.
+    pub(crate) fn new(hash: u64, entries: impl Fn() -> Vec<Entry> + Send + Sync + 'static) -> Self {
+        Self { hash, entries: Arc::new(entries) }
+    }
+
+    pub(crate) fn of(entries: Vec<Entry>) -> Self {
+        let hash = hash_entries(&entries);
+        Self::new(hash, move || entries.clone())
+    }
+
+    pub(crate) const fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        (self.entries)()
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({:#x})", self.hash)
+    }
+}
+
+/// A hash (FNV-1a) that is equal in all builds of the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hash(u64);
+
+impl Hash {
+    pub(crate) const fn new() -> Self {
+        Self(0xCBF2_9CE4_8422_2325)
+    }
+
+    pub(crate) fn add(self, bytes: &[u8]) -> Self {
+        Self(bytes.iter().fold(self.0, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3)))
+    }
+
+    pub(crate) const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+pub(crate) fn hash_entries(entries: &[Entry]) -> u64 {
+    let hash = |hash: Hash, entry: &Entry| hash.add(entry.to_string().as_bytes()).add(b"\n");
+    entries.iter().fold(Hash::new(), hash).get()
+}
+
 /// Implements [`World::agree`](crate::World::agree).
 pub(crate) fn agree(collective: &dyn Collective, entries: &[Entry]) -> Result<(), AgreeError> {
+    let mut hashes = vec![0_u8; size_of::<u64>() * collective.size()];
+    let (numbers, _) = hashes.as_chunks_mut::<{ size_of::<u64>() }>();
+    numbers[collective.rank()] = hash_entries(entries).to_le_bytes();
+    let parts = spans(hashes.len(), collective.size());
+    collective.all_gather(SliceMut::Bytes(&mut hashes), &parts)?;
+    let (numbers, _) = hashes.as_chunks::<{ size_of::<u64>() }>();
+    if collective.is_rehearsal() || numbers.iter().all(|hash| hash == &numbers[0]) {
+        return Ok(());
+    }
+    compare(collective, entries)
+}
+
+/// Finds the first entry that differs. All ranks call it.
+pub(crate) fn compare(collective: &dyn Collective, entries: &[Entry]) -> Result<(), AgreeError> {
     // Line breaks separate entries.
     let own: Vec<String> = entries.iter().map(|entry| entry.to_string().replace('\n', " ")).collect();
     let expected = broadcast_text(collective, &own.join("\n"), 0)?;

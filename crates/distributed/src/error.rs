@@ -18,8 +18,8 @@ pub use nccl::NcclConnectError;
 
 /// The reason for which a collective operation failed.
 ///
-/// After [`TimedOut`](Self::TimedOut), [`Length`](Self::Length), [`Early`](Self::Early) and [`Library`](Self::Library) the ranks are
-/// out of step, and the contents of the data are unspecified. All later operations fail with [`Ended`](Self::Ended). The
+/// After [`TimedOut`](Self::TimedOut), [`Length`](Self::Length), [`Early`](Self::Early), [`Left`](Self::Left) and
+/// [`Library`](Self::Library) the ranks are out of step, and the contents of the data are unspecified. All later operations fail with [`Ended`](Self::Ended). The
 /// other errors leave the data unchanged.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -62,6 +62,18 @@ pub enum CollectiveError {
         "{operation} on rank {rank}: rank {peer} still runs another operation; all ranks must run the same ones"
     )]
     Early {
+        /// The operation.
+        operation: Operation,
+        /// The rank of this process.
+        rank: usize,
+        /// The other rank.
+        peer: usize,
+    },
+    /// Another rank has dropped its [`World`](crate::World) while this rank runs an operation.
+    #[error(
+        "{operation} on rank {rank}: rank {peer} has already ended; all ranks must run the same operations"
+    )]
+    Left {
         /// The operation.
         operation: Operation,
         /// The rank of this process.

@@ -1,8 +1,8 @@
 //! Ranks as threads of one process, for tests. They share all algorithms with MPI, except for the messages.
 
 use std::ops::Range;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +14,9 @@ use crate::operation::Operation;
 use crate::ordered::{self, Messages};
 use crate::world::World;
 
+/// The time limit of an operation.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// Runs a function on each rank and returns the results in rank order.
 pub(crate) fn run_ranks<T: Send>(size: usize, run: impl Fn(World) -> T + Sync) -> Vec<T> {
     let mut channels: Vec<Vec<_>> = (0..size).map(|_| (0..size).map(|_| mpsc::channel()).collect()).collect();
@@ -21,7 +24,7 @@ pub(crate) fn run_ranks<T: Send>(size: usize, run: impl Fn(World) -> T + Sync) -
         channels.iter().map(|row| row.iter().map(|(sender, _)| sender.clone()).collect()).collect();
     let ranks = outboxes.into_iter().enumerate().map(|(rank, outboxes)| {
         let inboxes = channels.iter_mut().map(|row| row.remove(0).1).collect();
-        World::new(Arc::new(Threads(Mutex::new(Mailboxes { rank, outboxes, inboxes }))), size)
+        World::new(Arc::new(Threads(Mutex::new(Mailboxes::new(rank, outboxes, inboxes)))), size)
     });
     let (ranks, run) = (ranks.collect::<Vec<_>>(), &run);
     thread::scope(|scope| {
@@ -40,6 +43,16 @@ struct Mailboxes {
     outboxes: Vec<Sender<Vec<u8>>>,
     /// From each rank.
     inboxes: Vec<Receiver<Vec<u8>>>,
+    /// The operation that runs.
+    operation: Operation,
+    /// The message of the first error.
+    failure: Option<String>,
+}
+
+impl Mailboxes {
+    fn new(rank: usize, outboxes: Vec<Sender<Vec<u8>>>, inboxes: Vec<Receiver<Vec<u8>>>) -> Self {
+        Self { rank, outboxes, inboxes, operation: Operation::Barrier, failure: None }
+    }
 }
 
 impl Messages for Mailboxes {
@@ -56,29 +69,56 @@ impl Messages for Mailboxes {
         sends: &[(usize, &[u8])],
         receives: &mut [(usize, &mut [u8])],
     ) -> Result<(), CollectiveError> {
+        let (operation, rank) = (self.operation, self.rank);
         for (to, bytes) in sends {
-            self.outboxes[*to].send(bytes.to_vec()).unwrap();
+            let sent = self.outboxes[*to].send(bytes.to_vec());
+            sent.map_err(|_| CollectiveError::Left { operation, rank, peer: *to })?;
         }
         for (from, bytes) in receives {
-            bytes.copy_from_slice(&self.inboxes[*from].recv_timeout(Duration::from_secs(60)).unwrap());
+            let peer = *from;
+            let message = self.inboxes[peer].recv_timeout(LIMIT).map_err(|error| match error {
+                RecvTimeoutError::Disconnected => CollectiveError::Left { operation, rank, peer },
+                RecvTimeoutError::Timeout => {
+                    CollectiveError::TimedOut { operation, rank, peers: vec![peer], limit: LIMIT }
+                }
+            })?;
+            let (expected, received) = (bytes.len(), Some(message.len()));
+            if expected != message.len() {
+                return Err(CollectiveError::Length { operation, rank, peer, expected, received });
+            }
+            bytes.copy_from_slice(&message);
         }
         Ok(())
     }
 }
 
 impl Threads {
-    fn run<T>(&self, operation: impl FnOnce(&mut Mailboxes) -> T) -> T {
-        operation(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn lock(&self) -> MutexGuard<'_, Mailboxes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs an operation, unless an earlier one failed.
+    fn run(
+        &self,
+        operation: Operation,
+        work: impl FnOnce(&mut Mailboxes) -> Result<(), CollectiveError>,
+    ) -> Result<(), CollectiveError> {
+        let mailboxes = &mut *self.lock();
+        if let Some(cause) = mailboxes.failure.clone() {
+            return Err(CollectiveError::Ended { operation, rank: mailboxes.rank, cause });
+        }
+        mailboxes.operation = operation;
+        work(mailboxes).inspect_err(|error| mailboxes.failure = Some(error.to_string()))
     }
 }
 
 impl Collective for Threads {
     fn rank(&self) -> usize {
-        self.run(|mailboxes| mailboxes.rank)
+        self.lock().rank
     }
 
     fn size(&self) -> usize {
-        self.run(|mailboxes| mailboxes.size())
+        self.lock().size()
     }
 
     fn all_reduce(
@@ -88,7 +128,7 @@ impl Collective for Threads {
         workspace: &mut [u8],
     ) -> Result<(), CollectiveError> {
         check_reduction(Operation::AllReduce, &data, reduce, self.size(), workspace)?;
-        self.run(|mailboxes| ordered::all_reduce(mailboxes, data, workspace))
+        self.run(Operation::AllReduce, |mailboxes| ordered::all_reduce(mailboxes, data, workspace))
     }
 
     fn reduce_scatter(
@@ -98,21 +138,23 @@ impl Collective for Threads {
         workspace: &mut [u8],
     ) -> Result<(), CollectiveError> {
         check_scatter(&data, parts, self.rank(), self.size(), workspace)?;
-        self.run(|mailboxes| ordered::reduce_scatter(mailboxes, &mut data, parts, workspace))
+        self.run(Operation::ReduceScatter, |mailboxes| {
+            ordered::reduce_scatter(mailboxes, &mut data, parts, workspace)
+        })
     }
 
     fn all_gather(&self, data: SliceMut<'_>, parts: &[Range<usize>]) -> Result<(), CollectiveError> {
         check_parts(Operation::AllGather, data.len(), parts, self.size())?;
-        self.run(|mailboxes| ordered::all_gather(mailboxes, data, parts))
+        self.run(Operation::AllGather, |mailboxes| ordered::all_gather(mailboxes, data, parts))
     }
 
     fn broadcast(&self, data: SliceMut<'_>, root: usize) -> Result<(), CollectiveError> {
         check_root(root, self.size())?;
-        self.run(|mailboxes| ordered::broadcast(mailboxes, data.into_bytes(), root))
+        self.run(Operation::Broadcast, |mailboxes| ordered::broadcast(mailboxes, data.into_bytes(), root))
     }
 
     fn barrier(&self) -> Result<(), CollectiveError> {
-        self.run(ordered::barrier)
+        self.run(Operation::Barrier, ordered::barrier)
     }
 
     fn abort(&self, code: i32) -> ! {

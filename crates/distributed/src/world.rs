@@ -12,7 +12,7 @@ use bfc_cuda::CudaDriver;
 use highwater_nn::data::Part;
 use highwater_tracking::Tracker;
 
-use crate::agree::{AgreeError, Entry, agree};
+use crate::agree::{AgreeError, Entry, Fingerprint, agree};
 use crate::collective::{Collective, spans};
 #[cfg(feature = "cuda")]
 use crate::error::NcclConnectError;
@@ -22,7 +22,7 @@ use crate::launch::Launch;
 use crate::launch::Launcher;
 #[cfg(feature = "cuda")]
 use crate::nccl::{HostCollective, Nccl, Rendezvous};
-use crate::reduction::{Ranks, Reducer};
+use crate::reduction::{ParallelError, Ranks, Reducer, Stage, exchange};
 use crate::rehearsal::Rehearsal;
 
 /// The time limit of an operation. Ranks that wait include those that wait for a checkpoint or an evaluation of rank 0.
@@ -209,6 +209,28 @@ impl World {
     /// An entry differs; all ranks then return the same error. Or a rank does not answer.
     pub fn agree(&self, entries: &[Entry]) -> Result<(), AgreeError> {
         agree(self.collective(), entries)
+    }
+
+    /// Waits until all ranks are at the same stage of a program, and checks that all have the same entries. Training loops
+    /// call it where ranks may go separate ways, such as at the end of an epoch.
+    ///
+    /// ```
+    /// use highwater_distributed::{Entry, Stage, World};
+    ///
+    /// let entry = Entry { name: "steps".into(), shape: vec![], dtype: None, options: "100".into() };
+    /// World::from_env()?.agree_at(Stage::BeginRun, vec![entry])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// An entry differs, a rank is at another stage, or a rank does not answer. All ranks return the same error, except for
+    /// the last.
+    pub fn agree_at(&self, stage: Stage, entries: Vec<Entry>) -> Result<(), ParallelError> {
+        if self.size() == 1 {
+            return Ok(());
+        }
+        exchange(self.collective(), stage, &Fingerprint::of(entries), &[]).map(drop)
     }
 
     /// Returns the numbers of all ranks, in rank order. In a rehearsal all have those of this rank.

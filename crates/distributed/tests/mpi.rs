@@ -7,12 +7,15 @@ use std::env;
 use std::error::Error;
 use std::fmt::Debug;
 use std::io::{self, Write};
+use std::mem;
 use std::process::{self, Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
 use half::{bf16, f16};
-use highwater_distributed::{AgreeError, Entry, Reduce, SliceMut, World, span, spans};
+use highwater::prelude::{Device, Linear, Module, Optimizer, Parameter, Rng, Sgd, Tensor};
+use highwater::train::Trainer;
+use highwater_distributed::{AgreeError, Entry, Reduce, SliceMut, World, no_sync, span, spans};
 
 /// The time limit of scenarios that reach it.
 const SHORT: Duration = Duration::from_secs(3);
@@ -30,6 +33,19 @@ fn main() -> ExitCode {
         }
         "abort" if world.is_main() => world.collective().abort(3),
         "length" => reduce(&world, 10 + world.rank()),
+        "no-sync" => add_passes(&world),
+        "freeze" => freeze_one_rank(&world),
+        "uneven" => steps(&world, 5 - world.rank().min(1)),
+        // The other ranks only receive from rank 1.
+        "uneven-broadcast" => broadcasts(&world, 5 - usize::from(world.rank() == 1)),
+        "uneven-exit" => steps(&world, 5 - world.rank().min(1)).map(|()| process::exit(0)),
+        "uneven-ignored" => steps(&world, 5 - world.rank().min(1)).or_else(|error| {
+            print_line(&*error);
+            Ok(())
+        }),
+        "leak" => steps(&world, 2).map(|()| mem::forget(world.clone())),
+        "train-steps" => train(&world, 5 - world.rank().min(1) as u64, 4),
+        "train-batches" => train(&world, 100, 4 - world.rank().min(1)),
         _ => (0..).try_for_each(|step| {
             if step == 3 && world.rank() == 1 {
                 fail(&scenario)?;
@@ -71,6 +87,68 @@ fn fail(scenario: &str) -> Result<(), Box<dyn Error>> {
     loop {
         thread::sleep(Duration::from_secs(1));
     }
+}
+
+/// A pass alone and a common one.
+fn add_passes(world: &World) -> Result<(), Box<dyn Error>> {
+    let device = Device::cpu()?;
+    let w = Parameter::new(Tensor::zeros(&device, [1])?)?;
+    let mut optimizer = world.data_parallel(Sgd::new(vec![("w".into(), w.clone())], 1.0)?)?;
+    let loss = |slope: f64| w.tensor().mul_scalar(slope)?.sum_all();
+    let own = 10.0 * world.rank() as f64;
+    let mut gradients = no_sync(|| loss(own)?.backward())?;
+    gradients.accumulate(&mut loss(own + 2.0)?.backward()?)?;
+    optimizer.step(gradients)?;
+    // The sum of both means over all ranks.
+    let expected = -2.0 - 10.0 * (world.size() - 1) as f32;
+    assert_eq!(w.value().to_vec::<f32>()?, [expected]);
+    Ok(())
+}
+
+fn freeze_one_rank(world: &World) -> Result<(), Box<dyn Error>> {
+    let device = Device::cpu()?;
+    let w = Parameter::new(Tensor::zeros(&device, [1])?)?;
+    let b = Parameter::new(Tensor::zeros(&device, [1])?)?;
+    let parameters = vec![("w".into(), w.clone()), ("b".into(), b.clone())];
+    let mut optimizer = world.data_parallel(Sgd::new(parameters, 1.0)?)?;
+    if world.rank() == 1 {
+        b.freeze();
+    }
+    Ok(optimizer.step(w.tensor().add(&b.tensor())?.sum_all()?.backward()?)?)
+}
+
+fn steps(world: &World, count: usize) -> Result<(), Box<dyn Error>> {
+    let device = Device::cpu()?;
+    let model = Linear::new(&device, 8, 8, &Rng::new(0))?;
+    let mut optimizer = world.data_parallel(Sgd::new(model.parameters(), 0.1)?)?;
+    for _ in 0..count {
+        let loss = model.forward(&Tensor::ones(&device, [4, 8])?)?.square()?.mean_all()?;
+        optimizer.step(loss.backward()?)?;
+    }
+    Ok(())
+}
+
+fn broadcasts(world: &World, count: usize) -> Result<(), Box<dyn Error>> {
+    for _ in 0..count {
+        world.collective().broadcast((&mut [0_u8; 10][..]).into(), 1)?;
+    }
+    Ok(())
+}
+
+/// Trains at most this number of steps, on epochs with this number of batches.
+fn train(world: &World, steps: u64, batches: usize) -> Result<(), Box<dyn Error>> {
+    let device = Device::cpu()?;
+    let model = Linear::new(&device, 8, 8, &Rng::new(0))?;
+    let mut optimizer = world.data_parallel(Sgd::new(model.parameters(), 0.1)?)?;
+    let trainer = Trainer::new(&model, &mut optimizer).world(world).ignore_signals().epochs(3);
+    let batch = || Tensor::ones(&device, [4, 8]);
+    let loss = |x: &Tensor| model.forward(x)?.square()?.mean_all();
+    if steps < 100 {
+        trainer.fit_steps(steps, |_| batch(), loss)?;
+    } else {
+        trainer.fit(|_| Ok((0..batches).map(|_| batch())), loss)?;
+    }
+    Ok(())
 }
 
 fn reduce(world: &World, length: usize) -> Result<(), Box<dyn Error>> {

@@ -13,7 +13,7 @@ use mpi::environment::Universe;
 use mpi::ffi;
 use mpi::raw::AsRaw;
 
-use super::status;
+use super::{exit, status};
 use crate::error::{CollectiveError, WorldError};
 use crate::operation::Operation;
 use crate::ordered::{self, Messages};
@@ -23,6 +23,9 @@ const MOST: usize = 1 << 30;
 
 /// The time that MPI gets to cancel a receive.
 const CANCEL_LIMIT: Duration = Duration::from_secs(1);
+
+/// The interval at which an operation looks for ranks that have disconnected.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The time that the launcher gets to forward the last messages of this process.
 const OUTPUT_TIME: Duration = Duration::from_millis(200);
@@ -133,8 +136,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Waits for all ranks and finalizes MPI. After a failure it does neither, since other ranks may not answer: the
-    /// launcher notices when this process ends.
+    /// Waits for all ranks and finalizes MPI. After a failure it does neither, since other ranks may not answer. The
+    /// process then exits with a code other than 0, whereupon the launcher ends the other ranks.
     pub(super) fn disconnect(mut self) {
         if self.failure.is_none()
             && let Err(error) = self.perform(Operation::Disconnect, ordered::barrier)
@@ -142,6 +145,7 @@ impl Endpoint {
             eprintln!("{error}");
         }
         if self.failure.is_some() {
+            exit::set_failed();
             mem::forget(self.universe);
         }
     }
@@ -203,6 +207,7 @@ impl Endpoint {
 
     /// Polls the requests until all are complete, and drops the complete ones.
     fn wait(&self, pending: &mut Vec<Pending>) -> Result<(), CollectiveError> {
+        let (mut next_look, mut gone) = (Instant::now() + LOOK_INTERVAL, None);
         loop {
             let mut at = 0;
             while at < pending.len() {
@@ -225,8 +230,17 @@ impl Endpoint {
             {
                 return Err(CollectiveError::Early { operation, rank, peer });
             }
-            if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            let now = Instant::now();
+            if self.deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(self.timed_out(pending));
+            }
+            if now >= next_look {
+                // Its last message may still arrive, so it counts if it is missing at two looks.
+                let found = self.disconnected(pending);
+                if let (Some(peer), true) = (found, found == gone) {
+                    return Err(CollectiveError::Left { operation, rank, peer });
+                }
+                (next_look, gone) = (now + LOOK_INTERVAL, found);
             }
             // Other threads of this machine may compute meanwhile. Sleeping would slow large messages, which progress
             // only during calls.
@@ -281,17 +295,33 @@ impl Endpoint {
 
     /// Returns a rank that runs another operation while this rank disconnects.
     fn other_message(&self) -> Option<usize> {
-        let (mut found, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
         // SAFETY: reads a constant of the MPI library.
         let any_source = unsafe { ffi::RSMPI_ANY_SOURCE };
         // SAFETY: reads a constant of the MPI library.
         let any_tag = unsafe { ffi::RSMPI_ANY_TAG };
+        let status = self.probe(any_source, any_tag)?;
+        let is_other = status.MPI_TAG != tag(Operation::Disconnect);
+        is_other.then_some(status.MPI_SOURCE.unsigned_abs() as usize)
+    }
+
+    /// Returns a rank that has disconnected although this rank expects data from it.
+    fn disconnected(&self, pending: &[Pending]) -> Option<usize> {
+        if self.operation == Operation::Disconnect {
+            return None;
+        }
+        let expected = pending.iter().filter(|pending| pending.receives.is_some());
+        let mut peers = expected.filter_map(|pending| pending.peer);
+        peers.find(|peer| self.probe(count(*peer), tag(Operation::Disconnect)).is_some())
+    }
+
+    /// Returns the status of a message that has arrived and that no receive has taken.
+    fn probe(&self, source: c_int, tag: c_int) -> Option<ffi::MPI_Status> {
+        let (mut found, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
         // SAFETY: the communicator is valid.
-        unsafe { ffi::MPI_Iprobe(any_source, any_tag, self.comm, &raw mut found, status.as_mut_ptr()) };
+        unsafe { ffi::MPI_Iprobe(source, tag, self.comm, &raw mut found, status.as_mut_ptr()) };
         // SAFETY: all bit patterns are valid for these integers.
         let status = unsafe { status.assume_init() };
-        let is_other = found != 0 && status.MPI_TAG != tag(Operation::Disconnect);
-        is_other.then_some(status.MPI_SOURCE.unsigned_abs() as usize)
+        (found != 0).then_some(status)
     }
 
     fn timed_out(&self, pending: &[Pending]) -> CollectiveError {
@@ -324,7 +354,8 @@ impl Endpoint {
         thread::sleep(OUTPUT_TIME);
         // SAFETY: the communicator is valid.
         unsafe { ffi::MPI_Abort(self.comm, code) };
-        std::process::exit(code)
+        // Without the functions that run at exit, which wait for this thread.
+        exit::terminate(code)
     }
 }
 

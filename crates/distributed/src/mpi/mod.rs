@@ -25,6 +25,7 @@ use crate::operation::Operation;
 use crate::ordered;
 
 mod endpoint;
+mod exit;
 mod status;
 
 use endpoint::Endpoint;
@@ -35,15 +36,22 @@ const PANIC: i32 = 101;
 /// A request to the communication thread.
 type Request = Box<dyn FnOnce(&mut Endpoint) + Send>;
 
+enum Message {
+    Run(Request),
+    /// Disconnects and ends the thread.
+    Close,
+}
+
 /// The ranks that MPI connects.
 ///
-/// Dropping it waits until all ranks have dropped theirs, at most for the time limit, and disconnects. If a panic drops
-/// it, the processes of all ranks end with exit code 101.
+/// Dropping it waits until all ranks have dropped theirs, at most for the time limit, and disconnects. So does the exit of
+/// the process. If a panic drops it, the processes of all ranks end with exit code 101. If another rank still runs
+/// operations, or an operation has failed, the process exits with a code other than 0, and the launcher ends the others.
 pub struct Mpi {
     rank: usize,
     size: usize,
     /// `None` once this rank disconnects.
-    requests: Mutex<Option<Sender<Request>>>,
+    messages: Mutex<Option<Sender<Message>>>,
     thread: Option<JoinHandle<()>>,
     /// The exit code, once a thread of this process ends the job.
     abort: Arc<OnceLock<i32>>,
@@ -63,7 +71,7 @@ impl Mpi {
     /// MPI is already initialized, or does not support threads, or the thread does not start.
     pub fn connect(limit: Duration) -> Result<Self, WorldError> {
         let abort = Arc::new(OnceLock::new());
-        let (requests, inbox) = mpsc::channel::<Request>();
+        let (messages, inbox) = mpsc::channel();
         let (started, places) = mpsc::sync_channel(1);
         let shared = Arc::clone(&abort);
         let thread = thread::Builder::new()
@@ -71,7 +79,9 @@ impl Mpi {
             .spawn(move || communicate(limit, shared, &started, &inbox))
             .map_err(WorldError::Spawn)?;
         let (rank, size) = places.recv().unwrap_or(Err(WorldError::Initialized))?;
-        Ok(Self { rank, size, requests: Mutex::new(Some(requests)), thread: Some(thread), abort })
+        let at_exit = messages.clone();
+        exit::disconnect_at_exit(move || drop(at_exit.send(Message::Close)));
+        Ok(Self { rank, size, messages: Mutex::new(Some(messages)), thread: Some(thread), abort })
     }
 
     /// Runs an operation on the communication thread and waits for its end.
@@ -88,8 +98,8 @@ impl Mpi {
         // run, and has consumed `work` before it replied, or was dropped without running. A panic in it ends the process.
         let request =
             unsafe { std::mem::transmute::<Box<dyn FnOnce(&mut Endpoint) + Send + 'a>, Request>(request) };
-        if let Some(requests) = &*self.requests.lock().unwrap_or_else(PoisonError::into_inner) {
-            let _ = requests.send(request);
+        if let Some(messages) = &*self.messages.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = messages.send(Message::Run(request));
         }
         result.recv().unwrap_or_else(|_| {
             let cause = "the communication thread has ended".into();
@@ -103,7 +113,7 @@ fn communicate(
     limit: Duration,
     abort: Arc<OnceLock<i32>>,
     started: &SyncSender<Result<(usize, usize), WorldError>>,
-    inbox: &mpsc::Receiver<Request>,
+    inbox: &mpsc::Receiver<Message>,
 ) {
     // A panic would leave callers waiting whose memory MPI still uses.
     let _bomb = AbortOnPanic;
@@ -115,10 +125,11 @@ fn communicate(
         }
     };
     let _ = started.send(Ok(endpoint.places()));
-    while let Ok(request) = inbox.recv() {
+    while let Ok(Message::Run(request)) = inbox.recv() {
         request(&mut endpoint);
     }
     endpoint.disconnect();
+    exit::set_ended();
 }
 
 struct AbortOnPanic;
@@ -194,8 +205,9 @@ impl Drop for Mpi {
         if thread::panicking() {
             self.abort(PANIC);
         }
-        // The thread ends when nothing can send requests anymore.
-        self.requests.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(messages) = self.messages.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = messages.send(Message::Close);
+        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -13,16 +13,17 @@ use std::sync::Arc;
 
 use highwater_nn::io::Arrays;
 use highwater_nn::optim::{Optimizer, allow_no_parameters};
-use highwater_tensor::{GradientHook, Gradients, HookGuard, Parameter, Result, hook_gradients};
+use highwater_tensor::{Error, GradientHook, Gradients, HookGuard, Parameter, Result, hook_gradients};
 use highwater_tracking::{Phase, phase};
 
-use crate::agree::Entry;
+use crate::agree::Fingerprint;
 use crate::collective::Reduce;
-use crate::reduction::{ParallelError, Stage};
+use crate::reduction::{ParallelError, Stage, exchange};
 use crate::shard::Shard;
 use crate::world::World;
 
 mod broadcast;
+mod fingerprint;
 mod pass;
 mod plan;
 mod shared;
@@ -33,6 +34,7 @@ mod tests;
 pub use shared::no_sync;
 
 use broadcast::{copy_from, copy_from_owners};
+use pass::Pass;
 use plan::Plan;
 use shared::{Hook, Shared};
 
@@ -88,17 +90,20 @@ impl World {
         parameters: Vec<(String, Parameter)>,
         make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O>,
     ) -> Result<DataParallel<O>> {
-        let shared = Shared::new(self, shard, parameters)?;
-        let own: Vec<_> = shared.own_parameters();
-        let expected = own.len();
-        // A rank may own none.
-        let optimizer = allow_no_parameters(|| make(own))?;
-        let held = optimizer.parameters().len();
-        if held != expected {
-            return Err(ParallelError::Share { shard, expected, held }.into());
-        }
-        DataParallel::new(optimizer, shared)
+        let parallel = DataParallel::new(self, shard, parameters, make).inspect_err(|error| {
+            // The other ranks wait for this one.
+            if self.size() > 1 {
+                let _ = exchange(self.collective(), failure_of(error), &Fingerprint::of(Vec::new()), &[]);
+            }
+        })?;
+        parallel.agree()?;
+        Ok(parallel)
     }
+}
+
+/// Returns the stage that tells other ranks of an error.
+fn failure_of(error: &Error) -> Stage {
+    if error.out_of_memory().is_some() { Stage::OutOfMemory } else { Stage::Failed }
 }
 
 /// An optimizer whose gradients are the means over all ranks. See [`World::data_parallel`].
@@ -110,7 +115,21 @@ pub struct DataParallel<O> {
 }
 
 impl<O: Optimizer> DataParallel<O> {
-    fn new(optimizer: O, shared: Arc<Shared>) -> Result<Self> {
+    fn new(
+        world: &World,
+        shard: Shard,
+        parameters: Vec<(String, Parameter)>,
+        make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O>,
+    ) -> Result<Self> {
+        let shared = Shared::new(world, shard, parameters)?;
+        let own: Vec<_> = shared.own_parameters();
+        let expected = own.len();
+        // A rank may own none.
+        let optimizer = allow_no_parameters(|| make(own))?;
+        let held = optimizer.parameters().len();
+        if held != expected {
+            return Err(ParallelError::Share { shard, expected, held }.into());
+        }
         let hook: Arc<dyn GradientHook> = Arc::new(Hook(Arc::clone(&shared)));
         let hooked: Vec<&Parameter> = match shared.world.size() {
             1 => Vec::new(),
@@ -118,8 +137,17 @@ impl<O: Optimizer> DataParallel<O> {
         };
         let guard = hook_gradients(&hooked, hook)?;
         let parallel = Self { optimizer, shared, _hook: guard };
-        parallel.agree()?;
+        parallel.note_options();
         Ok(parallel)
+    }
+
+    /// Notes the options of the optimizer, which other ranks compare with theirs.
+    fn note_options(&self) {
+        if self.shared.world.size() > 1 {
+            let kind = ("optimizer".to_owned(), self.optimizer.name().to_owned());
+            let options = [kind].into_iter().chain(self.optimizer.settings()).collect();
+            self.shared.set(|settings| settings.options = options);
+        }
     }
 
     /// Checks that all ranks have the same parameters and options, and sends them those of rank 0.
@@ -129,25 +157,9 @@ impl<O: Optimizer> DataParallel<O> {
             return Ok(());
         }
         if !shared.world.is_rehearsal() {
-            let entry = |(path, parameter): &(String, Parameter)| {
-                let value = parameter.value();
-                let (shape, dtype) = (value.dims().to_vec(), Some(value.dtype()));
-                let options = if parameter.is_frozen() { "frozen".into() } else { String::new() };
-                Entry { name: path.clone(), shape, dtype, options }
-            };
-            let mut entries: Vec<Entry> = shared.parameters.iter().map(entry).collect();
-            let options = [
-                ("optimizer", self.optimizer.name().to_owned()),
-                ("learning rate", self.optimizer.learning_rate().to_string()),
-                ("shard", format!("{:?}", shared.shard)),
-            ];
-            entries.extend(options.map(|(name, options)| Entry {
-                name: name.into(),
-                shape: Vec::new(),
-                dtype: None,
-                options,
-            }));
-            shared.world.agree(&entries).map_err(ParallelError::from)?;
+            // Unlike later ones, this fingerprint includes shapes.
+            let entries = shared.fingerprint().entries();
+            exchange(shared.world.collective(), Stage::Wrap, &Fingerprint::of(entries), &[])?;
         }
         copy_from(&shared.world, &shared.parameters, 0)
     }
@@ -200,6 +212,45 @@ impl<O: Optimizer> DataParallel<O> {
         self.shared.shard
     }
 
+    /// Replaces gradients of [`no_sync`] passes, and sums with such gradients, by the means over all ranks. A step does this
+    /// itself: call it to look at the gradients or to change them before. A common operation of all ranks.
+    ///
+    /// # Errors
+    ///
+    /// Memory runs out, or another rank fails. The gradients are incomplete then.
+    pub fn sync_gradients(&self, gradients: &mut Gradients) -> Result<()> {
+        self.sync_at(Stage::Sync, gradients)
+    }
+
+    fn sync_at(&self, stage: Stage, gradients: &mut Gradients) -> Result<()> {
+        let shared = &self.shared;
+        if shared.world.size() > 1 && shared.meet_any(stage, gradients.has_local())? {
+            Pass::sum_local(shared, gradients)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the gradients of the parameters that this rank updates.
+    fn own_part(&self, gradients: &mut Gradients) -> Gradients {
+        match self.shared.shard {
+            Shard::None => std::mem::take(gradients),
+            Shard::Optimizer | Shard::Gradients => gradients.split_off(&self.shared.own_parameters()),
+        }
+    }
+
+    /// Makes the parameters writable. Everything of a step that may lack memory happens here, before the ranks agree to
+    /// step.
+    fn prepare(&self, own: &Gradients) -> Result<()> {
+        let shared = &self.shared;
+        let _phase = phase(Phase::Optimizer);
+        let held = shared.parameters.iter().map(|(path, parameter)| (&path[..], parameter));
+        own.prepare_update(self.optimizer.name(), held)?;
+        if shared.shard != Shard::None {
+            shared.parameters.iter().try_for_each(|(_, parameter)| parameter.make_unique())?;
+        }
+        Ok(())
+    }
+
     /// Runs a step that all ranks complete, or all discard. Wrap the forward pass, the backward pass and the step.
     ///
     /// If a rank fails, it tells the others, whose error then contains [`ParallelError::Discarded`]. All ranks can go on
@@ -237,8 +288,7 @@ impl<O: Optimizer> DataParallel<O> {
         step(self).inspect_err(|error| {
             // The other ranks know of errors of the exchange.
             if ParallelError::of(error).is_none() && !self.shared.reducer().has_failed() {
-                let out_of_memory = error.out_of_memory().is_some();
-                let _ = self.shared.meet(if out_of_memory { Stage::OutOfMemory } else { Stage::Failed });
+                let _ = self.shared.meet(failure_of(error), &[]);
             }
         })
     }
@@ -260,22 +310,21 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
             return self.optimizer.step(gradients);
         }
         gradients.check_parameters(self.name(), &shared.parameters)?;
-        let own = if shared.shard == Shard::None {
-            gradients
-        } else {
-            gradients.split_off(&shared.own_parameters())
-        };
-        {
-            // Everything that may lack memory happens before the ranks agree to step.
-            let _phase = phase(Phase::Optimizer);
-            let held = shared.parameters.iter().map(|(path, parameter)| (&path[..], parameter));
-            own.prepare_update(self.name(), held)?;
-            if shared.shard != Shard::None {
-                shared.parameters.iter().try_for_each(|(_, parameter)| parameter.make_unique())?;
-            }
+        self.note_options();
+        let is_local = gradients.has_local();
+        let mut own = self.own_part(&mut gradients);
+        if !is_local {
+            self.prepare(&own)?;
         }
-        shared.meet(Stage::Step)?;
+        if shared.meet_any(Stage::Step, is_local)? {
+            gradients.accumulate(&mut own)?;
+            Pass::sum_local(&shared, &mut gradients)?;
+            own = self.own_part(&mut gradients);
+            self.prepare(&own)?;
+            shared.meet(Stage::Step, &[])?;
+        }
         self.optimizer.step(own)?;
+        shared.set(|settings| settings.steps += 1);
         if shared.shard == Shard::None {
             return Ok(());
         }
@@ -286,8 +335,9 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
         self.shared.world.size()
     }
 
-    /// With [`Shard::Gradients`] a common operation of all ranks: each has a part of the gradients.
+    /// A common operation of all ranks. First [sums](Self::sync_gradients) gradients of [`no_sync`] passes.
     fn clip_norm(&self, gradients: &mut Gradients, max: f64) -> Result<f64> {
+        self.sync_at(Stage::Clip, gradients)?;
         if self.shared.shard != Shard::Gradients || self.shared.world.size() == 1 {
             return gradients.clip_norm(max);
         }
@@ -296,12 +346,26 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
         Ok(norm)
     }
 
+    fn settings(&self) -> Vec<(String, String)> {
+        self.optimizer.settings()
+    }
+
+    /// A common operation of all ranks.
+    fn all_finite(&self, is_finite: bool) -> Result<bool> {
+        if self.shared.world.size() == 1 {
+            return Ok(is_finite);
+        }
+        Ok(!self.shared.meet_any(Stage::Finite, !is_finite)?)
+    }
+
     fn learning_rate(&self) -> f64 {
         self.optimizer.learning_rate()
     }
 
     fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()> {
-        self.optimizer.set_learning_rate(learning_rate)
+        self.optimizer.set_learning_rate(learning_rate)?;
+        self.note_options();
+        Ok(())
     }
 
     /// A common operation of all ranks, if they divide the state. Returns the whole state on all ranks, as one process has
@@ -311,6 +375,7 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
         if self.shared.shard == Shard::None || self.shared.world.size() == 1 {
             return Ok(own);
         }
+        self.shared.meet(Stage::SaveState, &[])?;
         state::collect(&self.shared.world, &own)
     }
 
@@ -318,8 +383,19 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
         self.optimizer.check_state(&state::own_part(&self.shared, state))
     }
 
-    /// Loads the state of this rank's parameters from the [whole state](Self::state) of any number of ranks.
+    /// Loads the state of this rank's parameters from the [whole state](Self::state) of any number of ranks. A common operation
+    /// of all ranks, which then have the parameters of rank 0.
     fn load_state(&mut self, state: &Arrays) -> Result<()> {
-        self.optimizer.load_state(&state::own_part(&self.shared, state))
+        let shared = &self.shared;
+        let loaded = self.optimizer.load_state(&state::own_part(shared, state));
+        if shared.world.size() == 1 {
+            return loaded;
+        }
+        loaded.inspect_err(|error| drop(shared.meet(failure_of(error), &[])))?;
+        self.note_options();
+        if !shared.world.is_rehearsal() {
+            shared.world.agree_at(Stage::LoadState, state::entries(state))?;
+        }
+        copy_from(&shared.world, &shared.parameters, 0)
     }
 }

@@ -6,10 +6,11 @@ use std::sync::mpsc::{self, Receiver};
 
 use bfc_core::{Allocator, Category};
 use highwater_tensor::backend::Kernel;
-use highwater_tensor::{DType, GradientPass, Gradients, OpContext, Result, Scalar, Tensor};
+use highwater_tensor::{DType, GradientPass, Gradients, OpContext, Parameter, Result, Scalar, Tensor};
 
 use super::plan::Plan;
 use super::shared::Shared;
+use crate::agree::Fingerprint;
 use crate::reduction::{Done, Job, ParallelError, Region, Stage};
 use crate::shard::Shard;
 
@@ -20,6 +21,8 @@ const EXCHANGE: &str = "gradient_exchange";
 /// The pass: buckets fill, then the reducer sums them.
 pub(crate) struct Pass {
     shared: Arc<Shared>,
+    /// The settings of this rank, which all ranks must share.
+    fingerprint: Fingerprint,
     plan: Arc<Plan>,
     buckets: Vec<Filling>,
     /// The buckets that the reducer has got, and those that it has returned. Both go in the order of the plan.
@@ -46,12 +49,16 @@ struct Filling {
 }
 
 impl Pass {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    /// Starts the only pass at a time.
+    pub(super) fn begin(shared: Arc<Shared>) -> Result<Self> {
+        shared.begin_pass()?;
+        let fingerprint = shared.fingerprint();
         let plan = shared.plan();
         let buckets = plan.buckets.iter().map(|_| Filling::default()).collect();
         shared.reducer().begin();
-        Self {
+        Ok(Self {
             shared,
+            fingerprint,
             plan,
             buckets,
             submitted: 0,
@@ -60,7 +67,44 @@ impl Pass {
             order: Vec::new(),
             gradients: Gradients::default(),
             results: VecDeque::new(),
+        })
+    }
+
+    /// Replaces the gradients that only single ranks have computed with their means over all ranks.
+    pub(super) fn sum_local(shared: &Arc<Shared>, gradients: &mut Gradients) -> Result<()> {
+        let is_local = |(_, parameter): &(String, Parameter)| gradients.is_local(parameter);
+        let local: Vec<bool> = shared.parameters.iter().map(is_local).collect();
+        // If a gradient is local on any rank, all ranks take part with theirs.
+        let local = shared.meet(Stage::Sync, &local)?;
+        let mut pass = Box::new(Self::begin(Arc::clone(shared))?);
+        let plan = Arc::clone(&pass.plan);
+        for &index in plan.order.iter().filter(|index| local[**index]) {
+            let (_, parameter) = &shared.parameters[index];
+            if let Some(gradient) = gradients.take_part_of_mean(parameter)? {
+                pass.ready(index, gradient)?;
+            }
         }
+        gradients.accumulate(&mut pass.end()?)
+    }
+
+    /// Waits for the sums of all buckets, and returns the means.
+    fn end(&mut self) -> Result<Gradients> {
+        while self.submitted < self.buckets.len() {
+            let number = self.submitted;
+            if self.buckets[number].region.is_some() {
+                self.fill(number)?;
+                self.submit(number + 1 == self.buckets.len());
+            } else {
+                self.receive_until(number)?;
+                self.submit(true);
+                self.receive_until(number + 1)?;
+            }
+        }
+        self.receive_until(self.buckets.len())?;
+        self.workspace = None;
+        let mut gradients = std::mem::take(&mut self.gradients);
+        gradients.scale(1.0 / self.shared.world.size() as f64)?;
+        Ok(gradients)
     }
 
     /// Returns the bucket, with memory.
@@ -97,6 +141,7 @@ impl Pass {
         let job = Job {
             // There are fewer buckets than parameters.
             stage: Stage::Bucket(number as u32),
+            fingerprint: self.fingerprint.clone(),
             present,
             data: data.map(|region| self.shared.job_data(bucket, region, self.workspace.clone())),
             is_agreed,
@@ -170,7 +215,7 @@ impl Pass {
                     let device = &self.shared.device;
                     let memory = device.default_allocator()?;
                     let own = copy_to("keep_gradient", &self.shared, memory, &gradient, gradient.dtype())?;
-                    self.gradients.insert(parameter, own)?;
+                    self.gradients.insert_owned(parameter, own, self.shared.world.size())?;
                 }
                 Shard::Gradients => {}
                 Shard::None | Shard::Optimizer => self.gradients.insert(parameter, gradient)?,
@@ -212,22 +257,8 @@ impl GradientPass for Pass {
     }
 
     fn finish(mut self: Box<Self>) -> Result<Gradients> {
-        while self.submitted < self.buckets.len() {
-            let number = self.submitted;
-            if self.buckets[number].region.is_some() {
-                self.fill(number)?;
-                self.submit(number + 1 == self.buckets.len());
-            } else {
-                self.receive_until(number)?;
-                self.submit(true);
-                self.receive_until(number + 1)?;
-            }
-        }
-        self.receive_until(self.buckets.len())?;
+        let gradients = self.end()?;
         self.shared.observe(&self.plan, &self.order)?;
-        self.workspace = None;
-        let mut gradients = std::mem::take(&mut self.gradients);
-        gradients.scale(1.0 / self.shared.world.size() as f64)?;
         Ok(gradients)
     }
 }

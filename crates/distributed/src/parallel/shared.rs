@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use highwater_tensor::{Device, Error, GradientHook, GradientPass, Parameter, Result, Tensor};
 
+use super::fingerprint::Settings;
 use super::pass::Pass;
 use super::plan::{Bucket, Plan, Size, owners};
 use crate::collective::{Reduce, SliceMut};
@@ -34,6 +35,8 @@ pub(super) struct Shared {
     pub(super) planning: Mutex<Planning>,
     /// Whether a backward pass runs.
     pub(super) in_pass: AtomicBool,
+    /// The options that all ranks must share.
+    pub(super) settings: Mutex<Arc<Settings>>,
 }
 
 #[derive(Debug)]
@@ -50,13 +53,24 @@ thread_local! {
     static ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs backward passes of this rank alone: they return its own gradients. For passes that not all ranks run.
+/// Runs backward passes of this rank alone: they return its own gradients.
+///
+/// The optimizer's step sums these gradients over all ranks, also if other passes were added to them. So all passes of a
+/// step but the last, or all of them, may run without communication. Gradients that are only looked at may be dropped.
 ///
 /// ```
-/// use highwater::distributed::no_sync;
-/// # fn diagnose() -> highwater::Result<()> { Ok(()) }
-/// no_sync(diagnose)?;
-/// # Ok::<(), highwater::Error>(())
+/// use highwater::prelude::*;
+/// use highwater::distributed::{World, no_sync};
+///
+/// let (world, device) = (World::from_env()?, Device::cpu()?);
+/// let model = Linear::new(&device, 4, 2, &Rng::new(0))?;
+/// let mut optimizer = world.data_parallel(AdamW::new(model.parameters(), 1e-3)?)?;
+/// let loss = || model.forward(&Tensor::ones(&device, [8, 4])?)?.square()?.mean_all();
+/// let mut gradients = no_sync(|| loss()?.backward())?;
+/// gradients.accumulate(&mut loss()?.backward()?)?;
+/// gradients.scale(0.5)?;
+/// optimizer.step(gradients)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn no_sync<T>(run: impl FnOnce() -> T) -> T {
     struct Restore(bool);
@@ -114,8 +128,8 @@ impl Shared {
             let start = |error| Error::Custom { op: OP, message: format!("cannot start a thread: {error}") };
             world.reducer().map_err(start)?;
         }
-        let (world, in_pass) = (world.clone(), AtomicBool::new(false));
-        Ok(Arc::new(Self { world, shard, device, parameters, sizes, owners, planning, in_pass }))
+        let (world, in_pass, settings) = (world.clone(), AtomicBool::new(false), Mutex::default());
+        Ok(Arc::new(Self { world, shard, device, parameters, sizes, owners, planning, in_pass, settings }))
     }
 
     pub(super) fn planning(&self) -> MutexGuard<'_, Planning> {
@@ -219,9 +233,26 @@ impl Shared {
         self.in_pass.store(false, Ordering::Release);
     }
 
-    /// Tells the other ranks the stage of this rank between passes.
-    pub(super) fn meet(&self, stage: Stage) -> Result<(), ParallelError> {
-        exchange(self.world.collective(), stage, &[]).map(drop)
+    /// Tells the other ranks the stage of this rank between passes, and some flags. Returns which flags any rank has set.
+    pub(super) fn meet(self: &Arc<Self>, stage: Stage, flags: &[bool]) -> Result<Vec<bool>, ParallelError> {
+        if self.world.is_rehearsal() {
+            return Ok(flags.to_vec());
+        }
+        exchange(self.world.collective(), stage, &self.fingerprint(), flags)
+    }
+
+    /// Returns whether the flag is set on any rank. See [`meet`](Self::meet).
+    pub(super) fn meet_any(self: &Arc<Self>, stage: Stage, flag: bool) -> Result<bool, ParallelError> {
+        Ok(self.meet(stage, &[flag])?.contains(&true))
+    }
+
+    /// Marks the beginning of a pass, which is the only one.
+    pub(super) fn begin_pass(&self) -> Result<()> {
+        if self.in_pass.swap(true, Ordering::Acquire) {
+            let (op, argument, expected) = ("backward", "pass", "the only one of these parameters at a time");
+            return Err(Error::BadArgument { op, argument, expected, got: "two passes".into() });
+        }
+        Ok(())
     }
 }
 
@@ -238,10 +269,6 @@ impl GradientHook for Hook {
         if ALONE.get() {
             return Ok(None);
         }
-        if self.0.in_pass.swap(true, Ordering::Acquire) {
-            let (op, argument, expected) = ("backward", "pass", "the only one of these parameters at a time");
-            return Err(Error::BadArgument { op, argument, expected, got: "two passes".into() });
-        }
-        Ok(Some(Box::new(Pass::new(Arc::clone(&self.0)))))
+        Ok(Some(Box::new(Pass::begin(Arc::clone(&self.0))?)))
     }
 }

@@ -4,7 +4,7 @@ use highwater_nn::io::{Array, Arrays};
 use highwater_tensor::{DType, Error, Gradients, Result, Shape};
 
 use super::shared::Shared;
-use crate::agree::broadcast_text;
+use crate::agree::{Entry, Hash, broadcast_text};
 use crate::collective::{SliceMut, spans};
 use crate::error::CollectiveError;
 use crate::reduction::ParallelError;
@@ -48,6 +48,17 @@ fn broadcast_array(world: &World, own: Option<&Array>, root: usize) -> Result<Ar
     };
     world.collective().broadcast(SliceMut::Bytes(array.bytes_mut()), root).map_err(wrapped)?;
     Ok(array)
+}
+
+/// Returns a hash of each array, which all ranks compare.
+pub(crate) fn entries(state: &Arrays) -> Vec<Entry> {
+    let entry = |(name, array): (&String, &Array)| Entry {
+        name: format!("state {name}"),
+        shape: array.shape().dims().to_vec(),
+        dtype: Some(array.dtype()),
+        options: format!("hash {:016x}", Hash::new().add(array.bytes()).get()),
+    };
+    state.iter().map(entry).collect()
 }
 
 /// Returns the state of this rank's parameters, and what belongs to no parameter.

@@ -12,6 +12,9 @@ use highwater_tracking::Report;
 use super::*;
 use crate::threads::run_ranks;
 
+mod agreement;
+mod no_sync;
+
 fn device() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
 }

@@ -15,6 +15,7 @@ use bfc_core::{Stream, sync};
 use super::error::ParallelError;
 use super::region::Region;
 use super::status::{Stage, exchange};
+use crate::agree::Fingerprint;
 use crate::collective::{Collective, Reduce, SliceMut};
 #[cfg(feature = "cuda")]
 use crate::nccl::Nccl;
@@ -33,6 +34,7 @@ pub(crate) struct Ranks {
 /// A bucket to sum.
 pub(crate) struct Job {
     pub(crate) stage: Stage,
+    pub(crate) fingerprint: Fingerprint,
     /// The gradients that this rank has.
     pub(crate) present: Vec<bool>,
     /// The data; `None` if this rank has no gradient of the bucket.
@@ -182,7 +184,7 @@ impl Drop for Reducer {
 fn perform(ranks: &Ranks, job: Job) -> Done {
     let present = match job.is_agreed {
         true => Ok(job.present),
-        false => exchange(&*ranks.collective, job.stage, &job.present),
+        false => exchange(&*ranks.collective, job.stage, &job.fingerprint, &job.present),
     };
     let wants_data = job.is_agreed || present.as_ref().is_ok_and(|present| present.contains(&true));
     let (true, Some(data)) = (wants_data, &job.data) else {

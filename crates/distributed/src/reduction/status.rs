@@ -1,15 +1,22 @@
-//! The messages that ranks exchange before they sum a bucket and before they step.
+//! The messages that ranks exchange before each common operation: before they sum a bucket, clip, step or save.
 //!
-//! They keep the ranks together: a rank that fails tells the others instead of the data that they expect, and all ranks
-//! discard the step at the same message. All messages of a run have the same length.
+//! They keep the ranks together. A rank that fails tells the others instead of the data that they expect, and all ranks
+//! discard the step at the same message. A rank that is at another operation, or trains with other settings, causes an
+//! error on all ranks. All messages of a run have the same length:
+//!
+//! ```text
+//! stage: 5 bytes │ fingerprint: 8 bytes │ 64 bits, such as which gradients this rank has
+//! ```
 
 use std::fmt;
 
 use super::error::ParallelError;
+use crate::agree::{Fingerprint, compare};
 use crate::collective::{Collective, SliceMut, spans};
 
 /// The next action of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stage {
     /// Sums the gradients of a bucket.
     Bucket(u32),
@@ -19,94 +26,172 @@ pub enum Stage {
     Failed,
     /// Discards the step, because memory ran out.
     OutOfMemory,
+    /// Wraps an optimizer.
+    Wrap,
+    /// Clips the gradients.
+    Clip,
+    /// Sums the gradients of passes without synchronization.
+    Sync,
+    /// Checks that all gradients are finite.
+    Finite,
+    /// Collects the optimizer's state.
+    SaveState,
+    /// Loads the optimizer's state.
+    LoadState,
+    /// Begins a run of steps.
+    BeginRun,
+    /// Ends an epoch.
+    EndEpoch,
+    /// Ends a run of steps.
+    EndRun,
 }
+
+/// The stages without a number, by their code.
+const STAGES: [(Stage, &str); 12] = [
+    (Stage::Step, "the optimizer's step"),
+    (Stage::Failed, "an error"),
+    (Stage::OutOfMemory, "an out-of-memory error"),
+    (Stage::Wrap, "the creation of an optimizer"),
+    (Stage::Clip, "clipping"),
+    (Stage::Sync, "the sum of gradients from no_sync"),
+    (Stage::Finite, "the search for infinite gradients"),
+    (Stage::SaveState, "the optimizer's state"),
+    (Stage::LoadState, "loading the optimizer's state"),
+    (Stage::BeginRun, "the start of a run"),
+    (Stage::EndEpoch, "the end of an epoch"),
+    (Stage::EndRun, "the end of a run"),
+];
+
+/// The code of [`Stage::Bucket`].
+const BUCKET: u8 = u8::MAX;
 
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bucket(number) => write!(f, "the sum of bucket {number}"),
-            Self::Step => f.write_str("the optimizer's step"),
-            Self::Failed => f.write_str("an error"),
-            Self::OutOfMemory => f.write_str("an out-of-memory error"),
+            stage => {
+                f.write_str(STAGES.iter().find(|(known, _)| known == stage).map_or("", |(_, name)| name))
+            }
         }
     }
 }
 
-/// The bytes of a stage: its kind and the bucket.
+/// The bytes of a stage: its code and the bucket.
 const STAGE_BYTES: usize = 5;
 
 impl Stage {
     fn write(self, bytes: &mut [u8]) {
-        let (kind, bucket) = match self {
-            Self::Bucket(number) => (0, number),
-            Self::Step => (1, 0),
-            Self::Failed => (2, 0),
-            Self::OutOfMemory => (3, 0),
+        let (code, bucket) = match self {
+            Self::Bucket(number) => (BUCKET, number),
+            stage => {
+                let code = STAGES.iter().position(|(known, _)| *known == stage).unwrap_or(0);
+                (code as u8, 0)
+            }
         };
-        bytes[0] = kind;
+        bytes[0] = code;
         bytes[1..STAGE_BYTES].copy_from_slice(&bucket.to_le_bytes());
     }
 
     fn read(bytes: &[u8]) -> Self {
-        match bytes[0] {
-            0 => Self::Bucket(u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]])),
-            1 => Self::Step,
-            2 => Self::Failed,
-            _ => Self::OutOfMemory,
+        match STAGES.get(usize::from(bytes[0])) {
+            Some((stage, _)) => *stage,
+            None => Self::Bucket(u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]])),
         }
+    }
+
+    /// Returns whether the fingerprint of this stage has the settings of an optimizer.
+    const fn is_training(self) -> bool {
+        !matches!(self, Self::Wrap | Self::LoadState | Self::BeginRun | Self::EndEpoch | Self::EndRun)
+    }
+
+    const fn is_failure(self) -> bool {
+        matches!(self, Self::Failed | Self::OutOfMemory)
     }
 }
 
-/// The bytes of a message: the stage and 64 gradients. A bucket with more gradients sends more messages.
-const MESSAGE_BYTES: usize = STAGE_BYTES + 8;
+/// The bytes of a message: the stage, the fingerprint and 64 bits. More bits need more messages.
+const MESSAGE_BYTES: usize = STAGE_BYTES + 8 + 8;
 
-/// Tells the other ranks the stage of this rank and which gradients it has. Returns which gradients any rank has.
+/// A message of a rank.
+struct Message {
+    stage: Stage,
+    fingerprint: u64,
+    bits: u64,
+}
+
+impl Message {
+    fn write(&self, bytes: &mut [u8; MESSAGE_BYTES]) {
+        self.stage.write(bytes);
+        bytes[STAGE_BYTES..][..8].copy_from_slice(&self.fingerprint.to_le_bytes());
+        bytes[STAGE_BYTES + 8..].copy_from_slice(&self.bits.to_le_bytes());
+    }
+
+    fn read(bytes: &[u8; MESSAGE_BYTES]) -> Self {
+        let (numbers, _) = bytes[STAGE_BYTES..].as_chunks();
+        let number = |at: usize| numbers.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        Self { stage: Stage::read(bytes), fingerprint: number(0), bits: number(1) }
+    }
+}
+
+/// Tells the other ranks the stage of this rank and some flags, such as which gradients it has. Returns which flags any
+/// rank has set.
 ///
 /// # Errors
 ///
-/// A rank fails, is at another stage, or does not answer.
+/// A rank fails, is at another stage, has another fingerprint, or does not answer.
 pub(crate) fn exchange(
     collective: &dyn Collective,
     stage: Stage,
-    present: &[bool],
+    fingerprint: &Fingerprint,
+    flags: &[bool],
 ) -> Result<Vec<bool>, ParallelError> {
     if collective.is_rehearsal() {
-        return Ok(present.to_vec());
+        return Ok(flags.to_vec());
     }
-    let mut any = Vec::with_capacity(present.len());
-    let parts = present.chunks(64);
-    let parts: Vec<&[bool]> = if present.is_empty() { vec![&[]] } else { parts.collect() };
+    let mut any = Vec::with_capacity(flags.len());
+    let parts = flags.chunks(64);
+    let parts: Vec<&[bool]> = if flags.is_empty() { vec![&[]] } else { parts.collect() };
     for part in parts {
-        let own = part
-            .iter()
-            .enumerate()
-            .fold(0, |bits, (index, is_present)| bits | u64::from(*is_present) << index);
-        let bits = exchange_bits(collective, stage, own)?;
+        let own = part.iter().enumerate().fold(0, |bits, (index, flag)| bits | u64::from(*flag) << index);
+        let bits = exchange_bits(collective, stage, fingerprint, own)?;
         any.extend((0..part.len()).map(|index| bits >> index & 1 == 1));
     }
     Ok(any)
 }
 
 /// Exchanges one message. Returns the bits that any rank has set.
-fn exchange_bits(collective: &dyn Collective, stage: Stage, own: u64) -> Result<u64, ParallelError> {
+fn exchange_bits(
+    collective: &dyn Collective,
+    stage: Stage,
+    fingerprint: &Fingerprint,
+    bits: u64,
+) -> Result<u64, ParallelError> {
     let (rank, size) = (collective.rank(), collective.size());
     let mut bytes = vec![0_u8; MESSAGE_BYTES * size];
-    let (messages, _) = bytes.as_chunks_mut::<MESSAGE_BYTES>();
-    stage.write(&mut messages[rank]);
-    messages[rank][STAGE_BYTES..].copy_from_slice(&own.to_le_bytes());
+    let (messages, _) = bytes.as_chunks_mut();
+    Message { stage, fingerprint: fingerprint.hash(), bits }.write(&mut messages[rank]);
     let parts = spans(bytes.len(), size);
     collective.all_gather(SliceMut::Bytes(&mut bytes), &parts)?;
     // Every rank reads the same messages, so all return the same error.
-    let (messages, _) = bytes.as_chunks::<MESSAGE_BYTES>();
-    let stages = || messages.iter().map(|message| Stage::read(message)).enumerate();
-    let is_failure = |stage: &Stage| matches!(stage, Stage::Failed | Stage::OutOfMemory);
-    if let Some((rank, theirs)) = stages().find(|(_, theirs)| is_failure(theirs)) {
+    let (messages, _) = bytes.as_chunks();
+    let messages: Vec<Message> = messages.iter().map(Message::read).collect();
+    let stages = || messages.iter().map(|message| message.stage).enumerate();
+    if let Some((rank, theirs)) = stages().find(|(_, theirs)| theirs.is_failure()) {
         return Err(ParallelError::Discarded { rank, out_of_memory: theirs == Stage::OutOfMemory });
     }
-    let expected = stages().next().map_or(stage, |(_, first)| first);
-    if let Some((rank, theirs)) = stages().find(|(_, theirs)| *theirs != expected) {
-        return Err(ParallelError::OutOfStep { rank, theirs, expected });
+    let Some(first) = messages.first() else { return Ok(bits) };
+    let expected = first.stage;
+    let out_of_step = stages()
+        .find(|(_, theirs)| *theirs != expected)
+        .map(|(rank, theirs)| ParallelError::OutOfStep { rank, theirs, expected });
+    let differs = messages.iter().any(|message| message.fingerprint != first.fingerprint);
+    let is_comparable = messages.iter().all(|message| message.stage.is_training());
+    if differs && (is_comparable || out_of_step.is_none()) {
+        // All ranks have read the same messages, so all of them compare.
+        compare(collective, &fingerprint.entries())?;
     }
-    let bits = messages.iter().filter_map(|message| message.last_chunk::<8>());
-    Ok(bits.fold(0, |bits, theirs| bits | u64::from_le_bytes(*theirs)))
+    match out_of_step {
+        Some(error) => Err(error),
+        None => Ok(messages.iter().fold(0, |any, message| any | message.bits)),
+    }
 }

@@ -83,7 +83,7 @@ macro_rules! adam {
             }
         }
 
-        impl_optimizer!($name);
+        impl_optimizer!($name, lr, beta1, beta2, epsilon, weight_decay);
     };
 }
 

@@ -139,6 +139,18 @@ impl Optimizer for Groups {
         groups.try_for_each(|group| group.optimizer.set_learning_rate(learning_rate * group.share))
     }
 
+    fn settings(&self) -> Vec<(String, String)> {
+        let of_group = |(number, group): (usize, &Group)| {
+            let prefix = group.prefix(number);
+            group
+                .optimizer
+                .settings()
+                .into_iter()
+                .map(move |(name, value)| (format!("{prefix}{name}"), value))
+        };
+        self.groups.iter().enumerate().flat_map(of_group).collect()
+    }
+
     fn state(&self) -> Result<Arrays> {
         let mut state = Arrays::new();
         for (number, group) in self.groups.iter().enumerate() {

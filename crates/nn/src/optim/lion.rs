@@ -77,4 +77,4 @@ impl Lion {
     }
 }
 
-impl_optimizer!(Lion);
+impl_optimizer!(Lion, lr, beta1, beta2, weight_decay);

@@ -142,12 +142,28 @@ impl LossScaler {
     /// finite, and then reduces the scale.
     ///
     /// Use it for work between the backward pass and the step, such as clipping. Otherwise use [`LossScaler::step`],
-    /// which does both.
+    /// which does both. With several processes, use [`unscale_for`](Self::unscale_for).
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory, and if the device fails.
     pub fn unscale(&mut self, gradients: Gradients) -> Result<Option<Gradients>> {
         let (gradients, finite) = divided(gradients, self.scale)?;
+        self.update(finite);
+        Ok(finite.then_some(gradients))
+    }
+
+    /// [Unscales](Self::unscale) the gradients for this optimizer. If it trains with several processes, returns `None` if
+    /// a gradient of any process is not finite, so that all of them skip the step.
+    ///
+    /// # Errors
+    /// As [`unscale`](Self::unscale), and if another process fails.
+    pub fn unscale_for(
+        &mut self,
+        optimizer: &(impl Optimizer + ?Sized),
+        gradients: Gradients,
+    ) -> Result<Option<Gradients>> {
+        let (gradients, finite) = divided(gradients, self.scale)?;
+        let finite = optimizer.all_finite(finite)?;
         self.update(finite);
         Ok(finite.then_some(gradients))
     }
@@ -167,6 +183,7 @@ impl LossScaler {
         let op = if optimizer.name().is_empty() { "optimizer" } else { optimizer.name() };
         gradients.check_parameters(op, &optimizer.parameters())?;
         let (gradients, finite) = divided(gradients, scale)?;
+        let finite = optimizer.all_finite(finite)?;
         // Updates the scale only after a successful step.
         if finite {
             optimizer.step(gradients)?;

@@ -123,6 +123,20 @@ pub trait Optimizer: fmt::Debug + Send {
     /// [`Error::BadArgument`] unless it is finite and not negative.
     fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()>;
 
+    /// Returns the options by name, such as `("momentum", "0.9")`. Processes that train together compare them.
+    fn settings(&self) -> Vec<(String, String)> {
+        vec![("lr".to_owned(), self.learning_rate().to_string())]
+    }
+
+    /// Returns whether the gradients of all processes are finite, given those of this process. A [`LossScaler`] calls
+    /// it, so that all processes skip the same steps.
+    ///
+    /// # Errors
+    /// Another process fails.
+    fn all_finite(&self, is_finite: bool) -> Result<bool> {
+        Ok(is_finite)
+    }
+
     /// Copies the state of the optimizer as arrays by name: the learning rate, and each parameter's state under its
     /// path.
     ///
@@ -178,6 +192,14 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn set_learning_rate(&mut self, learning_rate: f64) -> Result<()> {
         (**self).set_learning_rate(learning_rate)
+    }
+
+    fn settings(&self) -> Vec<(String, String)> {
+        (**self).settings()
+    }
+
+    fn all_finite(&self, is_finite: bool) -> Result<bool> {
+        (**self).all_finite(is_finite)
     }
 
     fn state(&self) -> Result<Arrays> {

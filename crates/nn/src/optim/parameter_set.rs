@@ -237,9 +237,10 @@ pub fn allow_no_parameters<O>(make: impl FnOnce() -> O) -> O {
 }
 
 /// Implements [`Optimizer`](super::Optimizer) for a type with the fields `options`, which hold the learning rate, and
-/// `parameters`, a [`ParameterSet`], and with a function `update` that changes one parameter.
+/// `parameters`, a [`ParameterSet`], and with a function `update` that changes one parameter. The names are those of
+/// all options.
 macro_rules! impl_optimizer {
-    ($optimizer:ident) => {
+    ($optimizer:ident, $($option:ident),+) => {
         impl $crate::optim::Optimizer for $optimizer {
             fn name(&self) -> &'static str {
                 self.parameters.op
@@ -262,6 +263,10 @@ macro_rules! impl_optimizer {
             fn set_learning_rate(&mut self, learning_rate: f64) -> highwater_tensor::Result<()> {
                 self.options.lr = $crate::optim::not_negative(self.parameters.op, "lr", learning_rate)?;
                 Ok(())
+            }
+
+            fn settings(&self) -> Vec<(String, String)> {
+                vec![$((stringify!($option).to_owned(), self.options.$option.to_string())),+]
             }
 
             fn state(&self) -> highwater_tensor::Result<$crate::io::Arrays> {

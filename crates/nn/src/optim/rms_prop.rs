@@ -94,4 +94,4 @@ impl RmsProp {
     }
 }
 
-impl_optimizer!(RmsProp);
+impl_optimizer!(RmsProp, lr, smoothing, epsilon, momentum, weight_decay);

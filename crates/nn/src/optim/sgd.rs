@@ -93,4 +93,4 @@ impl Sgd {
     }
 }
 
-impl_optimizer!(Sgd);
+impl_optimizer!(Sgd, lr, momentum, weight_decay, nesterov);

@@ -2,6 +2,7 @@
 
 pub(crate) use self::leaf_map::LeafCursor;
 use self::leaf_map::LeafMap;
+use self::origin::Origins;
 use super::Parameter;
 use crate::error::Result;
 use crate::shape::DType;
@@ -10,6 +11,7 @@ use crate::tensor::Tensor;
 
 mod clip;
 mod leaf_map;
+mod origin;
 mod split;
 mod sum;
 mod unknown;
@@ -25,6 +27,8 @@ mod update;
 #[derive(Debug, Default)]
 pub struct Gradients {
     by_leaf: LeafMap,
+    /// Which processes the gradients include, in training with several.
+    origins: Origins,
 }
 
 impl Gradients {
@@ -36,7 +40,7 @@ impl Gradients {
 
     /// Removes and returns the gradient of `leaf`, so that its memory is freed after its use.
     pub fn take(&mut self, leaf: &Tensor) -> Option<Tensor> {
-        self.by_leaf.remove(leaf.leaf()?)
+        self.remove(leaf.leaf()?)
     }
 
     /// Returns the leaf's identifier and gradient. The search starts at the cursor.
@@ -92,6 +96,7 @@ impl Gradients {
         parameter.check_gradient("insert_gradient", &gradient)?;
         if let Some(leaf) = parameter.leaf() {
             self.by_leaf.insert(leaf, gradient);
+            self.origins.set(leaf, None);
         }
         Ok(())
     }
@@ -104,6 +109,13 @@ impl Gradients {
     /// Adds the gradients of other leaves.
     pub(super) fn extend(&mut self, other: Self) {
         self.by_leaf.extend(other.by_leaf);
+        self.origins.extend(other.origins);
+    }
+
+    /// Removes and returns the gradient of a leaf.
+    fn remove(&mut self, leaf: LeafId) -> Option<Tensor> {
+        self.origins.set(leaf, None);
+        self.by_leaf.remove(leaf)
     }
 
     pub(super) const fn by_leaf_mut(&mut self) -> &mut LeafMap {

@@ -25,7 +25,8 @@ use crate::tensor::edge::GradEdge;
 
 /// Receives the gradients of parameters during backward passes. See [`hook_gradients`].
 pub trait GradientHook: fmt::Debug + Send + Sync {
-    /// Starts a backward pass that leads to parameters of this hook; `None` leaves all gradients to the pass.
+    /// Starts a backward pass that leads to parameters of this hook. `None` leaves all gradients to the pass, which marks
+    /// them as [local](Gradients::is_local).
     ///
     /// # Errors
     /// An error of the hook ends the pass.
@@ -145,7 +146,7 @@ impl HookedPass {
         let mut pass =
             Self { passes: Vec::new(), leaves: HashMap::new(), open: Vec::new(), seen: HashSet::new() };
         pass.search(root)?;
-        Ok((!pass.passes.is_empty()).then_some(pass))
+        Ok((!pass.leaves.is_empty()).then_some(pass))
     }
 
     /// Searches a graph for leaves with hooks.
@@ -226,7 +227,7 @@ impl HookedPass {
             if next.is_some_and(|next| next >= leaf.last_user) {
                 return Ok(());
             }
-            leaf.is_complete = true;
+            leaf.is_complete = leaf.pass.is_some();
             let (pass, parameter) = (leaf.pass, leaf.parameter);
             let Some(id) = self.open.pop() else { return Ok(()) };
             let Some(pass) = pass else { continue };
@@ -240,6 +241,9 @@ impl HookedPass {
     /// Ends the pass of each hook, and adds the gradients.
     pub(super) fn finish(mut self, gradients: &mut Gradients) -> Result<()> {
         self.advance(None, gradients)?;
+        for (leaf, _) in self.leaves.iter().filter(|(_, leaf)| leaf.pass.is_none()) {
+            gradients.mark_local(*leaf);
+        }
         // In the order of their beginning, which all processes share.
         for (_, pass) in self.passes {
             gradients.extend(pass.finish()?);

@@ -195,3 +195,52 @@ fn a_parameter_has_at_most_one_hook() {
     let _again = hook_gradients(&[&all[1], &all[0]], hook()).unwrap();
     assert!(hook_gradients(&[&all[1], &all[1]], hook()).is_err());
 }
+
+/// Leaves the gradients of a pass to this process.
+#[derive(Debug)]
+struct Alone;
+
+impl GradientHook for Alone {
+    fn begin(&self) -> Result<Option<Box<dyn GradientPass>>> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn gradients_that_a_hook_leaves_to_the_pass_are_local() {
+    let device = device();
+    let all = parameters(&device, &[2.0, 3.0]);
+    let [own, other] = &all[..] else { unreachable!() };
+    let _guard = hook_gradients(&[own], Arc::new(Alone)).unwrap();
+    let pass = || own.tensor().mul(&other.tensor()).unwrap().sum_all().unwrap().backward().unwrap();
+    let mut gradients = pass();
+    assert!(gradients.has_local() && gradients.is_local(own) && !gradients.is_local(other));
+    assert!(matches!(gradients.clip_norm(1.0), Err(Error::BadArgument { argument: "gradients", .. })));
+
+    // The mark follows the gradient.
+    let mut split = gradients.split_off(&[("own".to_owned(), own.clone())]);
+    assert!(!gradients.has_local() && split.is_local(own));
+    gradients.accumulate(&mut split).unwrap();
+    assert!(gradients.is_local(own) && !split.has_local());
+    assert!(gradients.take(&own.tensor()).is_some());
+    assert!(!gradients.has_local());
+
+    // In a mean over four processes, a mean that only its owner has counts four times.
+    let mean = || Tensor::full(&device, [1], 10.0).unwrap();
+    for is_first in [true, false] {
+        let mut owned = Gradients::default();
+        owned.insert_owned(own, mean(), 4).unwrap();
+        let mut local = pass();
+        let sum = if is_first {
+            owned.accumulate(&mut local).unwrap();
+            &mut owned
+        } else {
+            local.accumulate(&mut owned).unwrap();
+            &mut local
+        };
+        assert!(sum.is_local(own));
+        let part = sum.take_part_of_mean(own).unwrap().unwrap();
+        assert_eq!(part.to_vec::<f32>().unwrap(), [3.0 + 40.0]);
+        assert!(!sum.has_local());
+    }
+}

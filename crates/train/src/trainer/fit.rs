@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use highwater_distributed::World;
+use highwater_distributed::{Entry, Stage, World};
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_tensor::{Error, Result, Tensor, autocast, no_grad};
 use highwater_tracking::module;
@@ -93,7 +93,30 @@ impl<'a> Fit<'a> {
             best: None,
         };
         fit.resume()?;
+        fit.agree_at(Stage::BeginRun)?;
         Ok(fit)
+    }
+
+    /// Waits until all ranks are at this stage, and checks that they run the same steps.
+    fn agree_at(&self, stage: Stage) -> Result<()> {
+        let Trainer { stepper, autocast, .. } = &self.trainer;
+        let Position { step, epoch, batch } = self.position;
+        let entry = |(name, options): (&str, String)| Entry {
+            name: name.to_owned(),
+            shape: Vec::new(),
+            dtype: None,
+            options,
+        };
+        let entries = [
+            ("epochs of the run", self.epochs.to_string()),
+            ("steps of the run", self.steps.to_string()),
+            ("accumulated batches", stepper.accumulate.to_string()),
+            ("norm limit", format!("{:?}", stepper.clip_norm)),
+            ("loss scaler", format!("{:?}", stepper.scaler)),
+            ("autocast", format!("{autocast:?}")),
+            ("position", format!("step {step}, epoch {epoch}, batch {batch}")),
+        ];
+        Ok(stepper.world.agree_at(stage, entries.map(entry).into())?)
     }
 
     fn resume(&mut self) -> Result<()> {
@@ -179,6 +202,7 @@ impl<'a> Fit<'a> {
             self.position.epoch = self.epochs;
             return Ok(None);
         }
+        self.agree_at(Stage::EndEpoch)?;
         (self.position.epoch, self.position.batch) = (self.position.epoch + 1, 0);
         let is_due = self.trainer.evaluate_every.is_due_after_epochs(self.position.epoch);
         let ended = if is_due { self.evaluate()? } else { None };
@@ -282,6 +306,7 @@ impl<'a> Fit<'a> {
     }
 
     fn finish(mut self, mut ended: Ended) -> Result<Outcome> {
+        self.agree_at(Stage::EndRun)?;
         if ended == Ended::Completed && self.evaluate()?.is_some() {
             ended = Ended::StoppedEarly;
         }

@@ -127,7 +127,7 @@ impl<'a> Stepper<'a> {
                 let _ = scaler.step(self.optimizer, gradients)?;
                 return Ok(None);
             }
-            match scaler.unscale(gradients)? {
+            match scaler.unscale_for(self.optimizer, gradients)? {
                 Some(finite) => gradients = finite,
                 None => return Ok(None),
             }

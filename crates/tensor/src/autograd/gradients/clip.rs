@@ -60,12 +60,13 @@ impl Gradients {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::NotFinite`] if a gradient is
-    /// infinite or NaN, so that the caller can skip the step; [`Error::Allocation`] if an allocation fails.
-    /// All gradients are unchanged then.
+    /// [`Error::BadArgument`] unless `max` is finite and above 0, and if the gradients do not include all
+    /// processes that train; [`Error::NotFinite`] if a gradient is infinite or NaN, so that the caller can
+    /// skip the step; [`Error::Allocation`] if an allocation fails. All gradients are unchanged then.
     pub fn clip_norm(&mut self, max: f64) -> Result<f64> {
         const OP: &str = "clip_norm";
         check_positive(OP, max)?;
+        self.check_whole(OP)?;
         let norm = self.norm()?;
         self.clip_known_norm(norm, max)?;
         Ok(norm)
@@ -79,6 +80,7 @@ impl Gradients {
     pub fn clip_known_norm(&mut self, norm: f64, max: f64) -> Result<()> {
         const OP: &str = "clip_norm";
         check_positive(OP, max)?;
+        self.check_not_local(OP)?;
         if !norm.is_finite() {
             return Err(Error::NotFinite { op: OP, norm });
         }
@@ -120,6 +122,7 @@ impl Gradients {
     pub fn clip_norm_unread(&mut self, max: f64) -> Result<Option<Tensor>> {
         const OP: &str = "clip_norm_unread";
         check_positive(OP, max)?;
+        self.check_whole(OP)?;
         let _phase = phase(Phase::Optimizer);
         no_grad(|| {
             let sums = self.sums_of_squares()?;
@@ -161,11 +164,13 @@ impl Gradients {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadArgument`] unless `max` is finite and above 0; [`Error::Allocation`] if the allocation of
-    /// a copy of a shared buffer fails. All gradients are unchanged then.
+    /// [`Error::BadArgument`] unless `max` is finite and above 0, and if the gradients do not include all
+    /// processes that train; [`Error::Allocation`] if the allocation of a copy of a shared buffer fails. All
+    /// gradients are unchanged then.
     pub fn clip_value(&mut self, max: f64) -> Result<()> {
         const OP: &str = "clip_value";
         check_positive(OP, max)?;
+        self.check_not_local(OP)?;
         self.change_in_place(OP, |values| Kernel::Clip { low: -max, high: max, values })
     }
 

@@ -32,6 +32,8 @@ impl Gradients {
     #[must_use = "the result owns the gradients"]
     pub fn split_off(&mut self, parameters: &[(String, Parameter)]) -> Self {
         let leaves = parameters.iter().filter_map(|(_, parameter)| parameter.leaf());
-        Self { by_leaf: self.by_leaf.split_off(leaves) }
+        let by_leaf = self.by_leaf.split_off(leaves);
+        let origins = self.origins.split_off(by_leaf.iter().map(|(leaf, _)| leaf));
+        Self { by_leaf, origins }
     }
 }

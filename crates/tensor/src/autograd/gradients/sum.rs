@@ -3,6 +3,7 @@
 use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
+use super::origin::Sum;
 use crate::backend::{Binary, Kernel};
 use crate::error::Result;
 use crate::op::OpContext;
@@ -54,15 +55,26 @@ impl Gradients {
             if total.view_mut().is_none() && addend.view_mut().is_none() {
                 make_writable(total)?;
             }
+            let sum = Sum::of([self.origins.get(leaf), other.origins.get(leaf)]);
+            for (gradient, factor) in [total, addend].into_iter().zip(sum.factors) {
+                if factor != 1.0 {
+                    make_writable(gradient)?;
+                }
+            }
         }
         while let Some(leaf) = other.by_leaf.first() {
             let Some(total) = self.by_leaf.get_mut(leaf) else {
-                if let Some(addend) = other.by_leaf.remove(leaf) {
+                self.origins.set(leaf, other.origins.get(leaf));
+                if let Some(addend) = other.remove(leaf) {
                     self.by_leaf.insert(leaf, addend);
                 }
                 continue;
             };
             let Some(addend) = other.by_leaf.get_mut(leaf) else { break };
+            let sum = Sum::of([self.origins.get(leaf), other.origins.get(leaf)]);
+            scale(total, sum.factors[0])?;
+            scale(addend, sum.factors[1])?;
+            self.origins.set(leaf, sum.origin);
             if total.view_mut().is_none() {
                 std::mem::swap(total, addend);
             }
@@ -70,7 +82,7 @@ impl Gradients {
             let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
             let acc = total.view_mut().expect("the loop above made one of the two writable");
             ctx.compute(Kernel::Accumulate { f: Binary::Add, input: addend.view(), acc })?;
-            other.by_leaf.remove(leaf);
+            other.remove(leaf);
         }
         Ok(())
     }
@@ -86,11 +98,22 @@ impl Gradients {
 }
 
 /// Replaces a gradient with a shared buffer by a copy.
-fn make_writable(gradient: &mut Tensor) -> Result<()> {
+pub(super) fn make_writable(gradient: &mut Tensor) -> Result<()> {
     if gradient.view_mut().is_none() {
         *gradient = copy(gradient, gradient.dtype())?;
     }
     Ok(())
+}
+
+/// Multiplies a writable gradient by a factor.
+pub(super) fn scale(gradient: &mut Tensor, factor: f64) -> Result<()> {
+    if factor == 1.0 {
+        return Ok(());
+    }
+    let device = gradient.device().clone();
+    let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
+    let values = gradient.view_mut().expect("the caller has made it writable");
+    ctx.compute(Kernel::Scale { factor, values })
 }
 
 fn copy(gradient: &Tensor, dtype: DType) -> Result<Tensor> {

@@ -59,6 +59,6 @@ impl Gradients {
 
     /// Removes and returns the gradient of a parameter.
     pub fn take_of(&mut self, parameter: &Parameter) -> Option<Tensor> {
-        self.by_leaf.remove(parameter.leaf()?)
+        self.remove(parameter.leaf()?)
     }
 }

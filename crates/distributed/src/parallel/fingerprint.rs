@@ -1,0 +1,76 @@
+//! The settings that all ranks must share in each step: frozen parameters, element types, and options of the optimizer.
+//!
+//! A hash of them travels with each message before a common operation. The settings may change between steps, for example
+//! by a schedule, if they change on all ranks.
+
+use std::sync::{Arc, PoisonError};
+
+use highwater_tensor::{DType, Parameter};
+
+use super::shared::Shared;
+use crate::agree::{Entry, Fingerprint, Hash};
+
+/// The options of the optimizer and the number of its steps.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Settings {
+    pub(super) options: Vec<(String, String)>,
+    pub(super) steps: u64,
+}
+
+/// The part of a parameter that may change.
+type State = (bool, DType);
+
+fn state((_, parameter): &(String, Parameter)) -> State {
+    (parameter.is_frozen(), parameter.value().dtype())
+}
+
+impl Shared {
+    /// Changes the settings.
+    pub(super) fn set(&self, change: impl FnOnce(&mut Settings)) {
+        change(Arc::make_mut(&mut self.settings.lock().unwrap_or_else(PoisonError::into_inner)));
+    }
+
+    /// Returns the settings of this rank at this time.
+    pub(super) fn fingerprint(self: &Arc<Self>) -> Fingerprint {
+        let settings = Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner));
+        let states: Vec<State> = self.parameters.iter().map(state).collect();
+        let planning = {
+            let planning = self.planning();
+            [
+                ("bucket bytes".to_owned(), planning.bucket_bytes.to_string()),
+                ("reduce".to_owned(), planning.reduce.name().to_owned()),
+            ]
+        };
+        let mut hash = Hash::new();
+        for ((path, _), (is_frozen, dtype)) in self.parameters.iter().zip(&states) {
+            hash = hash.add(path.as_bytes()).add(&[0, u8::from(*is_frozen)]).add(dtype.name().as_bytes());
+        }
+        for (name, value) in settings.options.iter().chain(&planning) {
+            hash = hash.add(name.as_bytes()).add(&[0]).add(value.as_bytes()).add(&[0]);
+        }
+        let hash = hash.add(self.shard.name().as_bytes()).add(&settings.steps.to_le_bytes());
+        let shared = Arc::clone(self);
+        Fingerprint::new(hash.get(), move || shared.entries(&states, &settings, &planning))
+    }
+
+    fn entries(&self, states: &[State], settings: &Settings, planning: &[(String, String)]) -> Vec<Entry> {
+        let parameter = |((path, parameter), (is_frozen, dtype)): (&(String, Parameter), &State)| Entry {
+            name: path.clone(),
+            shape: parameter.value().dims().to_vec(),
+            dtype: Some(*dtype),
+            options: if *is_frozen { "frozen".into() } else { String::new() },
+        };
+        let option = |(name, value): &(String, String)| Entry {
+            name: name.clone(),
+            shape: Vec::new(),
+            dtype: None,
+            options: value.clone(),
+        };
+        let fixed = [
+            ("shard".to_owned(), self.shard.name().to_owned()),
+            ("steps".to_owned(), settings.steps.to_string()),
+        ];
+        let options = settings.options.iter().chain(planning).chain(&fixed).map(option);
+        self.parameters.iter().zip(states).map(parameter).chain(options).collect()
+    }
+}
