@@ -228,11 +228,12 @@ impl Pass {
 impl GradientPass for Pass {
     fn place(&mut self, parameter: usize) -> Result<Option<Arc<dyn Allocator>>> {
         let (_, of) = &self.shared.parameters[parameter];
-        // The sums of 16-bit floats are f32, so their gradients are converted.
-        if of.value().dtype().is_half() {
+        let (bucket, slot) = self.plan.places[parameter];
+        // The gradients of 16-bit floats, whose sums are f32, are converted, as are those of parameters that this rank has
+        // converted: the other ranks name the difference.
+        if of.value().dtype() != self.plan.buckets[bucket].dtype {
             return Ok(None);
         }
-        let (bucket, slot) = self.plan.places[parameter];
         Ok(Some(Arc::clone(&self.open(bucket)?.blocks[slot])))
     }
 

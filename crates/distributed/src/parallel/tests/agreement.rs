@@ -222,7 +222,8 @@ fn ranks_that_load_a_checkpoint_together_have_the_parameters_of_rank_0() {
         let parameters = parameters(&device(), 1);
         let mut optimizer = world.data_parallel(AdamW::new(named(&parameters), 1.0).unwrap()).unwrap();
         let state = optimizer.state().unwrap();
-        parameters[0].set(&Tensor::full(&device(), [3], world.rank() as f64).unwrap()).unwrap();
+        let values_of_rank = Tensor::full(parameters[0].value().device(), [3], world.rank() as f64);
+        parameters[0].set(&values_of_rank.unwrap()).unwrap();
         optimizer.load_state(&state).unwrap();
         values(&named(&parameters))
     });
