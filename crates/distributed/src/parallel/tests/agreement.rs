@@ -54,7 +54,7 @@ fn settings_that_change_on_one_rank_are_named() {
         });
         assert_named(
             shard,
-            "`weight: f64 [2, 3]` on rank 1, but `weight: f32 [2, 3]` on rank 0",
+            "`weight: f64 [3, 2]` on rank 1, but `weight: f32 [3, 2]` on rank 0",
             |layer, _| {
                 layer.parameters()[0].1.convert(DType::F64).unwrap();
             },
