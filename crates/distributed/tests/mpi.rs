@@ -143,11 +143,12 @@ fn train(world: &World, steps: u64, batches: usize) -> Result<(), Box<dyn Error>
     let trainer = Trainer::new(&model, &mut optimizer).world(world).ignore_signals().epochs(3);
     let batch = || Tensor::ones(&device, [4, 8]);
     let loss = |x: &Tensor| model.forward(x)?.square()?.mean_all();
-    if steps < 100 {
-        trainer.fit_steps(steps, |_| batch(), loss)?;
+    let outcome = if steps < 100 {
+        trainer.fit_steps(steps, |_| batch(), loss)?
     } else {
-        trainer.fit(|_| Ok((0..batches).map(|_| batch())), loss)?;
-    }
+        trainer.fit(|_| Ok((0..batches).map(|_| batch())), loss)?
+    };
+    println!("{outcome}");
     Ok(())
 }
 

@@ -133,9 +133,12 @@ fn different_options_are_refused() {
     assert!(failed[0].contains("rank 1 failed") && failed[1].contains("momentum"), "{failed:?}");
 }
 
+/// The parameters of a rank.
+type List = fn(usize, &[Parameter]) -> Vec<(String, Parameter)>;
+
 #[test]
 fn different_parameters_are_refused() {
-    let refused = |list: fn(usize, &[Parameter]) -> Vec<(String, Parameter)>| {
+    let refused = |list: List| {
         let found = run_ranks(2, |world| {
             let parameters = parameters(&device(), 3);
             let optimizer = Sgd::new(list(world.rank(), &parameters), 0.1).unwrap();
@@ -180,7 +183,7 @@ fn a_rank_that_skips_a_step_is_named() {
     let found = run_ranks(2, |world| {
         let parameters = parameters(&device(), 1);
         let mut optimizer = world.data_parallel(Sgd::new(named(&parameters), 1.0).unwrap()).unwrap();
-        let mut pass = || partial_loss(&parameters, &[0], 1.0).backward();
+        let pass = || partial_loss(&parameters, &[0], 1.0).backward();
         let gradients = pass().unwrap();
         let error = if world.is_main() { optimizer.step(gradients).err() } else { pass().err() };
         error.unwrap().to_string()
