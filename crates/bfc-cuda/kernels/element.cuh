@@ -51,6 +51,10 @@ template <typename E> struct Computed { typedef E type; };
 template <> struct Computed<f16> { typedef float type; };
 template <> struct Computed<bf16> { typedef float type; };
 
+// The type of running sums.
+template <typename E> struct Summed { typedef E type; };
+template <> struct Summed<float> { typedef double type; };
+
 // The element at an offset of an operand, converted for computing.
 template <typename E>
 DEVICE typename Computed<E>::type element_at(const Operand& from, u64 at) {

@@ -62,7 +62,7 @@ KERNEL(scatter_add_sorted) {
         i64 own = index[(u64)order[place] * job.k[2]];
         if (place > 0 && index[(u64)order[place - 1] * job.k[2]] == own) continue;
         u64 from = offset_in(job.rank, job.dims, job.in[0].strides, line);
-        WIDE sum = (WIDE)0;
+        Summed<WIDE>::type sum = 0;
         // Loads a few at a time; those with the index come first.
         for (bool more = true; more; place += AHEAD) {
             WIDE x[AHEAD];
@@ -75,15 +75,15 @@ KERNEL(scatter_add_sorted) {
             }
 #pragma unroll
             for (u32 n = 0; n < AHEAD; ++n) {
-                if (has[n]) sum = plus(sum, x[n]);
+                if (has[n]) sum = plus(sum, (Summed<WIDE>::type)x[n]);
             }
             more = has[AHEAD - 1];
         }
         u64 to = offset_in(job.rank, job.dims, job.in[2].strides, line) + (u64)own * job.k[3];
         if (sizeof(T) < sizeof(WIDE) && job.in[2].wide) {
-            ((WIDE*)job.in[2].address)[to] = sum;
+            ((WIDE*)job.in[2].address)[to] = (WIDE)sum;
         } else {
-            ((T*)job.in[2].address)[to] = (T)sum;
+            ((T*)job.in[2].address)[to] = (T)(WIDE)sum;
         }
     }
 }

@@ -69,10 +69,13 @@ KERNEL(pool2d) {
             out<T>(job, 0)[i] = image[largest_at(image, wide, down, across)];
         } else {
             WIDE sum = (WIDE)0;
+            // By rows, so that large windows lose no small elements.
             for (u64 y = down.start; y < down.end; ++y) {
+                WIDE row_sum = (WIDE)0;
                 for (u64 x = across.start; x < across.end; ++x) {
-                    sum += (WIDE)image[y * wide + x];
+                    row_sum += (WIDE)image[y * wide + x];
                 }
+                sum += row_sum;
             }
             out<T>(job, 0)[i] = (T)(sum / ((WIDE)down.count * (WIDE)across.count));
         }

@@ -212,7 +212,8 @@ pub enum Kernel<'a> {
         /// Has the shape of the input.
         out: ViewMut<'a>,
     },
-    /// `out[.., i, ..] = Σ out[.., j, ..]` over j ≤ i along `axis`, in place and in order (PyTorch's `cumsum_`).
+    /// `out[.., i, ..] = Σ out[.., j, ..]` over j ≤ i along `axis`, in place and in order (PyTorch's `cumsum_`). Floats are
+    /// summed in f64.
     RunningSum {
         /// The axis.
         axis: usize,

@@ -1,8 +1,8 @@
 //! Cumulative sums along an axis.
 //!
 //! `y[.., i, ..] = Σ x[.., j, ..]` over j ≤ i. ∂L/∂x is the reverse cumulative sum of ∂L/∂y. The op allocates one
-//! output and saves nothing. Element types are those of `sum`. It adds the elements one after another in their own
-//! type, as NumPy does; 16-bit floats in f32. Long sums in f32 are therefore less accurate than those of `sum`.
+//! output and saves nothing. Element types are those of `sum`. Floats are summed in f64 and each sum is rounded once, as
+//! in PyTorch. So long sums lose no small elements.
 
 use super::reduce::summed_as;
 use crate::autograd::apply;
@@ -39,7 +39,8 @@ impl Op for Cumsum {
 
 /// # Cumulative sums
 impl Tensor {
-    /// Cumulative sum of the elements along an axis. Integers and booleans are summed as i64, which wraps.
+    /// Cumulative sum of the elements along an axis. Integers and booleans are summed as i64, which wraps. Floats are
+    /// summed in f64, and each sum is rounded once.
     ///
     /// ```
     /// use highwater::{Device, Tensor};

@@ -27,6 +27,7 @@ mod ops_integers;
 mod ops_layers;
 mod ops_lifetimes;
 mod ops_logic;
+mod ops_long_sums;
 mod ops_offsets;
 mod ops_promotion;
 mod ops_pytorch;

@@ -2,7 +2,7 @@
 
 use super::dispatch::{any, byte_or_number, host, host_mut, number};
 use super::loop_nest::{LoopNest, Segment};
-use super::number::Number;
+use super::number::{Number, Summed};
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers, light_runs};
 use super::simd::{self, Loop};
@@ -41,6 +41,12 @@ impl Loop for AreBelow<'_> {
         self.indices.iter().fold(true, |all, index| all & (index.cast_unsigned() < self.len))
     }
 }
+
+/// The number of elements per index from which sums are in the type of [`Summed`], in memory beside the output.
+const MANY: usize = 1024;
+
+/// The number of lines that are summed side by side if there are many elements per index.
+const LINES: usize = 16;
 
 /// The strides of a layout, with 0 along `axis`, which the index addresses.
 fn strides_without_axis(layout: &Layout, axis: usize) -> impl Fn(usize) -> usize + Clone {
@@ -113,7 +119,8 @@ fn gather_part<T: RawElement>(
 
 /// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd).
 ///
-/// Uses one thread, because several elements may add to one output, in a fixed order.
+/// Uses one thread, because several elements may add to one output, in a fixed order. Sums in f64 if the shape has
+/// [`MANY`] elements per index.
 #[inline(never)]
 pub(super) fn scatter_add(
     op: &'static str,
@@ -126,17 +133,28 @@ pub(super) fn scatter_add(
     check(op, indices, to.shape().dims().get(axis).copied().unwrap_or(0))?;
     let stride = to.strides().get(axis).copied().unwrap_or(0);
     let (chosen, from, beside) = (indices.layout(), input.layout(), strides_without_axis(to, axis));
-    let axes = chosen.shape().dims().iter().enumerate();
-    let nest = LoopNest::from_axes(
-        axes.map(|(axis, &size)| (size, [chosen.strides()[axis], from.strides()[axis], beside(axis)])),
-        [chosen.offset(), from.offset(), 0],
-    );
+    let strides = |axis: usize| [chosen.strides()[axis], from.strides()[axis], beside(axis)];
+    let nest = |is_in: &dyn Fn(usize) -> bool| {
+        let axes = chosen.shape().dims().iter().enumerate().filter(|(axis, _)| is_in(*axis));
+        LoopNest::from_axes(
+            axes.map(|(axis, &size)| (size, strides(axis))),
+            [chosen.offset(), from.offset(), 0],
+        )
+    };
+    let rows = to.shape().dims().get(axis).copied().unwrap_or(0);
+    let len = chosen.shape().dims().get(axis).copied().unwrap_or(0);
     let indices = host::<i64>(op, &indices)?;
     number!(op, out.dtype(), T => {
         let data = host::<T>(op, &input)?;
         let out = host_mut::<T>(op, out)?;
         out.fill(T::ZERO);
-        scatter(data, indices, stride, &nest, out);
+        if chosen.shape().elements() > 0 && len >= MANY.saturating_mul(rows) {
+            let [index, value, _] = strides(axis);
+            let line = Line { len, rows, strides: [index, value, stride] };
+            scatter_many(data, indices, &line, &nest(&|other| other != axis), out);
+        } else {
+            scatter(data, indices, stride, &nest(&|_| true), out);
+        }
         Ok(())
     })
 }
@@ -158,6 +176,36 @@ fn scatter<T: Number>(data: &[T], indices: &[i64], stride: usize, nest: &LoopNes
             for i in 0..len {
                 let place = &mut out[to + i * u + indices[index + i * s] as usize * stride];
                 *place = place.plus(data[from + i * t]);
+            }
+        }
+    }
+}
+
+/// The elements along the axis of the indices.
+struct Line {
+    len: usize,
+    /// The number of valid indices.
+    rows: usize,
+    /// Of the indices, of the elements to add, and of the output.
+    strides: [usize; 3],
+}
+
+/// Like [`scatter`], for many elements per index. `lines` are the axes beside that of the indices.
+fn scatter_many<T: Summed>(data: &[T], indices: &[i64], line: &Line, lines: &LoopNest<3>, out: &mut [T]) {
+    let Line { len, rows, strides: [s, t, u] } = *line;
+    let mut sums = vec![[T::Sum::ZERO; LINES]; rows];
+    for first in (0..lines.len()).step_by(LINES) {
+        let starts: Vec<_> = (first..lines.len().min(first + LINES)).map(|line| lines.at(line)).collect();
+        sums.fill([T::Sum::ZERO; LINES]);
+        for i in 0..len {
+            for (line, [index, from, _]) in starts.iter().enumerate() {
+                let sum = &mut sums[indices[index + i * s] as usize][line];
+                *sum = sum.plus(data[from + i * t].widen());
+            }
+        }
+        for (row, sums) in sums.iter().enumerate() {
+            for ([.., to], &sum) in starts.iter().zip(sums) {
+                out[to + row * u] = T::round(sum);
             }
         }
     }

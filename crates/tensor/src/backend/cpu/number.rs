@@ -400,3 +400,34 @@ pub(super) trait Float:
     /// The largest value below x.
     fn next_down(self) -> Self;
 }
+
+/// A number with a type for sums that add many elements one after another. Such sums in `f32` would lose small elements.
+pub(super) trait Summed: Number {
+    /// The type of the sums.
+    type Sum: Number;
+
+    /// Converts an element.
+    fn widen(self) -> Self::Sum;
+    /// Rounds a sum.
+    fn round(sum: Self::Sum) -> Self;
+}
+
+macro_rules! summed {
+    ($($type:ty => $sum:ty),*) => {$(
+        impl Summed for $type {
+            type Sum = $sum;
+
+            #[inline(always)]
+            fn widen(self) -> $sum {
+                self as $sum
+            }
+
+            #[inline(always)]
+            fn round(sum: $sum) -> Self {
+                sum as Self
+            }
+        }
+    )*};
+}
+
+summed!(f32 => f64, f64 => f64, i64 => i64, i32 => i32, u8 => u8);

@@ -103,10 +103,10 @@ fn mean<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize
     let ((rows, high), (columns, wide)) =
         (axes[0].window_elements(at[0], from[0]), axes[1].window_elements(at[1], from[1]));
     let mut sum = T::ZERO;
+    // By rows, so that large windows lose no small elements.
     for y in rows {
-        for x in columns.clone() {
-            sum += input[y * from[1] + x];
-        }
+        let row = &input[y * from[1]..][..from[1]];
+        sum += columns.clone().fold(T::ZERO, |sum, x| sum + row[x]);
     }
     sum / T::from_f64(high as f64 * wide as f64)
 }

@@ -1,10 +1,14 @@
 //! Running sums (`cumsum`), in place.
 
 use super::dispatch::{host_mut, number};
-use super::number::Number;
+use super::number::{Number, Summed};
 use super::parallel::{Workers, light_runs};
+use super::simd;
 use crate::error::Result;
 use crate::storage::ViewMut;
+
+/// The number of neighboring lines that are summed together. Their sums fit the L1 cache.
+const COLUMNS: usize = 512;
 
 /// See [`Kernel::RunningSum`](crate::backend::Kernel::RunningSum).
 ///
@@ -32,24 +36,44 @@ pub(super) fn running_sum(
 }
 
 /// Sums the rows of a block.
-fn run<T: Number>(block: &mut [T], row: usize, reverse: bool) {
+fn run<T: Summed>(block: &mut [T], row: usize, reverse: bool) {
     if row == 1 {
-        let mut sum = T::ZERO;
+        let mut sum = T::Sum::ZERO;
         let add = |value: &mut T| {
-            sum = sum.plus(*value);
-            *value = sum;
+            sum = sum.plus(value.widen());
+            *value = T::round(sum);
         };
         return if reverse { block.iter_mut().rev().for_each(add) } else { block.iter_mut().for_each(add) };
     }
-    let add = |sum: &[T], to: &mut [T]| to.iter_mut().zip(sum).for_each(|(to, &sum)| *to = sum.plus(*to));
-    let rows = block.len() / row;
-    for step in 1..rows {
-        if reverse {
-            let (to, sum) = block[(rows - 1 - step) * row..].split_at_mut(row);
-            add(&sum[..row], to);
-        } else {
-            let (sum, to) = block[(step - 1) * row..].split_at_mut(row);
-            add(sum, &mut to[..row]);
+    for first in (0..row).step_by(COLUMNS) {
+        let mut sums = [T::Sum::ZERO; COLUMNS];
+        let sums = &mut sums[..COLUMNS.min(row - first)];
+        let add = |row: &mut [T]| {
+            let values = &mut row[first..first + sums.len()];
+            simd::zip(sums, values, |sum, value| *sum = sum.plus(value.widen()));
+            simd::zip(values, sums, |value, sum| *value = T::round(sum));
+        };
+        let rows = block.chunks_exact_mut(row);
+        if reverse { rows.rev().for_each(add) } else { rows.for_each(add) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums in `f64`, for blocks of several rows in both directions.
+    #[test]
+    fn sums_of_many_elements_are_those_in_f64() {
+        for (row, reverse) in [(1, false), (1, true), (3, false), (COLUMNS + 1, true)] {
+            let rows = 60_000 / row + 2;
+            let mut block = vec![0.1f32; rows * row];
+            run(&mut block, row, reverse);
+            for (number, values) in block.chunks(row).enumerate() {
+                let count = if reverse { rows - number } else { number + 1 };
+                let exact = (f64::from(0.1f32) * count as f64) as f32;
+                assert!(values.iter().all(|&value| value == exact), "{count} elements in rows of {row}");
+            }
         }
     }
 }

@@ -7,6 +7,9 @@ use super::number::Float;
 use super::simd::{self, Loop};
 use crate::backend::{PoolAxis, PoolReduction, Window};
 
+/// The most elements of a window that are summed one after another.
+const SUMMED: usize = 1024;
+
 /// Sliding windows over a plane.
 #[derive(Debug)]
 pub(super) struct Sliding {
@@ -39,8 +42,8 @@ impl<T> Default for WindowMax<T> {
 const NO_POSITION: u32 = u32::MAX;
 
 impl Sliding {
-    /// Returns `None` if the windows do not slide, if means divide by different numbers, or if indices into the plane
-    /// exceed 32 bits.
+    /// Returns `None` if the windows do not slide, if means divide by different numbers, if they are of too many elements
+    /// for one running sum, or if indices into the plane exceed 32 bits.
     pub(super) fn new(
         pool: PoolReduction,
         axes: [PoolAxis; 2],
@@ -52,6 +55,9 @@ impl Sliding {
             return None;
         }
         let (vertical, horizontal) = (down.window, across.window);
+        if pool == PoolReduction::Mean && vertical.size.saturating_mul(horizontal.size) > SUMMED {
+            return None;
+        }
         let elements = from[0].checked_mul(from[1])?;
         u32::try_from(elements).ok().filter(|&elements| elements < NO_POSITION)?;
         let tap = |tap| {
