@@ -65,7 +65,7 @@ KERNEL(derivative) {
             case 19: y = g * gelu_tanh_slope(s); break;
             case 20: y = s <= (WIDE)0 ? g * c : g; break;
             case 21: y = g * c * power_of(s, c - (WIDE)1); break;
-            case 22: y = s < c || s > high ? (WIDE)0 : g; break;
+            case 22: y = s > c && s < high ? g : (WIDE)0; break;
             case 24: y = s > (WIDE)0 ? g : g * c * exponential(s); break;
             case 25: y = g * mish_slope(s); break;
             case 26: y = g * hardswish_slope(s); break;

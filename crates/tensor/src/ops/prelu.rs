@@ -2,8 +2,9 @@
 //!
 //! y = max(x, 0) + w · min(x, 0), with one slope for each channel (axis 1) or one for all. ∂y/∂x is 1 for x > 0, else w;
 //! ∂y/∂w is min(x, 0), summed. The op allocates the output and a temporary of its size; it saves x, and w for the gradient
-//! of x.
+//! of x, which also allocates a mask.
 
+use super::create::constant_like;
 use super::{apply_promoted, if_needed, same_dtype, supported};
 use crate::backend::{Binary, Kernel, Unary};
 use crate::error::{Error, Result, ShapeRule};
@@ -13,7 +14,7 @@ use crate::tensor::Tensor;
 
 const OP: &str = "prelu";
 
-/// min(x, 0). Its derivative is 1 where that of ReLU is 0.
+/// min(x, 0)
 const LOWER_PART: Unary = Unary::Clamp(Scalar::Float(f64::NEG_INFINITY), Scalar::Float(0.0));
 
 /// The slopes broadcast to x.
@@ -50,23 +51,9 @@ impl Op for PRelu {
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let x = saved.tensor(0)?;
-        let slope_of = |f: Unary, out: &mut Buffer| {
-            ctx.compute(Kernel::UnaryGrad {
-                f,
-                saved: x.view(),
-                grad: Some(grad.view()),
-                out: out.view_mut(),
-            })
-        };
         let to_x = if_needed(saved, 0, || {
-            let mut out = ctx.output(x.shape(), x.dtype())?;
-            let mut upper = ctx.temp(x.shape(), x.dtype())?;
-            slope_of(LOWER_PART, &mut out)?;
-            accumulate(ctx, Binary::Mul, saved.tensor(1)?, &mut out)?;
-            // ReLU reads its value, which is above 0 where x is.
-            slope_of(Unary::Relu, &mut upper)?;
-            accumulate(ctx, Binary::Add, &upper.finish(), &mut out)?;
-            Ok(out.finish())
+            let is_upper = x.gt(&constant_like(x, 0)?)?;
+            is_upper.where_(grad, &grad.mul(saved.tensor(1)?)?)
         })?;
         let to_weight = if_needed(saved, 1, || {
             let mut lower = ctx.temp(x.shape(), x.dtype())?;

@@ -26,13 +26,15 @@
 //! | `mish` | x tanh(ln(1 + eˣ)) | t + x (1 - t²) σ(x) for t = tanh(ln(1 + eˣ)) | x |
 //! | `hardswish` | x min(max(x + 3, 0), 6) / 6 | 0 up to -3, 1 from 3 on, x/3 + ½ between | x |
 //! | `powf` | xᶜ | c xᶜ⁻¹ | x |
-//! | `clamp` | x between two numbers | 1 there, else 0 | x |
+//! | `clamp` | x between two numbers | 1 strictly between them, else 0 | x |
 //! | `add_scalar`, `sub_scalar` | x ± c | 1 | |
 //! | `mul_scalar` | x c | c | |
 //! | `div_scalar` | x / c | 1/c | |
 //!
 //! The shape does not change. The op allocates one output. Division does not multiply by the inverse: that would round
 //! twice and is undefined for integers.
+
+use half::{bf16, f16};
 
 use super::{is_numeric, supported};
 use crate::autograd;
@@ -156,6 +158,16 @@ pub(super) fn exact_scalar(op: &'static str, scalar: Scalar, dtype: DType) -> Re
             Err(refused(op, scalar, dtype, "a number that the element type can represent"))
         }
         scalar => Ok(scalar),
+    }
+}
+
+/// Rounds a number to a 16-bit float type. The kernels compare in f32, where an element could lie between a bound and the
+/// element that it rounds to.
+fn rounded(scalar: Scalar, dtype: DType) -> Scalar {
+    match dtype {
+        DType::F16 => Scalar::Float(f16::from_f64(scalar.as_f64()).to_f64()),
+        DType::BF16 => Scalar::Float(bf16::from_f64(scalar.as_f64()).to_f64()),
+        _ => scalar,
     }
 }
 
@@ -385,7 +397,9 @@ impl Tensor {
     }
 
     /// Clamps each element to the range from `low` to `high`, as PyTorch's `clamp`. NaN stays NaN. The derivative is 1
-    /// from `low` to `high` and 0 elsewhere.
+    /// strictly between the bounds, and 0 elsewhere, also at the bounds. Bounds are rounded to the element type.
+    ///
+    /// For one bound, use [`maximum`](Self::maximum) or [`minimum`](Self::minimum), or an infinite other bound.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -405,6 +419,7 @@ impl Tensor {
             _ => low.as_f64() <= high.as_f64(),
         };
         if in_order {
+            let [low, high] = [low, high].map(|bound| rounded(bound, self.dtype()));
             return apply(UnaryOp { op, f: Unary::Clamp(low, high) }, &[self]);
         }
         let got = format!("{low} and {high}");

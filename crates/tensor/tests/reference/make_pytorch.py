@@ -56,4 +56,25 @@ for size, dilation in [((3, 3), 1), ((2, 4), 1), ((3, 2), 2), ((1, 5), 3)]:
     case("conv same", [dilation], lambda x, w: F.conv2d(x, w, padding="same", dilation=dilation),
          values(1, 2, 5, 6), values(3, 2, *size))
 
+# Kinks: arguments at, beside and beyond the points without a derivative.
+kinks = torch.tensor([-3.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 3.0, 800.0, -800.0])
+inf = float("inf")
+for low, high in [(-1.0, 1.0), (-1.5, 1.5), (0.0, 6.0), (0.0, 0.0), (-1.0, inf), (-inf, 1.0), (-inf, inf)]:
+    case("clamp", [str(low), str(high)], lambda x: x.clamp(low, high), kinks)
+finite = kinks[:9]
+case("relu", [], F.relu, finite)
+case("leaky relu", [0.25], lambda x: F.leaky_relu(x, 0.25), finite)
+case("abs", [], torch.abs, finite)
+case("sign", [], torch.sign, finite)
+case("prelu", [], F.prelu, finite, torch.tensor([0.25]))
+for other in [finite.clone(), finite.flip(0), torch.ones(1)]:
+    case("maximum", [], torch.maximum, finite, other)
+    case("minimum", [], torch.minimum, finite, other)
+for ties in [torch.tensor([2.0, 1.0, 2.0, 2.0, 1.0, 1.0]), torch.zeros(6)]:
+    case("max", [-1], lambda x: x.reshape(2, 3).amax(-1), ties)
+    case("min", [-1], lambda x: x.reshape(2, 3).amin(-1), ties)
+case("l1 loss", [], lambda x, t: F.l1_loss(x, t, reduction="none"), finite, torch.zeros(9))
+for delta in [0.5, 1.0]:
+    case("huber loss", [delta], lambda x, t: F.huber_loss(x, t, reduction="none", delta=delta), finite, torch.zeros(9))
+
 print("[" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "]")

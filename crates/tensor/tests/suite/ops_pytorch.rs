@@ -1,7 +1,7 @@
 //! Compares ops and their gradients with PyTorch, whose results `reference/make_pytorch.py` wrote.
 
 use crate::ops_table::device;
-use highwater_tensor::{Conv2dOptions, Device, Pool2dOptions, Result, Tensor};
+use highwater_tensor::{Conv2dOptions, DType, Device, Pool2dOptions, Reduction, Result, Tensor};
 use serde_json::Value;
 
 const CASES: &str = include_str!("../reference/pytorch.json");
@@ -41,6 +41,20 @@ fn computed(name: &str, options: &Value, x: &[Tensor]) -> Result<Tensor> {
         "conv same" => {
             x[0].conv2d(&x[1], Conv2dOptions { dilation: [number() as usize; 2], ..Conv2dOptions::same() })
         }
+        "clamp" => {
+            let bound = |index: usize| options[index].as_str().unwrap().parse::<f64>().unwrap();
+            x[0].clamp(bound(0), bound(1))
+        }
+        "relu" => x[0].relu(),
+        "leaky relu" => x[0].leaky_relu(number()),
+        "abs" => x[0].abs(),
+        "sign" => x[0].sign(),
+        "maximum" => x[0].maximum(&x[1]),
+        "minimum" => x[0].minimum(&x[1]),
+        "max" => x[0].reshape([2, 3])?.max(number() as isize),
+        "min" => x[0].reshape([2, 3])?.min(number() as isize),
+        "l1 loss" => x[0].l1_loss(&x[1], Reduction::None),
+        "huber loss" => x[0].huber_loss(&x[1], number(), Reduction::None),
         other => panic!("no op for {other}"),
     }
 }
@@ -70,6 +84,37 @@ fn values_and_gradients_are_those_of_pytorch() {
                 let apart = (found - expected).abs();
                 assert!(apart <= 1e-12 * (1.0 + expected.abs()), "{name} {options}: {found}, not {expected}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_clamped_infinity_or_nan_has_no_gradient() {
+    let (device, inf) = (device(), f64::INFINITY);
+    for bounds in [[-1.0, 1.0], [-inf, 1.0], [-1.0, inf], [-inf, inf]] {
+        let x = Tensor::from_slice(&device, &[inf, -inf, f64::NAN], 3).unwrap().requiring_grad().unwrap();
+        let gradients = x.clamp(bounds[0], bounds[1]).unwrap().sum_all().unwrap().backward().unwrap();
+        assert_eq!(gradients.get(&x).unwrap().to_vec::<f64>().unwrap(), [0.0; 3], "{bounds:?}");
+    }
+    // The slope of infinite elements is that of finite ones, and no other element changes their gradient.
+    let x = Tensor::from_slice(&device, &[inf, -inf, 0.0], 3).unwrap().requiring_grad().unwrap();
+    let slope = Tensor::full_of(&device, 1, 0.25, DType::F64).unwrap();
+    let gradients = x.prelu(&slope).unwrap().sum_all().unwrap().backward().unwrap();
+    assert_eq!(gradients.get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0, 0.25, 0.25]);
+}
+
+#[test]
+fn the_gradient_of_clamp_is_0_at_the_bounds_in_every_type() {
+    let device = device();
+    // Bounds that 16-bit floats round up and down.
+    for bound in [0.1, 0.3, 0.7, 1.0] {
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            let x = Tensor::from_slice(&device, &[-bound, bound, bound / 2.0, -2.0 * bound], 4).unwrap();
+            let x = x.to_dtype(dtype).unwrap().requiring_grad().unwrap();
+            let y = x.clamp(-bound, bound).unwrap();
+            let gradients = y.sum_all().unwrap().backward().unwrap();
+            let gradient = gradients.get(&x).unwrap().to_dtype(DType::F64).unwrap();
+            assert_eq!(gradient.to_vec::<f64>().unwrap(), [0.0, 0.0, 1.0, 0.0], "{bound} in {dtype}");
         }
     }
 }

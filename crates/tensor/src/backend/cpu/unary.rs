@@ -334,7 +334,7 @@ fn derivative<T: Float>(workers: &Workers, (f, small): (Unary, bool), pair: &Pai
         }
         Unary::Clamp(low, high) => {
             let (low, high) = (T::from_scalar(low), T::from_scalar(high));
-            pair.map(workers, LIGHT, out, |x, g| if x < low || x > high { T::ZERO } else { g });
+            pair.map(workers, LIGHT, out, |x, g| if x > low && x < high { g } else { T::ZERO });
         }
         Unary::AddScalar(_) => pair.map(workers, LIGHT, out, |_, g| g),
         Unary::MulScalar(c) => {
