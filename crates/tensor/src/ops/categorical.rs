@@ -4,6 +4,9 @@
 //! ln(-ln uᵢ) with uniform u (the Gumbel-max trick: Maddison, Tarlow and Minka 2014). It needs no probabilities and no
 //! sums. No gradient flows. It allocates one output and up to three temporaries of the scores' shape.
 //!
+//! A row is a distribution if its largest score is finite. The op reads the largest score of each row before it draws, so
+//! it waits for a GPU. A dry device has no scores to check.
+//!
 //! The op computes in f64. Draws in f32 are multiples of 2⁻²⁴: they would draw a class of probability 1e-7 a quarter
 //! too rarely, and a class of 1e-8 almost never. Added to large scores in f32, the noise would be rounded away.
 
@@ -35,6 +38,7 @@ impl Op for Categorical {
             }
             _ => {}
         }
+        check_rows(op, scores)?;
         let mut draws = ctx.temp(scores.shape(), DType::F64)?;
         // A draw of 0 would give a noise of -∞, so zeros are replaced.
         let distribution = Distribution::Uniform { low: f64::MIN_POSITIVE, high: 1.0 };
@@ -48,13 +52,31 @@ impl Op for Categorical {
     }
 }
 
+/// Fails with the first row that is no distribution: with NaN, with ∞, or with -∞ only.
+fn check_rows(op: &'static str, scores: &Tensor) -> Result<()> {
+    if scores.elements() == 0 {
+        return Ok(());
+    }
+    let largest = scores.max(-1)?.to_dtype(DType::F64)?;
+    if scores.device().is_dry() {
+        scores.device().backend().simulate_download();
+        return Ok(());
+    }
+    let largest = largest.to_vec::<f64>()?;
+    let Some(row) = largest.iter().position(|score| !score.is_finite()) else { return Ok(()) };
+    let only = if largest[row] == f64::NEG_INFINITY { "only " } else { "" };
+    let expected = "finite or -inf, and not only -inf in a row";
+    let got = format!("{only}{} in row {row} of shape {}", largest[row], scores.shape());
+    Err(Error::BadArgument { op, argument: "logits", expected, got })
+}
+
 /// # Sample classes
 impl Tensor {
     /// Draws one class index (i64) per row of logits, as `torch.distributions.Categorical(logits=..).sample()`.
     ///
     /// The last axis vanishes. Class i is drawn with probability `softmax(row)[i]`; the logits need no normalization. A
-    /// class with logit `-inf` is drawn only if all logits are `-inf`; then it is the first class. A NaN wins over all
-    /// other logits.
+    /// class with logit `-inf` is never drawn. On a GPU, the method waits until the device has computed the logits,
+    /// because it checks them first. A dry run checks no values.
     ///
     /// To change the variety, divide the logits by a temperature. To exclude classes, mask them with `-inf`.
     ///
@@ -68,9 +90,10 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`] for a scalar, [`Error::EmptyReduction`] for rows without classes, [`Error::UnsupportedDType`]
-    /// unless the elements are floats, [`Error::Allocation`] if there is no memory. After an error the random generator
-    /// is unchanged.
+    /// [`Error::BadArgument`] names the first row that contains NaN or `inf`, or only `-inf`: such a row is no
+    /// distribution. [`Error::BadRank`] for a scalar, [`Error::EmptyReduction`] for rows without classes,
+    /// [`Error::UnsupportedDType`] unless the elements are floats, [`Error::Allocation`] if there is no memory. After an
+    /// error the random generator is unchanged.
     #[doc(alias("multinomial"))]
     pub fn categorical(&self, rng: &Rng) -> Result<Self> {
         rng.with_keys(|[key]| apply(Categorical(key), &[self]))
@@ -134,9 +157,46 @@ mod tests {
         for _ in 0..200 {
             assert_eq!(scores.categorical(&rng).unwrap().to_vec::<i64>().unwrap(), [1, 3, 0]);
         }
-        let none = Tensor::full(&device, [2, 3], f32::NEG_INFINITY).unwrap();
-        assert_eq!(none.categorical(&rng).unwrap().to_vec::<i64>().unwrap(), [0, 0]);
         assert_eq!(Tensor::zeros(&device, [0, 3]).unwrap().categorical(&rng).unwrap().dims(), [0]);
+    }
+
+    #[test]
+    fn a_row_that_is_no_distribution_is_an_error_and_draws_no_key() {
+        let (device, rng) = (cpu(2), Rng::new(0));
+        let before = rng.state();
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        let rows = [
+            ([nan, nan, nan], "got NaN in row 1"),
+            ([0.0, nan, 1.0], "got NaN in row 1"),
+            ([inf, nan, -inf], "got NaN in row 1"),
+            ([-inf, -inf, -inf], "got only -inf in row 1"),
+            ([0.0, inf, -inf], "got inf in row 1"),
+        ];
+        for (row, got) in rows {
+            for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+                let scores = [0.0, 1.0, 2.0].into_iter().chain(row).chain(row).collect::<Vec<_>>();
+                let scores = Tensor::from_slice(&device, &scores, [3, 3]).unwrap().to_dtype(dtype).unwrap();
+                let error = scores.categorical(&rng).unwrap_err();
+                assert!(matches!(error, Error::BadArgument { op: "categorical", argument: "logits", .. }));
+                assert!(error.to_string().contains(got), "{error}");
+                // Each column of the scores has one element of a good row.
+                let columns = scores.transpose(0, 1).unwrap().categorical(&Rng::new(0));
+                assert_eq!(columns.is_err(), row.iter().any(|&score| score.is_nan() || score == inf));
+            }
+        }
+        let alone = Tensor::full(&device, 4, -inf).unwrap();
+        assert!(alone.categorical(&rng).unwrap_err().to_string().contains("only -inf in row 0 of shape [4]"));
+        assert_eq!(rng.state(), before);
+    }
+
+    #[test]
+    fn a_dry_run_checks_no_values_and_requests_the_same_memory() {
+        let peak = |device: &Device| {
+            let scores = Tensor::zeros(device, [7, 11]).unwrap();
+            scores.categorical(&Rng::new(0)).unwrap();
+            device.default_allocator().unwrap().stats().peak_bytes_in_use
+        };
+        assert_eq!(peak(&Device::dry().unwrap()), peak(&cpu(1)));
     }
 
     #[test]
