@@ -585,3 +585,73 @@ fn batches_of_nothing_have_results_of_nothing() {
     let heads = zeros(&[0, 3, 4]);
     assert_eq!(heads.attention(&heads, &heads, None, AttentionOptions::default()).unwrap().dims(), [0, 3, 4]);
 }
+
+/// The places of the elements that are not right.
+fn wrong_places(x: &Tensor, is_right: impl Fn(usize, f64) -> bool) -> Vec<usize> {
+    let values = x.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+    (0..).zip(values).filter(|&(place, value)| !is_right(place, value)).map(|(place, _)| place).collect()
+}
+
+#[test]
+fn convolutions_with_infinities_and_nan_are_direct_sums() {
+    const CHANNELS: usize = 32;
+    const SIZE: usize = 12;
+    let device = device();
+    let options = Conv2dOptions::padded(1);
+    // One element at row 7 and column 4 of channel 5.
+    let place = (5 * SIZE + 7) * SIZE + 4;
+    let image = |value: f64| {
+        let mut values = vec![1.0; CHANNELS * SIZE * SIZE];
+        values[place] = value;
+        Tensor::from_slice(&device, &values, [1, CHANNELS, SIZE, SIZE]).unwrap()
+    };
+    let is_near = |place: usize| {
+        let (row, column) = (place / SIZE % SIZE, place % SIZE);
+        (6..=8).contains(&row) && (3..=5).contains(&column)
+    };
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        for value in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+            let is_value = |found: f64| found == value || found.is_nan() && value.is_nan();
+            let of_type = |x: Tensor| x.to_dtype(dtype).unwrap().requiring_grad().unwrap();
+            let weight = of_type(Tensor::full(&device, [CHANNELS, CHANNELS, 3, 3], 0.5).unwrap());
+            // Each output that reads the element has its value.
+            let x = of_type(image(value));
+            let y = x.conv2d(&weight, options).unwrap();
+            let is_right =
+                |place: usize, found: f64| if is_near(place) { is_value(found) } else { found.is_finite() };
+            assert_eq!(wrong_places(&y, is_right), [], "output, {dtype}");
+            // The weight's gradient: each tap of channel 5 reads the element.
+            let gradients = y.sum_all().unwrap().backward().unwrap();
+            let is_right = |place: usize, found: f64| {
+                if place / 9 % CHANNELS == 5 { is_value(found) } else { found.is_finite() }
+            };
+            assert_eq!(wrong_places(gradients.get(&weight).unwrap(), is_right), [], "weight, {dtype}");
+            assert_eq!(
+                wrong_places(gradients.get(&x).unwrap(), |_, found| found.is_finite()),
+                [],
+                "input, {dtype}"
+            );
+            // A gradient of the output that is not finite, in channel 5.
+            let x = of_type(image(1.0));
+            let y = x.conv2d(&weight, options).unwrap();
+            let gradients =
+                y.mul(&image(value).to_dtype(dtype).unwrap()).unwrap().sum_all().unwrap().backward();
+            let gradients = gradients.unwrap();
+            let is_right =
+                |place: usize, found: f64| if is_near(place) { is_value(found) } else { found.is_finite() };
+            assert_eq!(
+                wrong_places(gradients.get(&x).unwrap(), is_right),
+                [],
+                "input of a gradient, {dtype}"
+            );
+            let is_right = |place: usize, found: f64| {
+                if place / (9 * CHANNELS) == 5 { is_value(found) } else { found.is_finite() }
+            };
+            assert_eq!(
+                wrong_places(gradients.get(&weight).unwrap(), is_right),
+                [],
+                "weight of a gradient, {dtype}"
+            );
+        }
+    }
+}

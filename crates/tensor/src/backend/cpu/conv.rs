@@ -457,3 +457,6 @@ pub(super) fn weight_grad(
         })
     })
 }
+
+#[cfg(test)]
+mod tests;

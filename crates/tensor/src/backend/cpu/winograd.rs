@@ -14,10 +14,12 @@
 //! Tasks share one transformed operand. Tasks of some images share the filters; tasks of some channels share the tiles.
 //! Each output is one sum over the channels in order, so results do not depend on the split.
 //!
-//! The transforms add inputs. So an infinite input makes all outputs of its tiles NaN, and rounding errors are a few times
-//! larger than those of direct sums. The transforms and sums are in `f32` or `f64`; 16-bit floats are converted on the way.
-//! Processors that multiply pairs of bf16 elements use the direct algorithm for those.
+//! The transforms add inputs, so rounding errors are a few times larger than those of direct sums. Results that are not
+//! finite are replaced by [direct] sums, because the transforms of infinite and of very large inputs cancel to NaN. The
+//! transforms and sums are in `f32` or `f64`; 16-bit floats are converted on the way. Processors that multiply pairs of
+//! bf16 elements use the direct algorithm for those.
 
+mod direct;
 mod filters;
 mod input;
 mod output;
@@ -255,48 +257,54 @@ impl Winograd {
         let [own, products] = self.task_elements();
         let work = |mut out: Block<'_, T>, space: &mut [T]| {
             let (own, products) = space.split_at_mut(own);
-            match self.shared() {
+            let are_finite = match self.shared() {
                 Shared::Filters => self.run_images(from, shared, [own, products], &mut out),
                 Shared::Tiles => self.run_channels(weight, shared, [own, products], &mut out),
+            };
+            if !are_finite {
+                simd::run(direct::Outputs { sizes: self, from, weight, out: &mut out });
             }
         };
         workers.share_with_scratch(tasks.collect(), self.slots(), spaces, own + products, &work);
     }
 
-    /// Computes all channels of some images from transformed filters.
+    /// Computes all channels of some images from transformed filters. Returns false if an output is not finite.
     fn run_images<T: Element, S: PackInto<T>>(
         &self,
         from: &[S],
         filters: &[T],
         [tiles, products]: [&mut [T]; 2],
         out: &mut Block<'_, T>,
-    ) {
-        let images = out.rows();
+    ) -> bool {
+        let (images, mut are_finite) = (out.rows(), true);
         let end = images.end * self.tiles_per_image();
         for start in (images.start * self.tiles_per_image()..end).step_by(COLUMNS) {
             let block = [start, COLUMNS.min(end - start)];
             self.transform_tiles(from, block, tiles);
-            self.compute(0, filters, (tiles, block), products, out);
+            are_finite &= self.compute(0, filters, (tiles, block), products, out);
         }
+        are_finite
     }
 
-    /// Computes some channels of all images from transformed tiles.
+    /// Computes some channels of all images from transformed tiles. Returns false if an output is not finite.
     fn run_channels<T: Element, S: PackInto<T>>(
         &self,
         weight: &[[S; TAPS]],
         tiles: &[T],
         [filters, products]: [&mut [T]; 2],
         out: &mut Block<'_, T>,
-    ) {
+    ) -> bool {
         let plane = self.to[0] * self.to[1];
         let first = out.columns().start / plane;
         let panels = (out.columns().len() / plane).div_ceil(ROWS);
         for (number, panel) in filters.chunks_mut(self.filter_panel()).take(panels).enumerate() {
             filters::transform(self, weight, first / ROWS + number, panel);
         }
+        let mut are_finite = true;
         for (number, tiles) in tiles.chunks(self.tile_panel()).enumerate() {
-            self.compute(first, filters, (tiles, self.block(number)), products, out);
+            are_finite &= self.compute(first, filters, (tiles, self.block(number)), products, out);
         }
+        are_finite
     }
 
     /// The first tile of a panel of all images, and the number of its tiles.
@@ -311,7 +319,7 @@ impl Winograd {
         simd::run(Input { sizes: self, images: from, block, patch, panel });
     }
 
-    /// Computes the channels of `out` from `first` on, for a block of tiles.
+    /// Computes the channels of `out` from `first` on, for a block of tiles. Returns false if an output is not finite.
     fn compute<T: Element>(
         &self,
         first: usize,
@@ -319,14 +327,16 @@ impl Winograd {
         (tiles, block): (&[T], [usize; 2]),
         products: &mut [T],
         out: &mut Block<'_, T>,
-    ) {
+    ) -> bool {
+        let mut are_finite = true;
         let end = out.columns().end / (self.to[0] * self.to[1]);
         let groups = (first..end).step_by(GROUP * ROWS);
         for (first, filters) in groups.zip(filters.chunks(GROUP * self.filter_panel())) {
             let channels = [first, (end - first).min(GROUP * ROWS)];
             self.multiply(filters, tiles, channels[1], products);
-            simd::run(Outputs { sizes: self, products, block, channels, out });
+            are_finite &= simd::run(Outputs { sizes: self, products, block, channels, out });
         }
+        are_finite
     }
 
     /// Multiplies panels to products `[panel of filters][position][row][lane]`.

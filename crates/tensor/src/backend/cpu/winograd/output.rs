@@ -7,7 +7,8 @@ use super::tiles::{Run, parts};
 use super::transform::{self, Lanes};
 use super::{POSITIONS, Winograd};
 
-/// Computes outputs from products `[panel of filters][position][row][lane]`.
+/// Computes outputs from products `[panel of filters][position][row][lane]`. Returns whether their sum is finite, which
+/// means that all outputs are.
 pub(super) struct Outputs<'a, 'b, T> {
     pub(super) sizes: &'a Winograd,
     pub(super) products: &'a [T],
@@ -20,30 +21,38 @@ pub(super) struct Outputs<'a, 'b, T> {
 }
 
 impl<T: Float> Loop for Outputs<'_, '_, T> {
-    type Output = ();
+    type Output = bool;
 
     #[inline(always)]
-    fn run(self) {
+    fn run(self) -> bool {
         let Self { sizes, products, block, channels: [first, channels], out } = self;
         let plane = sizes.to[0] * sizes.to[1];
         let parts = parts(sizes.tiles(), block);
         let (products, _) = products.as_chunks::<COLUMNS>();
+        let mut total = Lanes::<T, 16>::ZERO;
         for channel in 0..channels {
             for part in parts.clone() {
                 let start = (first + channel) * plane;
                 let plane = out.row(part.image, start..start + plane);
                 let products = &products[channel / ROWS * POSITIONS * ROWS + channel % ROWS..];
                 for run in part.runs() {
-                    store_run(sizes, products, run, plane);
+                    total = store_run(sizes, products, run, plane, total);
                 }
             }
         }
+        total.is_finite()
     }
 }
 
-/// Writes the outputs of a run.
+/// Writes the outputs of a run, and adds them to `total`.
 #[inline(always)]
-fn store_run<T: Float>(sizes: &Winograd, products: &[[T; COLUMNS]], run: Run, plane: &mut [T]) {
+fn store_run<T: Float>(
+    sizes: &Winograd,
+    products: &[[T; COLUMNS]],
+    run: Run,
+    plane: &mut [T],
+    mut total: Lanes<T, 16>,
+) -> Lanes<T, 16> {
     let [height, width] = sizes.to;
     let mut done = 0;
     macro_rules! lanes {
@@ -59,6 +68,8 @@ fn store_run<T: Float>(sizes: &Winograd, products: &[[T; COLUMNS]], run: Run, pl
                 }
                 let rows: [[Lanes<T, $count>; 2]; 2] =
                     transform::output([column!(0), column!(1), column!(2), column!(3)]);
+                let sums = (rows[0][0] + rows[0][1]) + (rows[1][0] + rows[1][1]);
+                total.0.iter_mut().zip(sums.0).for_each(|(total, sum)| *total += sum);
                 let left = 2 * (run.column + done);
                 for (row, [even, odd]) in rows.iter().enumerate() {
                     let row = 2 * run.row + row;
@@ -72,6 +83,7 @@ fn store_run<T: Float>(sizes: &Winograd, products: &[[T; COLUMNS]], run: Run, pl
         )+};
     }
     lanes!(16 8 4 2 1);
+    total
 }
 
 /// Writes even and odd columns to a row, which may end one column earlier.

@@ -6,6 +6,7 @@
 use std::ops::{Add, Mul, Sub};
 
 use super::super::number::Float;
+use super::direct::is_finite;
 
 /// The values of `N` tiles at one position.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +29,12 @@ impl<T: Float, const N: usize> Lanes<T, N> {
         for (lane, to) in self.0.iter().zip(&mut to[..N]) {
             *to = *lane;
         }
+    }
+
+    /// Whether the sum of all lanes is finite. If so, all lanes are.
+    #[inline(always)]
+    pub(super) fn is_finite(self) -> bool {
+        is_finite(self.0.into_iter().fold(T::ZERO, |sum, lane| sum + lane))
     }
 }
 

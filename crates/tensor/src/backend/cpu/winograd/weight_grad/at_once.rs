@@ -3,7 +3,7 @@
 use super::super::super::gemm::{COLUMNS, PackInto, ROWS, Tile};
 use super::super::super::parallel::Workers;
 use super::super::super::simd;
-use super::super::{Element, POSITIONS, TAPS, Winograd};
+use super::super::{Element, POSITIONS, TAPS, Winograd, direct};
 use super::channels::{Transforms, staged};
 use super::weights::AtOnce;
 
@@ -34,7 +34,7 @@ pub(super) fn workspace(sizes: &Winograd) -> usize {
 pub(super) fn run<T: Element, S: PackInto<T>>(
     sizes: &Winograd,
     workers: &Workers,
-    [images, grads]: [&[S]; 2],
+    [images, output_grads]: [&[S]; 2],
     workspace: &mut [T],
     out: &mut [T],
 ) {
@@ -50,7 +50,7 @@ pub(super) fn run<T: Element, S: PackInto<T>>(
     });
     workers.chunks(grad_panels, grad, &|start, panel| {
         let (panel, staged) = panel.split_at_mut(POSITIONS * pitch * ROWS);
-        transforms.grads(grads, start / grad * ROWS, panel, staged);
+        transforms.grads(output_grads, start / grad * ROWS, panel, staged);
     });
     let (tile_panels, grad_panels) = (&*tile_panels, &*grad_panels);
     let group = GROUP * ROWS * sizes.inputs * TAPS;
@@ -60,7 +60,7 @@ pub(super) fn run<T: Element, S: PackInto<T>>(
         let grads = &grad_panels[number * GROUP * grad..];
         let (filters, _) = out.as_chunks_mut::<TAPS>();
         let rows = (filters.len() / sizes.inputs).div_ceil(ROWS);
-        let mut sum = Tile::<T>::ZERO;
+        let (mut sum, mut are_finite) = (Tile::<T>::ZERO, true);
         for (panel, tiles) in tile_panels.chunks(tile).enumerate() {
             let (tiles, _) = tiles.as_chunks::<COLUMNS>();
             for position in 0..POSITIONS {
@@ -71,7 +71,13 @@ pub(super) fn run<T: Element, S: PackInto<T>>(
                     products[row * POSITIONS + position] = sum.0;
                 }
             }
-            simd::run(AtOnce { inputs: sizes.inputs, products, panel, filters });
+            are_finite &= simd::run(AtOnce { inputs: sizes.inputs, products, panel, filters });
+        }
+        if !are_finite {
+            for (row, filters) in filters.chunks_exact_mut(sizes.inputs).enumerate() {
+                let channel = number * GROUP * ROWS + row;
+                simd::run(direct::Filters { sizes, images, grads: output_grads, channel, filters });
+            }
         }
     });
 }

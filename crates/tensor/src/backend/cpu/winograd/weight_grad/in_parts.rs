@@ -5,7 +5,7 @@
 use super::super::super::gemm::{COLUMNS, PackInto, ROWS, Tile};
 use super::super::super::parallel::Workers;
 use super::super::super::simd;
-use super::super::{Element, POSITIONS, SLOTS, TAPS, Winograd, add};
+use super::super::{Element, POSITIONS, SLOTS, TAPS, Winograd, add, direct};
 use super::channels::{Transforms, staged};
 use super::weights::InParts;
 
@@ -95,7 +95,9 @@ pub(super) fn run<T: Element, S: PackInto<T>>(
     workers.chunks(out, sizes.inputs * TAPS, &|start, filters| {
         let (filters, _) = filters.as_chunks_mut::<TAPS>();
         let row = start / (sizes.inputs * TAPS);
-        simd::run(InParts { sizes, split, sums, sum, row, filters });
+        if !simd::run(InParts { sizes, split, sums, sum, row, filters }) {
+            simd::run(direct::Filters { sizes, images, grads, channel: row, filters });
+        }
     });
 }
 

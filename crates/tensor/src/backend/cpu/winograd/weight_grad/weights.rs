@@ -10,7 +10,7 @@ use super::in_parts::Split;
 /// The number of filters that are transformed at a time.
 const WIDTH: usize = 16;
 
-/// Computes the filters of some output channels and of a panel of input channels.
+/// Computes the filters of some output channels and of a panel of input channels. Returns false if a value is not finite.
 pub(super) struct AtOnce<'a, T> {
     pub(super) inputs: usize,
     /// `[panel of output channels][position]`
@@ -21,12 +21,13 @@ pub(super) struct AtOnce<'a, T> {
 }
 
 impl<T: Float> Loop for AtOnce<'_, T> {
-    type Output = ();
+    type Output = bool;
 
     #[inline(always)]
-    fn run(self) {
+    fn run(self) -> bool {
         let Self { inputs, products, panel, filters } = self;
         let first = panel * COLUMNS;
+        let mut total = Lanes::ZERO;
         for (row, filters) in filters.chunks_exact_mut(inputs).enumerate() {
             let products = &products[row / ROWS * POSITIONS..];
             let filters = &mut filters[first..inputs.min(first + COLUMNS)];
@@ -36,13 +37,14 @@ impl<T: Float> Loop for AtOnce<'_, T> {
                     let lanes = Lanes::load(&products[position][row % ROWS][half * WIDTH..]);
                     columns[position % 4][position / 4] = lanes;
                 }
-                store(columns, filters);
+                total = total + store(columns, filters);
             }
         }
+        total.is_finite()
     }
 }
 
-/// Computes the filters of one output channel from the sums of all tasks.
+/// Computes the filters of one output channel from the sums of all tasks. Returns false if a value is not finite.
 pub(super) struct InParts<'a, T> {
     pub(super) sizes: &'a Winograd,
     pub(super) split: Split,
@@ -55,11 +57,12 @@ pub(super) struct InParts<'a, T> {
 }
 
 impl<T: Float> Loop for InParts<'_, T> {
-    type Output = ();
+    type Output = bool;
 
     #[inline(always)]
-    fn run(self) {
+    fn run(self) -> bool {
         let Self { sizes, split, sums, sum, row, filters } = self;
+        let mut all = Lanes::ZERO;
         for (number, filters) in filters.chunks_mut(WIDTH).enumerate() {
             let first = number * WIDTH;
             let (panel, lane) = (first / COLUMNS, first % COLUMNS);
@@ -75,18 +78,21 @@ impl<T: Float> Loop for InParts<'_, T> {
                 }
                 columns[position % 4][position / 4] = total;
             }
-            store(columns, filters);
+            all = all + store(columns, filters);
         }
+        all.is_finite()
     }
 }
 
-/// Transforms and stores up to [`WIDTH`] filters.
+/// Transforms and stores up to [`WIDTH`] filters. Returns their sums.
 #[inline(always)]
-fn store<T: Float>(columns: [[Lanes<T, WIDTH>; 4]; 4], filters: &mut [[T; TAPS]]) {
+fn store<T: Float>(columns: [[Lanes<T, WIDTH>; 4]; 4], filters: &mut [[T; TAPS]]) -> Lanes<T, WIDTH> {
     let taps = transform::weight(columns);
     for (lane, filter) in filters.iter_mut().enumerate() {
         for (tap, value) in filter.iter_mut().enumerate() {
             *value = taps[tap / 3][tap % 3].0[lane];
         }
     }
+    let rows = taps.map(|[a, b, c]| a + b + c);
+    rows[0] + rows[1] + rows[2]
 }
