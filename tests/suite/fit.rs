@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use highwater::alloc::Bytes;
 use highwater::distributed::{Shard, World};
-use highwater::fit::{Fit, FitError, Plan, Space, fit, fit_ranks};
+use highwater::fit::{Fit, FitError, Indivisible, Plan, Space, fit, fit_ranks};
 use highwater::nn::recompute::{Recompute, Schedule};
 use highwater::prelude::*;
 use highwater::tensor::record_passes;
@@ -221,7 +221,10 @@ fn a_model_with_batch_norm_keeps_its_micro_batch() {
     assert_eq!(losses, real(None, &Plan::new(BATCH), residual).0);
     let error =
         fit(cpu(), &Space::new(BATCH).micro_batches([4]), |device, plan| residual(device, plan).map(drop));
-    assert!(matches!(error, Err(FitError::NoWholeBatch { batch: BATCH })), "{error:?}");
+    assert!(
+        matches!(error, Err(FitError::NoWholeBatch { batch: BATCH, reason: Indivisible::BatchNorm })),
+        "{error:?}"
+    );
 }
 
 #[test]

@@ -25,9 +25,9 @@ mod tensor;
 pub mod testing;
 
 pub use autograd::{
-    GradCheck, GradCheckError, GradientHook, GradientPass, Gradients, HookGuard, Parameter, PassEnd,
-    TrainingGuard, apply, check_gradients, checkpoint, evaluating, evaluating_guard, hook_gradients,
-    is_training, record_passes, training, training_guard,
+    GradCheck, GradCheckError, GradientHook, GradientPass, Gradients, HookGuard, LossOp, LossTerm, Objective,
+    Parameter, PassEnd, TrainingGuard, apply, check_gradients, checkpoint, evaluating, evaluating_guard,
+    hook_gradients, is_training, record_passes, training, training_guard,
 };
 /// Errors and properties of CUDA devices.
 #[cfg(feature = "cuda")]
@@ -48,7 +48,7 @@ pub use error::{
 pub use interop::dlpack;
 pub use layout::{AxisSize, IntoShape, Layout};
 pub use op::{
-    AutocastGuard, Buffer, Op, OpContext, RecordingGuard, Saved, autocast, is_recording, no_grad,
+    AutocastGuard, Buffer, Op, OpContext, RecordingGuard, Saved, Summation, autocast, is_recording, no_grad,
     no_grad_guard,
 };
 pub use ops::{

@@ -48,6 +48,8 @@ pub struct PlanChart {
     pub measured_peak_bytes: Option<u64>,
     /// The seconds per step of a run with the chosen plan.
     pub measured_seconds: Option<f64>,
+    /// Sentences about the search, such as why it kept the batch in one piece.
+    pub notes: Vec<String>,
 }
 
 /// One plan: its predicted peak and its estimated step time.
@@ -96,6 +98,13 @@ impl PlanChart {
     pub const fn with_measured(mut self, peak_bytes: u64, seconds: Option<f64>) -> Self {
         self.measured_peak_bytes = Some(peak_bytes);
         self.measured_seconds = seconds;
+        self
+    }
+
+    /// Adds a sentence about the search.
+    #[must_use]
+    pub fn with_note(mut self, note: impl Into<String>) -> Self {
+        self.notes.push(note.into());
         self
     }
 
@@ -151,7 +160,7 @@ impl fmt::Display for PlanChart {
             writeln!(f, "* the chosen plan")?;
             self.write_measured(chosen, f)?;
         }
-        Ok(())
+        self.notes.iter().try_for_each(|note| writeln!(f, "{}", table::plain(note)))
     }
 }
 

@@ -43,7 +43,24 @@ impl Tensor {
     /// a third-party op returned a gradient that does not match its input. All tensors keep their values, but
     /// the graph is used up to that point.
     pub fn backward(&self) -> Result<Gradients> {
-        self.backward_if(version::check)
+        self.backward_if(1.0, version::check)
+    }
+
+    /// Computes the gradients of this scalar times a number, without memory for the product. Parts of a batch with different
+    /// numbers of examples use it: see [`Objective::examples_per`](crate::Objective::examples_per).
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[3.0f32], [1])?.requiring_grad()?;
+    /// let gradients = x.square()?.sum_all()?.backward_scaled(0.5)?;
+    /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [3.0]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward).
+    pub fn backward_scaled(&self, factor: f64) -> Result<Gradients> {
+        self.backward_if(factor, version::check)
     }
 
     /// Computes gradients at the values that the forward pass used, even if parameters have changed since.
@@ -64,11 +81,11 @@ impl Tensor {
     /// # Errors
     /// As [`backward`](Self::backward), except [`Error::StaleBackward`].
     pub fn backward_stale(&self) -> Result<Gradients> {
-        self.backward_if(|_| Ok(()))
+        self.backward_if(1.0, |_| Ok(()))
     }
 
-    /// Runs the backward pass if `check` accepts the graph. Also checks the graphs of second runs.
-    fn backward_if(&self, check: Check) -> Result<Gradients> {
+    /// Runs the backward pass of this scalar times `factor` if `check` accepts the graph. Also checks the graphs of second runs.
+    fn backward_if(&self, factor: f64, check: Check) -> Result<Gradients> {
         if self.elements() != 1 {
             return Err(Error::NotScalar { shape: *self.shape() });
         }
@@ -76,9 +93,10 @@ impl Tensor {
         check(edge)?;
         no_grad(|| {
             let _phase = phase(Phase::Backward);
+            let objective = passes::begin(self);
             let (mut pending, mut gradients) = (Pending::default(), Gradients::default());
             let (one, dtype) = (*self.shape(), self.dtype());
-            let seed = Self::full_for(self.device(), one, 1.0, dtype, Category::Gradient)?;
+            let seed = Self::full_for(self.device(), one, factor, dtype, Category::Gradient)?;
             let mut hooks = HookedPass::begin(edge)?;
             deliver(edge.clone(), seed, &mut pending, &mut gradients)?;
             while let Some((node, grad)) = pending.pop_last() {
@@ -90,7 +108,7 @@ impl Tensor {
             if let Some(hooks) = hooks {
                 hooks.finish(&mut gradients)?;
             }
-            passes::note_end(self.device());
+            passes::note_end(self.device(), objective, factor);
             Ok(gradients)
         })
     }

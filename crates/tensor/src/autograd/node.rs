@@ -100,6 +100,13 @@ impl Node {
         }
     }
 
+    /// Calls a function with the op and the properties of its inputs. `None` for a checkpointed part, and for a node that a pass
+    /// has taken.
+    pub(super) fn with_op<R>(&self, f: impl FnOnce(&RecordedOp, &[Input]) -> R) -> Option<R> {
+        let NodeKind::Op { op, saved } = &self.kind else { return None };
+        lock(saved).as_ref().map(|saved| f(op, &saved.inputs))
+    }
+
     /// Returns the error that this node's backward pass would read stale values.
     pub(super) fn stale(&self, read: &Tensor) -> Error {
         let module = self.scope.module.path().to_owned();

@@ -1,24 +1,43 @@
 //! The ends of backward passes, which show how long the steps of a training program take.
 
 use std::cell::RefCell;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Instant;
 
+use super::objective::Objective;
 use crate::backend::StepTime;
 use crate::device::Device;
+use crate::tensor::Tensor;
 
 thread_local! {
     /// The passes so far, while a program runs in [`record_passes`].
-    static PASSES: RefCell<Option<Vec<PassEnd>>> = const { RefCell::new(None) };
+    static PASSES: RefCell<Option<Passes>> = const { RefCell::new(None) };
+}
+
+#[derive(Default)]
+struct Passes {
+    ends: Vec<PassEnd>,
+    /// Whether a pass runs, which may scale its own gradients.
+    is_running: bool,
 }
 
 /// The end of a backward pass.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PassEnd {
     /// When the device had computed the gradients.
     pub at: Instant,
     /// The estimated time of all kernels so far, on a dry device whose [profile](crate::DeviceProfile) has a speed.
     pub estimated: Option<StepTime>,
+    /// How the loss combines the elements of its batch, on a dry device.
+    pub objective: Option<Arc<Objective>>,
+    /// The factor of the loss in [`backward_scaled`](Tensor::backward_scaled), times the factors of
+    /// [`Gradients::scale`](crate::Gradients::scale) after the pass and before the next one.
+    pub scale: f64,
+    /// A hash of the blocks of a dry device's pool at the end of the pass. If two passes have the same, and the program
+    /// makes the same requests after both, its memory repeats.
+    pub pool: Option<u64>,
 }
 
 /// Runs a program, and returns its result and the ends of the backward passes of this thread. Between the ends of two passes
@@ -44,26 +63,58 @@ pub struct PassEnd {
 /// ```
 pub fn record_passes<R>(program: impl FnOnce() -> R) -> (R, Vec<PassEnd>) {
     // Restores the passes of an enclosing call, also after a panic.
-    struct Restore(Option<Vec<PassEnd>>);
+    struct Restore(Option<Passes>);
     impl Drop for Restore {
         fn drop(&mut self) {
             PASSES.set(self.0.take());
         }
     }
-    let _restore = Restore(PASSES.replace(Some(Vec::new())));
+    let _restore = Restore(PASSES.replace(Some(Passes::default())));
     let result = program();
-    (result, PASSES.take().unwrap_or_default())
+    (result, PASSES.take().unwrap_or_default().ends)
+}
+
+/// Calls a function if the passes of this thread are recorded. A thread that ends may still run ops in its destructors, when
+/// the list is gone.
+fn record(f: impl FnOnce(&mut Passes)) {
+    let _ = PASSES.try_with(|passes| passes.borrow_mut().as_mut().map(f));
+}
+
+/// Notes the begin of the backward pass of a loss, if the passes are recorded. Returns the objective on a dry device.
+pub(super) fn begin(loss: &Tensor) -> Option<Arc<Objective>> {
+    let mut is_recorded = false;
+    record(|passes| (passes.is_running, is_recorded) = (true, true));
+    (is_recorded && loss.device().is_dry()).then(|| Arc::new(Objective::of(loss)))
 }
 
 /// Notes the end of a pass on this device, if the passes are recorded.
-pub(super) fn note_end(device: &Device) {
-    // A thread that ends may still run ops in its destructors, when the list is gone.
-    if PASSES.try_with(|passes| passes.borrow().is_some()).unwrap_or(false) {
+pub(super) fn note_end(device: &Device, objective: Option<Arc<Objective>>, scale: f64) {
+    record(|passes| {
         if let Some(stream) = device.stream() {
             // A later op reports the error of a device that fails here.
             let _ = stream.synchronize();
         }
-        let end = PassEnd { at: Instant::now(), estimated: device.estimated_time() };
-        PASSES.with_borrow_mut(|passes| passes.iter_mut().for_each(|passes| passes.push(end)));
-    }
+        let pool = device.is_dry().then(|| pool_state(device)).flatten();
+        let (at, estimated) = (Instant::now(), device.estimated_time());
+        passes.ends.push(PassEnd { at, estimated, objective, scale, pool });
+        passes.is_running = false;
+    });
+}
+
+/// Notes that a factor has been applied to the gradients of the last pass, or of several.
+pub(super) fn note_scale(factor: f64) {
+    record(|passes| {
+        if let Some(last) = passes.ends.last_mut().filter(|_| !passes.is_running) {
+            last.scale *= factor;
+        }
+    });
+}
+
+/// Hashes the sizes of the live blocks of the device's pool in the order of their addresses, and the sizes of its free memory.
+fn pool_state(device: &Device) -> Option<u64> {
+    let pool = device.default_allocator().ok()?;
+    let (stats, mut hasher) = (pool.stats(), DefaultHasher::new());
+    (stats.regions, stats.bytes_reserved, stats.largest_free_block_bytes).hash(&mut hasher);
+    pool.live_allocations().iter().for_each(|block| block.bytes.hash(&mut hasher));
+    Some(hasher.finish())
 }

@@ -18,6 +18,7 @@ pub use self::context::{Buffer, OpContext};
 pub use self::mode::{RecordingGuard, is_recording, no_grad, no_grad_guard};
 pub use self::saved::Saved;
 use crate::error::{Error, Result};
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// An operation on tensors.
@@ -77,6 +78,43 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         let _ = (ctx, saved, grad);
         Err(Error::NotDifferentiable { op: self.name() })
     }
+
+    /// Returns how the op adds up elements of inputs with these shapes, from which an [`Objective`](crate::autograd::Objective) learns
+    /// whether a loss is a mean. The default is another function.
+    fn summation(&self, inputs: &[Shape]) -> Summation {
+        let _ = inputs;
+        Summation::Other
+    }
+}
+
+/// How an op adds up elements. See [`Op::summation`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Summation {
+    /// Another function.
+    #[default]
+    Other,
+    /// Each element of the inputs is in one sum of the output, with this factor.
+    Elements {
+        /// The factor.
+        factor: f64,
+    },
+    /// The product of two inputs.
+    Product,
+    /// A function of all elements, such as the statistics of a batch, although the output has the shape of the input.
+    OfAll,
+    /// The sum of functions of separate rows or elements of the inputs, with this factor.
+    Functions {
+        /// The number of functions.
+        terms: usize,
+        /// The factor.
+        factor: f64,
+    },
+}
+
+impl Summation {
+    /// Each element once.
+    pub(crate) const ONCE: Self = Self::Elements { factor: 1.0 };
 }
 
 /// An op of this crate whose backward pass reuses buffers.
@@ -120,6 +158,14 @@ impl RecordedOp {
     /// Returns whether the gradients of its backward pass must be checked.
     pub(crate) const fn is_custom(&self) -> bool {
         matches!(self, Self::Custom(_))
+    }
+
+    /// See [`Op::summation`].
+    pub(crate) fn summation(&self, inputs: &[Shape]) -> Summation {
+        match self {
+            Self::Custom(op) => op.summation(inputs),
+            Self::Builtin(op) => op.summation(inputs),
+        }
     }
 
     /// See [`BuiltinOp::adds_to_gradient`].

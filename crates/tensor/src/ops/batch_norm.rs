@@ -16,7 +16,7 @@ use super::supported;
 use crate::autograd::{Parameter, apply};
 use crate::backend::{Kernel, Normalized, Reduce};
 use crate::error::{Error, Result, ShapeRule};
-use crate::op::{Buffer, Op, OpContext, Saved};
+use crate::op::{Buffer, Op, OpContext, Saved, Summation};
 use crate::shape::{DType, Shape};
 use crate::tensor::{Tensor, is_replaying};
 
@@ -254,6 +254,10 @@ impl Op for BatchNorm {
         // Fixed statistics are constants.
         gradients.resize(saved.inputs(), None);
         Ok(gradients)
+    }
+
+    fn summation(&self, _: &[Shape]) -> Summation {
+        if self.of_batch { Summation::OfAll } else { Summation::Other }
     }
 }
 

@@ -25,7 +25,8 @@ use crate::device::PlacementReason;
 use crate::error::Result;
 use crate::op::Saved;
 use crate::op::mode::should_record;
-use crate::op::{Op, OpContext, RecordedOp};
+use crate::op::{Op, OpContext, RecordedOp, Summation};
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -120,6 +121,15 @@ impl Op for BinaryOp {
         };
         let summed = |index, gradient: Result<Tensor>| gradient?.sum_to(saved.input_shape(index));
         Ok(vec![if_needed(saved, 0, || summed(0, to_lhs()))?, if_needed(saved, 1, || summed(1, to_rhs()))?])
+    }
+
+    fn summation(&self, inputs: &[Shape]) -> Summation {
+        let repeats = inputs.windows(2).any(|pair| pair[0].elements() != pair[1].elements());
+        match self.0 {
+            Binary::Add | Binary::Sub if !repeats => Summation::ONCE,
+            Binary::Mul => Summation::Product,
+            _ => Summation::Other,
+        }
     }
 }
 

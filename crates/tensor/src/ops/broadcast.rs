@@ -11,7 +11,7 @@ use crate::backend::Reduce;
 use crate::error::{Error, Result, ShapeRule};
 use crate::layout::IntoShape;
 use crate::op::Saved;
-use crate::op::{Op, OpContext};
+use crate::op::{Op, OpContext, Summation};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -55,6 +55,10 @@ impl Op for SumTo {
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(grad.broadcast_to(saved.input_shape(0))?)])
+    }
+
+    fn summation(&self, _: &[Shape]) -> Summation {
+        Summation::ONCE
     }
 }
 

@@ -4,8 +4,8 @@ use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::Result;
 use crate::op::Saved;
-use crate::op::{Op, OpContext};
-use crate::shape::DType;
+use crate::op::{Op, OpContext, Summation};
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 /// y = x, converted. Between floats ∂L/∂x is ∂L/∂y, converted back. No gradient flows through integers.
@@ -25,6 +25,10 @@ impl Op for Cast {
 
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(grad.to_dtype(saved.input_dtype(0))?)])
+    }
+
+    fn summation(&self, _: &[Shape]) -> Summation {
+        Summation::ONCE
     }
 }
 

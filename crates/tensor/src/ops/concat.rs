@@ -8,8 +8,8 @@ use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
-use crate::op::{Op, OpContext};
-use crate::shape::{DType, MAX_RANK};
+use crate::op::{Op, OpContext, Summation};
+use crate::shape::{DType, MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -64,6 +64,10 @@ impl Op for Concat {
             })
         };
         (0..self.inputs).map(part).collect()
+    }
+
+    fn summation(&self, _: &[Shape]) -> Summation {
+        Summation::ONCE
     }
 }
 

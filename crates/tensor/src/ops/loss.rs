@@ -27,7 +27,7 @@ use crate::autograd::{apply, apply_builtin};
 use crate::backend::{Binary, Kernel, Reduce, Unary};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
-use crate::op::{BuiltinOp, Op, OpContext};
+use crate::op::{BuiltinOp, Op, OpContext, Summation};
 use crate::shape::{DType, Scalar, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -88,6 +88,10 @@ impl Op for CrossEntropy {
         })?;
         Ok(vec![Some(out.finish()), None])
     }
+
+    fn summation(&self, inputs: &[Shape]) -> Summation {
+        Reduction::Mean.summation(inputs.last().map_or(1, Shape::elements))
+    }
 }
 
 #[derive(Debug)]
@@ -132,6 +136,10 @@ impl Op for MseLoss {
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         self.gradients(ctx, saved, saved.tensor(0)?.clone(), grad.clone())
+    }
+
+    fn summation(&self, inputs: &[Shape]) -> Summation {
+        self.0.summation(inputs.last().map_or(1, Shape::elements))
     }
 }
 

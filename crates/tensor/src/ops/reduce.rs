@@ -20,7 +20,7 @@ use crate::autograd::apply;
 use crate::backend::{Binary, Kernel, Reduce, Workspace};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
-use crate::op::{Buffer, Op, OpContext};
+use crate::op::{Buffer, Op, OpContext, Summation};
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
@@ -191,6 +191,10 @@ impl Op for Sum {
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(self.0.restore(grad)?.broadcast_to(saved.input_shape(0))?)])
     }
+
+    fn summation(&self, _: &[Shape]) -> Summation {
+        Summation::ONCE
+    }
 }
 
 /// A reduction inside another op, without a gradient of its own.
@@ -233,6 +237,11 @@ impl Op for Mean {
         let shape = saved.input_shape(0);
         let share = self.0.restore(grad)?.div_scalar(self.0.axes.count(&shape) as f64)?;
         Ok(vec![Some(share.broadcast_to(shape)?)])
+    }
+
+    fn summation(&self, inputs: &[Shape]) -> Summation {
+        let count = inputs.first().map_or(1, |shape| self.0.axes.count(shape));
+        Summation::Elements { factor: 1.0 / count as f64 }
     }
 }
 

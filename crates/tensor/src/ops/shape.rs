@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::layout::IntoShape;
 use crate::layout::Layout;
 use crate::op::Saved;
-use crate::op::{Op, OpContext};
+use crate::op::{Op, OpContext, Summation};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
@@ -76,6 +76,10 @@ impl Op for LookOp {
         let back = self.look.back(saved.input_shape(0).rank());
         Ok(vec![Some(grad.with_layout(back.at(self.op, grad.layout())?))])
     }
+
+    fn summation(&self, _: &[Shape]) -> Summation {
+        Summation::ONCE
+    }
 }
 
 #[derive(Debug)]
@@ -96,6 +100,10 @@ impl Op for Reshape {
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(grad.reshape(saved.input_shape(0))?)])
     }
+
+    fn summation(&self, _: &[Shape]) -> Summation {
+        Summation::ONCE
+    }
 }
 
 #[derive(Debug)]
@@ -114,6 +122,10 @@ impl Op for Contiguous {
 
     fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(grad.clone())])
+    }
+
+    fn summation(&self, _: &[Shape]) -> Summation {
+        Summation::ONCE
     }
 }
 

@@ -44,7 +44,7 @@ use crate::device::PlacementReason;
 use crate::error::{Error, Result};
 use crate::op::Saved;
 use crate::op::mode::should_record;
-use crate::op::{Op, OpContext, RecordedOp};
+use crate::op::{Op, OpContext, RecordedOp, Summation};
 use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 
@@ -106,6 +106,17 @@ impl Op for UnaryOp {
             }
         };
         Ok(vec![Some(gradient)])
+    }
+
+    fn summation(&self, _: &[Shape]) -> Summation {
+        let factor = match self.f {
+            Unary::Neg => -1.0,
+            Unary::AddScalar(_) => 1.0,
+            Unary::MulScalar(scalar) => scalar.as_f64(),
+            Unary::DivScalar(scalar) => 1.0 / scalar.as_f64(),
+            _ => return Summation::Other,
+        };
+        Summation::Elements { factor }
     }
 }
 

@@ -12,12 +12,13 @@ function rate(value) {
 }
 
 /** The plans as the page uses them, from their JSON. */
-function read_plans({ device, limit_bytes, rows, chosen, measured_peak_bytes, measured_seconds }) {
+function read_plans({ device, limit_bytes, rows, chosen, measured_peak_bytes, measured_seconds, notes }) {
   const kind = (row, index) => index === chosen ? "chosen" : !row.fits ? "unfit" : row.is_on_front ? "front" : "other";
   const read = rows.map((row, index) => ({ ...row, index, ns: step_ns(row.seconds), kind: kind(row, index) }));
   return {
     device: device || "a device", rows: read, chosen: read.find(row => row.kind === "chosen") || null,
     limit: limit_bytes || null, measured_peak: measured_peak_bytes, measured_ns: step_ns(measured_seconds),
+    notes: notes || [],
   };
 }
 
@@ -110,8 +111,10 @@ function plans(data) {
   };
   const mark_line = plans_table(found, tell), mark_point = plans_chart(found, tell);
   plans_legend(found);
+  const notes = [...found.notes];
   if (undrawn > 0) {
-    element("plans-note").textContent = count(undrawn) + (undrawn === 1 ? " plan has" : " plans have") + " no step time: only the table has " + (undrawn === 1 ? "it." : "them.");
+    notes.push(count(undrawn) + (undrawn === 1 ? " plan has" : " plans have") + " no step time: only the table has " + (undrawn === 1 ? "it." : "them."));
   }
+  element("plans-note").textContent = notes.join(" ");
   tell(null);
 }

@@ -207,6 +207,8 @@ pub(super) fn fields(found: &Fit, peak_bytes: u64) -> Map<String, Value> {
         "plans": plans(&found.plans),
         "other_plans": plans(&found.others),
         "chosen": 0,
+        "whole_batch_reason": found.indivisible,
+        "notes": found.notes(),
         "limit_bytes": found.limit_bytes,
         "predicted_peak_bytes": found.chosen().peak_bytes,
         "peak_bytes": peak_bytes,

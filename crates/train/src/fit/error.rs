@@ -5,6 +5,7 @@ use std::fmt;
 use bfc_core::Bytes;
 use highwater_tensor::Error;
 
+use super::objective::Indivisible;
 use super::plan::Plan;
 
 /// An error of [`fit`](super::fit()).
@@ -23,14 +24,13 @@ pub enum FitError {
         /// The examples of a step.
         batch: usize,
     },
-    /// A model with batch normalization, whose results depend on the micro-batch.
-    #[error(
-        "the model has batch normalization, so that its micro-batch must be the whole batch of a rank, but no such plan is \
-         in the space of the batch {batch}"
-    )]
+    /// The batch cannot be divided, but all plans divide it.
+    #[error("no plan of the space has the whole batch of {batch} as its micro-batch, but {reason}")]
     NoWholeBatch {
         /// The examples of a step.
         batch: usize,
+        /// Why the batch cannot be divided.
+        reason: Indivisible,
     },
     /// The times of steps cannot be estimated.
     #[error(
@@ -78,6 +78,8 @@ pub struct NothingFits {
     pub required_bytes: u64,
     /// The smallest number of ranks with which a plan fits, for programs with ranks; `None` if it is unknown.
     pub ranks: Option<usize>,
+    /// Why no smaller micro-batch was tried, if there is a reason.
+    pub indivisible: Option<Indivisible>,
     /// Why the plan does not fit, with the report of what holds the memory.
     pub error: Error,
 }
@@ -94,6 +96,9 @@ impl fmt::Display for NothingFits {
         write!(f, ": the smallest, {}, needs {required} ({} bytes)", self.plan, required.get())?;
         if let Some(ranks) = self.ranks {
             write!(f, ", or {ranks} ranks that divide the optimizer's state and the gradients")?;
+        }
+        if let Some(reason) = &self.indivisible {
+            write!(f, "; {reason}")?;
         }
         write!(f, ": {}", self.error)
     }

@@ -6,6 +6,7 @@ use highwater_tensor::StepTime;
 use highwater_tracking::{PlanChart, PlanRow};
 use serde::Serialize;
 
+use super::objective::Indivisible;
 use super::plan::Plan;
 
 /// A plan with its peak and the time of its step.
@@ -46,6 +47,8 @@ pub struct Fit {
     pub plans: Vec<Candidate>,
     /// Other plans that were tried: they do not fit, or one of the plans above is better.
     pub others: Vec<Candidate>,
+    /// Why no plan divides the batch into micro-batches, if some would have.
+    pub indivisible: Option<Indivisible>,
     /// The number of dry runs.
     pub runs: u32,
     /// The time of the search, in seconds.
@@ -55,8 +58,9 @@ pub struct Fit {
 impl Fit {
     /// Sorts the plans of a search, at least one of which fits.
     pub(super) fn new(device: &str, limit_bytes: Option<u64>, tried: Vec<Candidate>) -> Self {
-        let (plans, device) = (Vec::new(), device.to_owned());
-        let mut fit = Self { device, limit_bytes, plans, others: tried, runs: 0, search_seconds: 0.0 };
+        let (plans, device, indivisible) = (Vec::new(), device.to_owned(), None);
+        let (runs, search_seconds) = (0, 0.0);
+        let mut fit = Self { device, limit_bytes, plans, others: tried, indivisible, runs, search_seconds };
         fit.sort();
         fit
     }
@@ -83,6 +87,20 @@ impl Fit {
         &self.plans[0]
     }
 
+    /// Returns sentences about the result: why the batch is not divided, and that times are estimates.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> =
+            self.indivisible.iter().map(|reason| capitalized(&reason.to_string())).collect();
+        if !self.chosen().is_measured {
+            notes.push(
+                "Step times are estimates; on a device that is present, Fit::measure times real steps."
+                    .to_owned(),
+            );
+        }
+        notes
+    }
+
     /// Returns the rows for a [page](highwater_tracking::write_plans_page) and a table.
     #[must_use]
     pub fn chart(&self) -> PlanChart {
@@ -94,11 +112,17 @@ impl Fit {
                 .with_is_on_front(is_on_front)
         };
         let mut chart = PlanChart::new(&self.device).with_chosen(0);
-        chart.limit_bytes = self.limit_bytes;
+        (chart.limit_bytes, chart.notes) = (self.limit_bytes, self.notes());
         chart.rows.extend(self.plans.iter().map(|plan| row(plan, true)));
         chart.rows.extend(self.others.iter().map(|plan| row(plan, false)));
         chart
     }
+}
+
+/// Returns a clause as a sentence.
+fn capitalized(clause: &str) -> String {
+    let mut letters = clause.chars();
+    letters.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
 }
 
 /// The front as a table, the fastest plan first.

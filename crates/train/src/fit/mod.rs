@@ -7,13 +7,14 @@
 //!
 //! ```text
 //! Space ─ plans ─┬ survey   each plan without recomputation; models of its schedules
-//!                ├ search   dry runs with the limit                                     → Fit
+//!                ├ search   dry runs with the limit, and rehearsals                     → Fit
 //!                └ measure  a few real steps of the fastest plans, on a present device
 //! ```
 
 mod error;
 mod found;
 mod measure;
+mod objective;
 mod plan;
 mod search;
 mod space;
@@ -26,6 +27,7 @@ use highwater_tensor::{Device, DryRunOptions, Result};
 
 pub use error::{FitError, NothingFits};
 pub use found::{Candidate, Fit};
+pub use objective::Indivisible;
 pub use plan::{Plan, PlanGuard};
 pub use space::Space;
 
@@ -68,6 +70,8 @@ use search::Search;
 /// assert!(found.chosen().peak_bytes <= 2 << 30);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// The loss must be a mean over examples. Otherwise all plans keep the batch in one piece, and [`Fit::indivisible`] says why.
 ///
 /// # Errors
 /// [`FitError::NothingFits`] says what would be necessary. [`FitError::NoSpeed`] for a device without a

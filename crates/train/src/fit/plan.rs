@@ -7,7 +7,7 @@ use highwater_nn::recompute::{Part, Recompute, RecomputeGuard, Schedule};
 use highwater_tensor::{AutocastGuard, DType, Error, Result, autocast};
 use serde::{Serialize, Serializer};
 
-/// The steps of a trial: the second one includes the optimizer's state.
+/// The steps and micro-batches of a trial: the second step includes the optimizer's state.
 const TRIAL: u64 = 2;
 
 /// How a program trains: the size and number of its micro-batches, the blocks that run again in the backward pass, the
@@ -39,7 +39,7 @@ pub struct Plan {
     /// The most steps of a trial; `None` outside of a search.
     #[serde(skip)]
     trial: Option<u64>,
-    /// Whether the trial has all micro-batches, and a [`Trainer`](crate::Trainer) runs all epochs that differ.
+    /// Whether a [`Trainer`](crate::Trainer) runs all epochs of the trial that differ.
     #[serde(skip)]
     is_rehearsal: bool,
 }
@@ -105,9 +105,10 @@ impl Plan {
         Self { trial: Some(steps), ..self.clone() }
     }
 
-    /// Returns the plan for a trial with all micro-batches.
-    pub(super) fn for_rehearsal(&self) -> Self {
-        Self { trial: Some(TRIAL), is_rehearsal: true, ..self.clone() }
+    /// Returns the plan for a trial with at most this many micro-batches and steps, and with epochs.
+    pub(super) fn for_rehearsal(&self, micro_batches: u64, steps: u64) -> Self {
+        let accumulate = self.accumulate.min(micro_batches);
+        Self { trial: Some(steps), accumulate, is_rehearsal: true, ..self.clone() }
     }
 
     pub(crate) const fn is_rehearsal(&self) -> bool {

@@ -5,7 +5,7 @@
 //! 2. For each of these families, from the fastest on, dry runs with the limit find the fastest schedule that fits. Families that
 //!    are much slower than a plan that fits are skipped.
 //! 3. Further dry runs fill the front with plans that use less memory and take longer.
-//! 4. The fastest plan is rehearsed with all of its micro-batches and steps.
+//! 4. Each plan that fits is rehearsed with so many micro-batches and steps that its memory repeats, so that its peak is exact.
 
 use std::time::Instant;
 
@@ -15,6 +15,7 @@ use highwater_tensor::{Device, DryRunOptions, Result, smallest_pool};
 
 use super::error::{FitError, NothingFits};
 use super::found::{Candidate, Fit};
+use super::objective::Indivisible;
 use super::plan::Plan;
 use super::space::Space;
 use super::survey::{Model, Survey};
@@ -41,6 +42,8 @@ pub(super) struct Search<P> {
     limit_bytes: Option<u64>,
     /// Whether the program may run on several ranks.
     has_ranks: bool,
+    /// Why the batch is not divided.
+    indivisible: Option<Indivisible>,
 }
 
 impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
@@ -58,13 +61,15 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
             tried: Vec::new(),
             limit_bytes,
             has_ranks,
+            indivisible: None,
         })
     }
 
     /// Returns the plans of the space that fit.
     pub(super) fn run(mut self, space: &Space) -> Result<Fit, FitError> {
         let start = Instant::now();
-        let mut families = Survey::new(&self.unlimited, &mut self.trial).families(space)?;
+        let (mut families, indivisible) = Survey::new(&self.unlimited, &mut self.trial).families(space)?;
+        self.indivisible = indivisible;
         families.sort_by(|one, other| fastest(one).total_cmp(&fastest(other)));
         for family in &families {
             self.find_fastest(family)?;
@@ -73,18 +78,27 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
             Some(_) => self.fill_front(&families)?,
             None => self.try_smallest(&families)?,
         }
-        while let Some(best) = self.best() {
-            // A rehearsal may use more memory than a trial: it has all micro-batches, and evaluates with all data.
-            let plan = self.tried[best].plan.clone();
-            match self.trial.rehearse(&self.limited, &plan)? {
-                TrialResult::Fits(tried) => {
-                    self.tried[best].peak_bytes = tried.peak_bytes;
-                    return self.finish(start);
-                }
-                TrialResult::DoesNotFit(_) => self.tried[best].fits = false,
+        self.rehearse_all()?;
+        if self.best().is_none() {
+            self.try_smallest(&families)?;
+            self.rehearse_all()?;
+        }
+        match self.best() {
+            Some(_) => self.finish(start),
+            None => Err(Box::new(self.nothing_fits(&families)?).into()),
+        }
+    }
+
+    /// Rehearses the plans that fit. A rehearsal may use more memory than a trial: it has more micro-batches and steps, and
+    /// evaluates with all data.
+    fn rehearse_all(&mut self) -> Result<(), FitError> {
+        for candidate in self.tried.iter_mut().filter(|candidate| candidate.fits) {
+            match self.trial.rehearse(&self.limited, &candidate.plan)?.0 {
+                TrialResult::Fits(tried) => candidate.peak_bytes = tried.peak_bytes,
+                TrialResult::DoesNotFit(_) => candidate.fits = false,
             }
         }
-        Err(Box::new(self.nothing_fits(&families)?).into())
+        Ok(())
     }
 
     /// Returns the fastest plan so far that fits.
@@ -179,6 +193,7 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
     fn finish(self, start: Instant) -> Result<Fit, FitError> {
         let mut fit = Fit::new(self.limited.profile().name(), self.limit_bytes, self.tried);
         fit.runs = self.trial.runs;
+        fit.indivisible = self.indivisible;
         fit.search_seconds = start.elapsed().as_secs_f64();
         Ok(fit)
     }
@@ -191,18 +206,20 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
         };
         let error = match self.trial.run(&self.limited, &plan)? {
             TrialResult::DoesNotFit(error) => error,
-            TrialResult::Fits(_) => match self.trial.rehearse(&self.limited, &plan)? {
+            TrialResult::Fits(_) => match self.trial.rehearse(&self.limited, &plan)?.0 {
                 TrialResult::DoesNotFit(error) => error,
                 TrialResult::Fits(_) => return Err(FitError::Varies { plan: Box::new(plan) }),
             },
         };
+        let (_, rehearsal) = self.trial.rehearse(&self.unlimited, &plan)?;
         let program = &mut self.trial;
-        let pool = smallest_pool(&self.unlimited, |device| program.run_on(device, &plan.for_trial(), 0))?;
+        let pool = smallest_pool(&self.unlimited, |device| program.run_on(device, &rehearsal, 0))?;
         Ok(NothingFits {
             device: self.limited.profile().name().to_owned(),
             limit_bytes: self.limit_bytes,
             required_bytes: pool.smallest.get(),
             ranks: if self.has_ranks { self.enough_ranks(&plan)? } else { None },
+            indivisible: self.indivisible.clone(),
             plan,
             error,
         })

@@ -5,9 +5,10 @@ use highwater_nn::recompute::{Observed, trade_offs};
 use highwater_tensor::{Device, DryRunOptions, Result, StepTime};
 
 use super::error::FitError;
+use super::objective::{Indivisible, TriedLoss};
 use super::plan::Plan;
 use super::space::Space;
-use super::trial::Trial;
+use super::trial::{Trial, Tried};
 
 /// The deepest level of nested chains whose blocks may run again.
 const LEVELS: usize = 3;
@@ -35,23 +36,64 @@ impl<'a, P: FnMut(&Device, &Plan, &World) -> Result<()>> Survey<'a, P> {
     }
 
     /// Returns a family for each plan of the space: the plan, and its schedules that run blocks again. The members are the
-    /// faster the more memory they use, the fastest first.
-    pub(super) fn families(mut self, space: &Space) -> Result<Vec<Vec<Model>>, FitError> {
-        let mut plans = space.plans();
+    /// faster the more memory they use, the fastest first. Also returns why plans that divide the batch are not among them.
+    pub(super) fn families(
+        mut self,
+        space: &Space,
+    ) -> Result<(Vec<Vec<Model>>, Option<Indivisible>), FitError> {
+        let plans = space.plans();
         let Some(first) = plans.first() else { return Err(FitError::NoPlan { batch: space.batch() }) };
-        // Batch norms compute with the statistics of a micro-batch, so another one would be another model.
-        let splits = plans.iter().any(|plan| plan.accumulate > 1);
-        if splits && self.trial.observe(self.unlimited, first, 0)?.has_batch_norm {
-            plans.retain(|plan| plan.accumulate == 1);
+        let run = |plan: Plan| self.trial.run_first(self.unlimited, &plan).map(|tried| (plan, tried));
+        let mut tried = plans.iter().cloned().map(run).collect::<Result<Vec<_>, _>>()?;
+        let indivisible = self.indivisible(first, &tried)?;
+        if let Some(reason) = &indivisible {
+            tried.retain(|(plan, _)| plan.accumulate == 1);
+            // Batch norms of other ranks are for the program to synchronize.
+            if *reason != Indivisible::BatchNorm {
+                let fewest = tried.iter().map(|(plan, _)| plan.ranks).min();
+                tried.retain(|(plan, _)| Some(plan.ranks) == fewest);
+            }
+            if tried.is_empty() {
+                return Err(FitError::NoWholeBatch { batch: space.batch(), reason: reason.clone() });
+            }
         }
-        if plans.is_empty() {
-            return Err(FitError::NoWholeBatch { batch: space.batch() });
-        }
-        plans.iter().map(|plan| self.family(plan, space.recomputes())).collect()
+        let recomputes = space.recomputes();
+        let families = tried.iter().map(|(plan, tried)| self.family(plan, tried, recomputes));
+        Ok((families.collect::<Result<_, _>>()?, indivisible))
     }
 
-    fn family(&mut self, plan: &Plan, recomputes: bool) -> Result<Vec<Model>, FitError> {
-        let tried = self.trial.run_first(self.unlimited, plan)?;
+    /// Returns why plans that divide the batch further than others train another model, if they do.
+    fn indivisible(
+        &mut self,
+        first: &Plan,
+        tried: &[(Plan, Tried)],
+    ) -> Result<Option<Indivisible>, FitError> {
+        let parts = |plan: &Plan| plan.accumulate * plan.ranks as u64;
+        let fewest = tried.iter().map(|(plan, _)| plan.ranks).min().unwrap_or(1);
+        if tried.iter().all(|(plan, _)| parts(plan) == fewest as u64) {
+            return Ok(None);
+        }
+        let splits = tried.iter().any(|(plan, _)| plan.accumulate > 1);
+        if splits && self.trial.observe(self.unlimited, first, 0)?.has_batch_norm {
+            return Ok(Some(Indivisible::BatchNorm));
+        }
+        let is_whole = |plan: &Plan| parts(plan) == fewest as u64;
+        let loss = match tried.iter().find(|(plan, _)| is_whole(plan)) {
+            Some((_, tried)) => tried.loss.clone(),
+            // The space has no such plan, but it defines the loss.
+            None => {
+                let mut whole = Plan::new(first.batch() / fewest);
+                (whole.ranks, whole.shard) = (fewest, first.shard);
+                self.trial.run_first(self.unlimited, &whole)?.loss
+            }
+        };
+        let others = tried.iter().filter_map(|(_, tried)| tried.loss.as_ref());
+        let mut differences =
+            others.filter_map(|other| loss.as_ref().and_then(|loss: &TriedLoss| loss.difference(other)));
+        Ok(differences.next())
+    }
+
+    fn family(&mut self, plan: &Plan, tried: &Tried, recomputes: bool) -> Result<Vec<Model>, FitError> {
         let plain = Model { plan: plan.clone(), bytes: tried.peak_bytes, work: tried.work };
         let mut family = vec![plain.clone()];
         for level in (0..LEVELS).take_while(|_| recomputes) {

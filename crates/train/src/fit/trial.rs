@@ -3,15 +3,22 @@
 use bfc_core::Category;
 use highwater_distributed::World;
 use highwater_nn::recompute::{Observed, observe};
-use highwater_tensor::{Device, DryRun, DryRunOptions, Error, Result, StepTime, record_passes};
+use highwater_tensor::{Device, DryRun, DryRunOptions, Error, PassEnd, Result, StepTime, record_passes};
 
 use super::error::FitError;
+use super::objective::TriedLoss;
 use super::plan::Plan;
 use super::time::last_step;
 
 /// A trial runs the first, the second and the last rank, which differ most: the first ones own at least as many parameters as
 /// later ones. A rehearsal runs all ranks, if there are at most this many.
 const ALL_RANKS: usize = 8;
+
+/// The micro-batches and the steps of the first rehearsal. The third ones have what all later ones have, in most programs.
+const REHEARSED: u64 = 3;
+
+/// The most steps of a rehearsal.
+const MOST_STEPS: u64 = 24;
 
 /// A program, and the number of its runs.
 pub(super) struct Trial<P> {
@@ -20,10 +27,45 @@ pub(super) struct Trial<P> {
 }
 
 /// The memory and the time of a plan that fits: the largest of all ranks.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Tried {
     pub(super) peak_bytes: u64,
     pub(super) work: StepTime,
+    /// The loss of the first rank.
+    pub(super) loss: Option<TriedLoss>,
+    /// Whether the memory of further micro-batches and steps repeats that of the last ones.
+    repeats: Repeats,
+}
+
+/// Whether the memory of the last micro-batch and of the last step repeats that of the one before, and the number of passes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Repeats {
+    micro_batches: bool,
+    steps: bool,
+    passes: usize,
+}
+
+impl Repeats {
+    /// Compares the pool at the ends of passes, of which each step has the same number.
+    fn new(passes: &[PassEnd], accumulate: u64) -> Self {
+        let size = usize::try_from(accumulate).unwrap_or(usize::MAX);
+        let is_same = |later: usize, back: usize| {
+            let before = later.checked_sub(back).and_then(|at| passes[at].pool);
+            before.is_some() && before == passes[later].pool
+        };
+        let has_steps = !passes.is_empty() && passes.len().is_multiple_of(size);
+        let mut ends = (size - 1..passes.len()).step_by(size);
+        Self {
+            micro_batches: has_steps && size > 2 && ends.all(|end| is_same(end, 1)),
+            steps: has_steps && is_same(passes.len() - 1, size),
+            passes: passes.len(),
+        }
+    }
+
+    const fn and(self, other: Self) -> Self {
+        let (micro_batches, steps) = (self.micro_batches && other.micro_batches, self.steps && other.steps);
+        Self { micro_batches, steps, passes: other.passes }
+    }
 }
 
 pub(super) enum TrialResult {
@@ -46,9 +88,31 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Trial<P> {
         self.run_ranks(options, plan, &plan.for_trial())
     }
 
-    /// Runs the program as the ranks of the plan, with all micro-batches, and with the epochs of a dry run.
-    pub(super) fn rehearse(&mut self, options: &DryRunOptions, plan: &Plan) -> Result<TrialResult, FitError> {
-        self.run_ranks(options, plan, &plan.for_rehearsal())
+    /// Runs the program as the ranks of the plan, with the epochs of a dry run, and with so many micro-batches and steps that
+    /// the memory repeats. So the peak is that of all steps. Also returns the plan of the last run.
+    pub(super) fn rehearse(
+        &mut self,
+        options: &DryRunOptions,
+        plan: &Plan,
+    ) -> Result<(TrialResult, Plan), FitError> {
+        let (mut micro_batches, mut steps, mut passes) = (REHEARSED, REHEARSED, None);
+        loop {
+            let trial = plan.for_rehearsal(micro_batches, steps);
+            let result = self.run_ranks(options, plan, &trial)?;
+            let TrialResult::Fits(Tried { repeats, .. }) = result else { return Ok((result, trial)) };
+            let has_all = repeats.micro_batches || trial.accumulate == plan.accumulate;
+            // A program with fewer steps runs no more of them.
+            let has_steps = repeats.steps || steps >= MOST_STEPS || passes == Some(repeats.passes);
+            if has_all && has_steps {
+                return Ok((result, trial));
+            }
+            passes = has_all.then_some(repeats.passes);
+            if has_all {
+                steps *= 2;
+            } else {
+                micro_batches *= 2;
+            }
+        }
     }
 
     fn run_ranks(
@@ -57,13 +121,18 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Trial<P> {
         plan: &Plan,
         trial: &Plan,
     ) -> Result<TrialResult, FitError> {
-        let mut most = Tried::default();
+        let mut most: Option<Tried> = None;
         let last = plan.ranks - 1;
         let runs_all = trial.is_rehearsal() && plan.ranks <= ALL_RANKS;
         for rank in (0..plan.ranks).filter(|rank| runs_all || *rank < 2 || *rank == last) {
             match self.run_rank(options, (plan, trial), rank) {
                 Ok(tried) => {
+                    let Some(most) = &mut most else {
+                        most = Some(tried);
+                        continue;
+                    };
                     most.peak_bytes = most.peak_bytes.max(tried.peak_bytes);
+                    most.repeats = most.repeats.and(tried.repeats);
                     if tried.work.seconds > most.work.seconds {
                         most.work = tried.work;
                     }
@@ -74,7 +143,7 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Trial<P> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(TrialResult::Fits(most))
+        Ok(TrialResult::Fits(most.unwrap_or_default()))
     }
 
     fn run_rank(
@@ -91,7 +160,12 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Trial<P> {
         let seconds = exchange_seconds(&run, plan.ranks);
         work.seconds += seconds;
         work.memory_seconds += seconds;
-        Ok(Tried { peak_bytes: run.peak.in_use, work })
+        Ok(Tried {
+            peak_bytes: run.peak.in_use,
+            work,
+            loss: TriedLoss::new(&passes, plan.micro_batch, trial.accumulate, plan.accumulate),
+            repeats: Repeats::new(&passes, trial.accumulate),
+        })
     }
 
     /// Runs the program as rank 0, and measures the blocks of its chains at a level.

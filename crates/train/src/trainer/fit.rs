@@ -13,12 +13,15 @@ use super::{Ended, Outcome, Trainer};
 use crate::figures::Figures;
 use crate::fit::{Plan, PlanGuard};
 use crate::output::{Output, StepRecord};
-use crate::position::Position;
+use crate::position::{Every, Position};
 use crate::saves::{LoopState, Parts, Saves};
 use crate::stop::StopSignal;
 
 /// The epochs or steps of a short dry run.
 const DRY: u64 = 2;
+
+/// The steps at the begin of an epoch that a rehearsal runs.
+const REHEARSED: u64 = 4;
 
 /// A run in progress.
 pub(super) struct Fit<'a> {
@@ -41,9 +44,10 @@ pub(super) struct Fit<'a> {
 impl<'a> Fit<'a> {
     /// Prepares a run until one of the limits, and restores the checkpoint to continue from.
     pub(super) fn begin(mut trainer: Trainer<'a>, epochs: u64, mut steps: u64) -> Result<Self> {
+        let has_epochs = steps == u64::MAX;
         if let Some(plan) = &trainer.plan {
             // A rehearsal has the epochs of a short dry run.
-            steps = if plan.is_rehearsal() { steps } else { plan.steps(steps) };
+            steps = if plan.is_rehearsal() && has_epochs { steps } else { plan.steps(steps) };
             if plan.is_trial() {
                 (trainer.listens, trainer.allows_nan, trainer.short_dry_runs) = (false, true, true);
                 trainer.saves = Saves::default();
@@ -79,13 +83,17 @@ impl<'a> Fit<'a> {
         let parameters = trainer.stepper.optimizer.parameters();
         let is_dry = parameters.iter().any(|(_, parameter)| parameter.tensor().device().is_dry());
         let limit = if is_dry && trainer.short_dry_runs { DRY } else { u64::MAX };
+        // A trial knows its steps.
+        if !has_epochs && !trainer.plan.as_ref().is_some_and(Plan::is_trial) {
+            steps = steps.min(limit);
+        }
         let mut fit = Self {
             signal: trainer.listens.then(StopSignal::listen),
             trainer,
             first_step: 0,
             position: Position::default(),
             epochs: epochs.min(limit),
-            steps: if steps == u64::MAX { steps } else { steps.min(limit) },
+            steps,
             is_dry,
             pending: None,
             figures: Figures::default(),
@@ -177,14 +185,15 @@ impl<'a> Fit<'a> {
         loss: &mut impl FnMut(&B) -> Result<Tensor>,
         plan: Option<&PlanGuard>,
     ) -> Result<Option<Ended>> {
-        let start = self.position.step;
+        let (start, mut done, mut usual) = (self.position.step, 0, None);
         while self.position.step < self.steps {
-            let batch = batches.next();
+            let batch = self.next_batch(&mut batches, (done, &mut usual));
             if batch.is_some() {
                 self.flush()?;
             }
             let Some(batch) = batch else { break };
             let ended = self.step(&batch?, &mut batches, &mut *loss)?;
+            done += 1;
             plan.map_or(Ok(()), PlanGuard::check)?;
             // The record of the last step waits for the evaluation at the end of the epoch.
             if ended.is_none() && self.position.step < self.steps && batches.size_hint().0 > 0 {
@@ -211,6 +220,43 @@ impl<'a> Fit<'a> {
             self.save()?;
         }
         Ok(ended)
+    }
+
+    /// Returns the next batch of an epoch after this many steps. A rehearsal skips batches of the usual size after the first
+    /// steps and before the last two, whose last batch may be smaller: their steps need the same memory.
+    fn next_batch<B>(
+        &mut self,
+        batches: &mut impl Iterator<Item = Result<B>>,
+        (done, usual): (u64, &mut Option<u64>),
+    ) -> Option<Result<B>> {
+        let accumulate = self.trainer.stepper.accumulate;
+        let skips = self.trainer.plan.as_ref().is_some_and(Plan::is_rehearsal)
+            && matches!(self.trainer.evaluate_every, Every::Epochs(_));
+        let mut skipped = 0;
+        let next = loop {
+            let before = self.bytes_in_use();
+            let batch = batches.next();
+            let bytes = self.bytes_in_use().zip(before).map(|(after, before)| after.wrapping_sub(before));
+            // Batches in other memory look equal.
+            let is_usual = bytes.is_some_and(|bytes| bytes > 0) && bytes == *usual;
+            let is_in_the_middle = batches.size_hint().0 as u64 > 2 * accumulate && done >= REHEARSED;
+            if !(skips && is_usual && is_in_the_middle && matches!(batch, Some(Ok(_)))) {
+                *usual = usual.or(bytes);
+                break batch;
+            }
+            skipped += 1;
+        };
+        self.position.step += skipped / accumulate;
+        self.position.batch += skipped * self.trainer.stepper.world.size() as u64;
+        next
+    }
+
+    /// The bytes in use on the device of a rehearsal.
+    fn bytes_in_use(&self) -> Option<u64> {
+        self.trainer.plan.as_ref().filter(|plan| plan.is_rehearsal())?;
+        let parameters = self.trainer.stepper.optimizer.parameters();
+        let device = parameters.first().map(|(_, parameter)| parameter.tensor().device().clone())?;
+        Some(device.default_allocator().ok()?.stats().bytes_in_use)
     }
 
     /// Runs a step and what follows it.

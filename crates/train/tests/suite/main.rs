@@ -3,9 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod autocast;
+mod convtime;
 mod dry_runs;
 mod early_stopping;
 mod metrics;
+mod objectives;
+mod peaks;
 mod ranks;
 mod resume;
 mod steps;

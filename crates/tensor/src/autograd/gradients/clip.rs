@@ -3,7 +3,7 @@
 use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
-use crate::autograd::Parameter;
+use crate::autograd::{Parameter, passes};
 use crate::backend::{Binary, Kernel};
 use crate::error::{Error, Result};
 use crate::op::OpContext;
@@ -186,7 +186,9 @@ impl Gradients {
             let (argument, expected, got) = ("factor", "finite", factor.to_string());
             return Err(Error::BadArgument { op: OP, argument, expected, got });
         }
-        self.change_in_place(OP, |values| Kernel::Scale { factor, values })
+        self.change_in_place(OP, |values| Kernel::Scale { factor, values })?;
+        passes::note_scale(factor);
+        Ok(())
     }
 
     /// Runs an in-place kernel on each gradient. All gradients change, or none.

@@ -13,10 +13,10 @@
 use super::reduction::Reduction;
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
-use crate::op::{Op, OpContext};
+use crate::op::{Op, OpContext, Summation};
 use crate::ops::create::constant_like;
 use crate::ops::{apply_promoted, if_needed, same_dtype, supported};
-use crate::shape::DType;
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 /// The loss function.
@@ -110,6 +110,10 @@ impl Op for ElementLoss {
         let to_x = if_needed(saved, 0, || rounded(self.kind.slope(x, target)?))?;
         let to_target = if_needed(saved, 1, || rounded(self.kind.target_slope(x, target)?))?;
         Ok(vec![to_x, to_target])
+    }
+
+    fn summation(&self, inputs: &[Shape]) -> Summation {
+        self.reduction.summation(inputs.last().map_or(1, Shape::elements))
     }
 }
 

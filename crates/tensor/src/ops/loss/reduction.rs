@@ -1,6 +1,7 @@
 //! The reduction of per-element losses.
 
 use crate::error::Result;
+use crate::op::Summation;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -23,6 +24,15 @@ impl Reduction {
             Self::Mean => losses.mean_all(),
             Self::Sum => losses.sum_all(),
             Self::None => Ok(losses),
+        }
+    }
+
+    /// Returns how the result adds up the losses of this many rows or elements.
+    pub(super) fn summation(self, terms: usize) -> Summation {
+        match self {
+            Self::Mean => Summation::Functions { terms, factor: 1.0 / terms as f64 },
+            Self::Sum => Summation::Functions { terms, factor: 1.0 },
+            Self::None => Summation::Other,
         }
     }
 

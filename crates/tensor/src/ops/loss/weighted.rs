@@ -14,9 +14,10 @@ use crate::backend::{Kernel, Precision};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::autocast::within;
-use crate::op::{Op, OpContext};
+use crate::op::{Op, OpContext, Summation};
 use crate::ops::create::constant_like;
 use crate::ops::same_dtype;
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// Options of [`Tensor::cross_entropy_with`]. The defaults match [`Tensor::cross_entropy`].
@@ -172,6 +173,15 @@ impl Op for WeightedCrossEntropy {
         }
         let to_logits = to_logits.to_dtype(saved.input_dtype(0))?;
         Ok([Some(to_logits), None, None].into_iter().take(saved.inputs()).collect())
+    }
+
+    fn summation(&self, inputs: &[Shape]) -> Summation {
+        // The mean divides by the weights of the targets.
+        let divides_by_data = self.ignored.is_some() || inputs.len() > 2;
+        match self.reduction {
+            Reduction::Mean if divides_by_data => Summation::Other,
+            reduction => reduction.summation(inputs.get(1).map_or(1, Shape::elements)),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::programs::programs;
 use crate::backend::DeviceSpeed;
 use crate::backend::cpu::instruction_set;
 
@@ -63,12 +64,14 @@ impl SpeedCache {
     }
 }
 
-/// Returns everything that determines a measurement: the CPU, its instruction set, the threads and the version.
+/// Returns everything that determines a measurement: the CPU, its instruction set, the threads, the version and the programs.
 pub(super) fn machine(threads: usize) -> String {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (model, instructions) = (cpu_model(), instruction_set());
-    let version = env!("CARGO_PKG_VERSION");
-    format!("{model}, {instructions}, {threads} threads on {cores} cores, Highwater {version}")
+    let (version, programs) = (env!("CARGO_PKG_VERSION"), programs().len());
+    format!(
+        "{model}, {instructions}, {threads} threads on {cores} cores, Highwater {version}, {programs} programs"
+    )
 }
 
 /// Returns the model of the CPU as the system names it; its architecture if the system does not.

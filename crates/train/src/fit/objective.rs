@@ -1,0 +1,140 @@
+//! Whether accumulated micro-batches have the gradients of the whole batch.
+//!
+//! Dry runs have no values. So the comparison reads the graphs of the losses of two micro-batches of different sizes. Their
+//! gradients add up to those of the whole batch if
+//! - each term of the loss has an element for each example, or depends on parameters only,
+//! - the weights of a term's elements have the same sum in a step of either size, and
+//! - no op below the terms reduces the examples.
+
+use std::fmt;
+use std::sync::Arc;
+
+use highwater_tensor::{Objective, PassEnd};
+use serde::{Serialize, Serializer};
+
+/// Why a search did not divide a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Indivisible {
+    /// The model has batch normalization.
+    BatchNorm,
+    /// An op of the loss combines all examples of a micro-batch.
+    Combined {
+        /// The op.
+        op: &'static str,
+    },
+    /// The loss is no mean over examples, nor do the gradients become one.
+    NoMean {
+        /// The op whose elements the loss adds up.
+        op: &'static str,
+    },
+    /// The losses of two micro-batches have different terms.
+    Different,
+}
+
+impl fmt::Display for Indivisible {
+    /// Writes a clause: `the batch stays in one piece, because the model has …`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the batch stays in one piece, because ")?;
+        match self {
+            Self::BatchNorm => {
+                write!(
+                    f,
+                    "the model has batch normalization (BatchNorm), whose statistics depend on the micro-batch"
+                )
+            }
+            Self::Combined { op } => write!(
+                f,
+                "{op} combines all examples of a micro-batch, for instance by their number of targets or their weights, so \
+                 that several micro-batches would train on another loss"
+            ),
+            Self::NoMean { op } => write!(
+                f,
+                "the gradients of micro-batches do not add up to those of the batch: the weight of {op} in the loss is not \
+                 that of a mean over examples"
+            ),
+            Self::Different => write!(f, "the loss has other terms in smaller micro-batches"),
+        }
+    }
+}
+
+/// Writes the sentence.
+impl Serialize for Indivisible {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The loss of a trial, and how the trial combines its micro-batches.
+#[derive(Clone, Debug)]
+pub(super) struct TriedLoss {
+    objective: Arc<Objective>,
+    micro_batch: usize,
+    /// The micro-batches of a step: those of the trial, and those of the plan.
+    accumulate: [u64; 2],
+    /// The factor of the accumulated gradients.
+    scale: f64,
+}
+
+impl TriedLoss {
+    /// Returns the loss of the first pass.
+    pub(super) fn new(passes: &[PassEnd], micro_batch: usize, tried: u64, planned: u64) -> Option<Self> {
+        let objective = Arc::clone(passes.first()?.objective.as_ref()?);
+        let last = usize::try_from(tried.saturating_sub(1)).ok()?;
+        let scale = passes.get(last).map_or(1.0, |pass| pass.scale);
+        Some(Self { objective, micro_batch, accumulate: [tried, planned], scale })
+    }
+
+    /// Returns why steps with the other micro-batch do not have the gradients of steps with this one, if they do not.
+    pub(super) fn difference(&self, other: &Self) -> Option<Indivisible> {
+        if self.micro_batch == other.micro_batch {
+            return None;
+        }
+        let (terms, others) = (&self.objective.terms, &other.objective.terms);
+        if terms.len() != others.len() || terms.iter().zip(others).any(|(own, other)| own.op != other.op) {
+            return Some(Indivisible::Different);
+        }
+        let of_examples = |own: usize, of_other: usize| {
+            own as u128 * other.micro_batch as u128 == of_other as u128 * self.micro_batch as u128
+        };
+        let pairs = || terms.iter().zip(others);
+        let combined = pairs().find(|(own, other)| {
+            if own.reads_data {
+                !of_examples(own.elements, other.elements)
+            } else {
+                own.elements != other.elements
+            }
+        });
+        if let Some((term, _)) = combined {
+            return Some(Indivisible::Combined { op: term.op });
+        }
+        let reduced = || {
+            let (ops, others) = (&self.objective.ops, &other.objective.ops);
+            // Some ops depend on the size: a view of one example may be contiguous.
+            let is_alike =
+                ops.len() == others.len() && ops.iter().zip(others).all(|(own, other)| own.op == other.op);
+            let mut pairs = ops.iter().zip(others).filter(|_| is_alike);
+            pairs.find(|(own, other)| {
+                let mut inputs = own.inputs.iter().zip(&other.inputs);
+                let reads_examples = inputs.any(|(own, other)| own != other);
+                reads_examples && (own.is_of_all || !of_examples(own.output, other.output))
+            })
+        };
+        if let Some((op, _)) = reduced() {
+            return Some(Indivisible::Combined { op: op.op });
+        }
+        // A program may divide by the micro-batches of the trial, or by a number that it knows.
+        let weigh = |loss: &Self, weight: f64, elements: usize, by: usize| {
+            weight * elements as f64 * loss.scale * loss.accumulate[by] as f64
+        };
+        let unequal = |by: usize| {
+            pairs().find(|(one, two)| {
+                let (one, two) =
+                    (weigh(self, one.weight, one.elements, by), weigh(other, two.weight, two.elements, by));
+                (one - two).abs() > 1e-6 * one.abs().max(two.abs())
+            })
+        };
+        let (term, _) = unequal(0).filter(|_| unequal(1).is_some())?;
+        Some(Indivisible::NoMean { op: term.op })
+    }
+}

@@ -1,0 +1,193 @@
+//! Every plan that a search offers has the predicted peak, to the byte.
+
+use highwater::fit::{Plan, Space, fit};
+use highwater::prelude::*;
+use highwater::train::Trainer;
+use highwater::{DeviceSpeed, Result, Runtime};
+
+use crate::objectives::profile;
+
+/// A program: a model, the shape of an example, the batch, and the steps.
+struct Case {
+    name: &'static str,
+    model: fn(&Device) -> Result<Sequential>,
+    example: &'static [usize],
+    batch: usize,
+    steps: u64,
+}
+
+fn options(layers: usize, bidirectional: bool, dropout: f64) -> RecurrentOptions {
+    RecurrentOptions { layers, bidirectional, dropout, ..Default::default() }
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    type Model = fn(&Device) -> Result<Sequential>;
+    let models: [(&str, Model, &[usize]); 7] = [
+        ("lstm", |d| Ok(Sequential::new().with("a", Lstm::new(d, 8, 8, &Rng::new(0))?)), &[10, 8]),
+        ("gru", |d| Ok(Sequential::new().with("a", Gru::new(d, 6, 10, &Rng::new(0))?)), &[7, 6]),
+        (
+            "lstm in both directions",
+            |d| {
+                let rng = Rng::new(0);
+                Ok(Sequential::new().with("a", Lstm::with_options(d, 5, 6, options(2, true, 0.3), &rng)?))
+            },
+            &[6, 5],
+        ),
+        (
+            "gru of three layers",
+            |d| {
+                let rng = Rng::new(0);
+                Ok(Sequential::new().with("a", Gru::with_options(d, 4, 12, options(3, false, 0.0), &rng)?))
+            },
+            &[9, 4],
+        ),
+        (
+            "lstm and classifier",
+            |d| {
+                let rng = Rng::new(0);
+                Ok(Sequential::new()
+                    .with("a", Lstm::new(d, 8, 24, &rng)?)
+                    .with("dropout", Dropout::new(0.2, &rng.fork(1)))
+                    .with("b", Linear::new(d, 24, 3, &rng)?))
+            },
+            &[5, 8],
+        ),
+        (
+            "perceptron",
+            |d| {
+                let rng = Rng::new(0);
+                Ok(Sequential::new()
+                    .with("a", Linear::new(d, 30, 50, &rng)?)
+                    .with("relu", Relu)
+                    .with("dropout", Dropout::new(0.5, &rng.fork(1)))
+                    .with("b", Linear::new(d, 50, 7, &rng)?))
+            },
+            &[30],
+        ),
+        (
+            "convolutions",
+            |d| {
+                let rng = Rng::new(0);
+                let options = Conv2dOptions::padded(1);
+                Ok(Sequential::new()
+                    .with("a", Conv2d::new(d, 2, 5, [3, 3], options, &rng)?)
+                    .with("relu", Relu)
+                    .with("b", Conv2d::new(d, 5, 3, [3, 3], options, &rng)?))
+            },
+            &[2, 7, 6],
+        ),
+    ];
+    for (name, model, example) in models {
+        for (batch, steps) in [(12, 2), (12, 6), (8, 4), (6, 1)] {
+            cases.push(Case { name, model, example, batch, steps });
+        }
+    }
+    cases
+}
+
+fn train(device: &Device, plan: &Plan, case: &Case, adam: bool) -> Result<()> {
+    let model = (case.model)(device)?;
+    let shape = [&[plan.micro_batch], case.example].concat();
+    let input = |number| Tensor::normal(device, &shape[..], 0.0, 1.0, &Rng::new(number));
+    let loss = |x: &Tensor| model.forward(x)?.square()?.mean_all();
+    if adam {
+        let mut optimizer = AdamW::new(model.parameters(), 0.01)?;
+        return Trainer::new(&model, &mut optimizer).plan(plan).fit_steps(case.steps, input, loss).map(drop);
+    }
+    let mut optimizer = Sgd::new(model.parameters(), 0.01)?;
+    Trainer::new(&model, &mut optimizer).plan(plan).fit_steps(case.steps, input, loss).map(drop)
+}
+
+/// The peak of a real run in a pool of this size.
+fn real(limit: u64, plan: &Plan, case: &Case, adam: bool) -> u64 {
+    let device = Runtime::builder().threads(1).pool(Bytes(limit)).build().unwrap().cpu().unwrap();
+    train(&device, plan, case, adam).unwrap();
+    device.default_allocator().unwrap().stats().peak_bytes_in_use
+}
+
+#[test]
+fn every_offered_plan_has_its_predicted_peak() {
+    let (mut compared, mut wrong) = (0, Vec::new());
+    for case in cases() {
+        for adam in [false, true] {
+            let program = |device: &Device, plan: &Plan| train(device, plan, &case, adam);
+            let all = fit(profile(), &Space::new(case.batch), program).unwrap();
+            let peaks = all.plans.iter().chain(&all.others).map(|candidate| candidate.peak_bytes);
+            let (low, high) = (peaks.clone().min().unwrap(), peaks.max().unwrap());
+            for limit in [high, low + (high - low) / 2 / 256 * 256 + 2, low + 256, low] {
+                let Ok(found) = fit(profile().with_limit(Bytes(limit)), &Space::new(case.batch), program)
+                else {
+                    continue;
+                };
+                for candidate in found.plans.iter().chain(&found.others).filter(|candidate| candidate.fits) {
+                    let real = real(limit, &candidate.plan, &case, adam);
+                    compared += 1;
+                    if real != candidate.peak_bytes {
+                        let (plan, predicted) = (&candidate.plan, candidate.peak_bytes);
+                        wrong.push(format!(
+                            "{}, {} steps, {plan}: {predicted}, not {real}",
+                            case.name, case.steps
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    assert!(compared > 300, "{compared} plans");
+    assert!(wrong.is_empty(), "{} of {compared}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_measured_choice_has_its_predicted_peak() {
+    let case = Case { steps: 2, ..cases().swap_remove(0) };
+    let limit = Bytes(23_406);
+    let speed = DeviceSpeed::of_this_machine(1).unwrap();
+    let profile = DeviceProfile::this_machine().with_threads(1).with_speed(speed).with_limit(limit);
+    let program = |device: &Device, plan: &Plan| train(device, plan, &case, false);
+    let mut found = fit(profile, &Space::new(12), program).unwrap();
+    let cpu = || Runtime::builder().threads(1).pool(limit).build()?.cpu();
+    found.measure(cpu, program, |_| ()).unwrap();
+    for candidate in found.plans.iter().chain(&found.others).filter(|candidate| candidate.fits) {
+        assert_eq!(
+            real(limit.get(), &candidate.plan, &case, false),
+            candidate.peak_bytes,
+            "{}",
+            candidate.plan
+        );
+    }
+}
+
+/// Epochs with a smaller last batch and an evaluation.
+#[test]
+fn plans_of_epochs_have_their_predicted_peaks() {
+    let program = |device: &Device, plan: &Plan| {
+        let rng = Rng::new(0);
+        let data = ArrayDataset::new((0..61 * 40).map(|i| i as f32 / 1e3).collect(), vec![], 40)?;
+        let model = Lstm::new(device, 8, 8, &rng)?;
+        let mut optimizer = Sgd::new(model.parameters(), 0.01)?;
+        let loss = |x: &Tensor| {
+            let sequences = x.reshape([x.dims()[0], 5, 8])?;
+            model.forward(&sequences)?.square()?.mean_all()
+        };
+        let evaluate = || {
+            for batch in data.batches(16, device)? {
+                loss(&batch?.0)?;
+            }
+            Ok(Default::default())
+        };
+        let trainer = Trainer::new(&model, &mut optimizer).plan(plan).epochs(3).evaluate(evaluate);
+        trainer
+            .fit(|epoch| Ok(data.batches(plan.micro_batch, device)?.shuffled(0, epoch)), |(x, _)| loss(x))?;
+        Ok(())
+    };
+    let all = fit(profile(), &Space::new(12), program).unwrap();
+    let limit = all.chosen().peak_bytes;
+    let found = fit(profile().with_limit(Bytes(limit)), &Space::new(12), program).unwrap();
+    for candidate in found.plans.iter().chain(&found.others).filter(|candidate| candidate.fits) {
+        let device = Runtime::builder().threads(1).pool(Bytes(limit)).build().unwrap().cpu().unwrap();
+        program(&device, &candidate.plan).unwrap();
+        let real = device.default_allocator().unwrap().stats().peak_bytes_in_use;
+        assert_eq!(real, candidate.peak_bytes, "{}", candidate.plan);
+    }
+}
