@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod autocast;
-mod convtime;
 mod dry_runs;
 mod early_stopping;
 mod metrics;
