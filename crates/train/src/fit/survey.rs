@@ -41,56 +41,51 @@ impl<'a, P: FnMut(&Device, &Plan, &World) -> Result<()>> Survey<'a, P> {
         mut self,
         space: &Space,
     ) -> Result<(Vec<Vec<Model>>, Option<Indivisible>), FitError> {
-        let plans = space.plans();
+        let mut plans = space.plans();
         let Some(first) = plans.first() else { return Err(FitError::NoPlan { batch: space.batch() }) };
-        let run = |plan: Plan| self.trial.run_first(self.unlimited, &plan).map(|tried| (plan, tried));
-        let mut tried = plans.iter().cloned().map(run).collect::<Result<Vec<_>, _>>()?;
-        let indivisible = self.indivisible(first, &tried)?;
-        if let Some(reason) = &indivisible {
-            tried.retain(|(plan, _)| plan.accumulate == 1);
+        let fewest = plans.iter().map(|plan| plan.ranks).min().unwrap_or(1);
+        let is_whole = |plan: &Plan| plan.accumulate == 1 && plan.ranks == fewest;
+        let mut whole = Plan::new(space.batch() / fewest);
+        (whole.ranks, whole.shard) = (fewest, first.shard);
+        // The space may lack a plan with the whole batch, which defines the loss.
+        let whole = plans.iter().find(|plan| is_whole(plan)).unwrap_or(&whole).clone();
+        let divides = !plans.iter().all(is_whole);
+        let mut indivisible = None;
+        if plans.iter().any(|plan| plan.accumulate > 1)
+            && self.trial.observe(self.unlimited, &whole, 0)?.has_batch_norm
+        {
             // Batch norms of other ranks are for the program to synchronize.
-            if *reason != Indivisible::BatchNorm {
-                let fewest = tried.iter().map(|(plan, _)| plan.ranks).min();
-                tried.retain(|(plan, _)| Some(plan.ranks) == fewest);
+            plans.retain(|plan| plan.accumulate == 1);
+            indivisible = Some(Indivisible::BatchNorm);
+        }
+        let loss = if divides && indivisible.is_none() {
+            self.trial.run_first(self.unlimited, &whole)?.loss
+        } else {
+            None
+        };
+        let mut tried = Vec::new();
+        for plan in &plans {
+            if indivisible.as_ref().is_some_and(|reason| *reason != Indivisible::BatchNorm) && !is_whole(plan)
+            {
+                continue;
             }
-            if tried.is_empty() {
-                return Err(FitError::NoWholeBatch { batch: space.batch(), reason: reason.clone() });
+            let result = self.trial.run_first(self.unlimited, plan)?;
+            let other = result.loss.as_ref();
+            let difference =
+                loss.as_ref().zip(other).and_then(|(loss, other): (&TriedLoss, _)| loss.difference(other));
+            if difference.is_some() {
+                indivisible = difference;
+                tried.retain(|(plan, _)| is_whole(plan));
+            } else {
+                tried.push((plan.clone(), result));
             }
+        }
+        if let Some(reason) = indivisible.clone().filter(|_| tried.is_empty()) {
+            return Err(FitError::NoWholeBatch { batch: space.batch(), reason });
         }
         let recomputes = space.recomputes();
         let families = tried.iter().map(|(plan, tried)| self.family(plan, tried, recomputes));
         Ok((families.collect::<Result<_, _>>()?, indivisible))
-    }
-
-    /// Returns why plans that divide the batch further than others train another model, if they do.
-    fn indivisible(
-        &mut self,
-        first: &Plan,
-        tried: &[(Plan, Tried)],
-    ) -> Result<Option<Indivisible>, FitError> {
-        let parts = |plan: &Plan| plan.accumulate * plan.ranks as u64;
-        let fewest = tried.iter().map(|(plan, _)| plan.ranks).min().unwrap_or(1);
-        if tried.iter().all(|(plan, _)| parts(plan) == fewest as u64) {
-            return Ok(None);
-        }
-        let splits = tried.iter().any(|(plan, _)| plan.accumulate > 1);
-        if splits && self.trial.observe(self.unlimited, first, 0)?.has_batch_norm {
-            return Ok(Some(Indivisible::BatchNorm));
-        }
-        let is_whole = |plan: &Plan| parts(plan) == fewest as u64;
-        let loss = match tried.iter().find(|(plan, _)| is_whole(plan)) {
-            Some((_, tried)) => tried.loss.clone(),
-            // The space has no such plan, but it defines the loss.
-            None => {
-                let mut whole = Plan::new(first.batch() / fewest);
-                (whole.ranks, whole.shard) = (fewest, first.shard);
-                self.trial.run_first(self.unlimited, &whole)?.loss
-            }
-        };
-        let others = tried.iter().filter_map(|(_, tried)| tried.loss.as_ref());
-        let mut differences =
-            others.filter_map(|other| loss.as_ref().and_then(|loss: &TriedLoss| loss.difference(other)));
-        Ok(differences.next())
     }
 
     fn family(&mut self, plan: &Plan, tried: &Tried, recomputes: bool) -> Result<Vec<Model>, FitError> {

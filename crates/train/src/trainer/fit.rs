@@ -231,7 +231,9 @@ impl<'a> Fit<'a> {
     ) -> Option<Result<B>> {
         let accumulate = self.trainer.stepper.accumulate;
         let skips = self.trainer.plan.as_ref().is_some_and(Plan::is_rehearsal)
-            && matches!(self.trainer.evaluate_every, Every::Epochs(_));
+            && matches!(self.trainer.evaluate_every, Every::Epochs(_))
+            // A number of steps is for the trial to limit.
+            && self.steps == u64::MAX;
         let mut skipped = 0;
         let next = loop {
             let before = self.bytes_in_use();

@@ -163,7 +163,7 @@ fn step(device: &Device, plan: &Plan, loss: Loss, by_trainer: bool) -> Result<Ve
     };
     if by_trainer {
         let trainer = Trainer::new(&model, &mut sgd).plan(plan).ignore_signals();
-        trainer.fit_steps(1, part, |batch| loss(&model, batch))?;
+        trainer.fit_steps(1, part, |batch| loss(&model, batch)).map(drop)?;
     } else {
         let mut gradients = Gradients::default();
         for number in 0..plan.accumulate {
@@ -193,10 +193,9 @@ fn every_plan_of_a_mean_has_the_gradients_of_the_whole_batch() {
         for (name, loss) in MEANS {
             let found = search(loss, by_trainer);
             assert!(found.indivisible.is_none(), "{name}: {:?}", found.indivisible);
-            assert!(plans(&found).iter().any(|plan| plan.accumulate > 1), "{name}");
             let whole = step(&cpu(), &Plan::new(BATCH), loss, by_trainer).unwrap();
             let tolerance = if name.contains("half") { 1e-2 } else { 1e-4 };
-            for plan in plans(&found) {
+            for plan in Space::new(BATCH).plans() {
                 let parts = step(&cpu(), &plan, loss, by_trainer).unwrap();
                 assert!(difference(&whole, &parts) < tolerance, "{name}, {plan}: {whole:?} {parts:?}");
             }
