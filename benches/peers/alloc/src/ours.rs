@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     AddressOnlyMemory, AllocationAttributes, Allocator, Bfc, BfcAllocator, BfcConfig, Block, Bytes, Category,
-    PlacementRequest, OwnerId, Policy, Request, Span, Tag,
+    OwnerId, PlacementRequest, Policy, Request, Span, Tag,
 };
 
 use crate::peer::Peer;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use flate2::bufread::GzDecoder;
 use highwater_tracking::{Trace, TraceEvent, TraceLimits};
 
@@ -40,10 +40,10 @@ impl Program {
         let trace = Trace::parse(BufReader::new(text), &TraceLimits::default()).with_context(context)?;
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let name = name.trim_end_matches(".gz").trim_end_matches(".trace").to_owned();
-        Ok(Self::of(name, &trace))
+        Self::of(name, &trace).with_context(context)
     }
 
-    fn of(name: String, trace: &Trace) -> Self {
+    fn of(name: String, trace: &Trace) -> Result<Self> {
         let mut program = Self { name, events: Vec::new(), slots: 0, peak_live: 0 };
         let (mut slot_of, mut bytes_of) = (Vec::new(), Vec::new());
         let (mut unused, mut live) = (Vec::new(), 0);
@@ -70,11 +70,12 @@ impl Program {
                         unused.push(slot);
                     }
                 }
+                other => bail!("no peer can replay {other:?}"),
             }
         }
         for slot in slot_of.into_iter().flatten() {
             program.events.push(Event { bytes: 0, slot });
         }
-        program
+        Ok(program)
     }
 }

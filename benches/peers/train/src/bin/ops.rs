@@ -117,11 +117,21 @@ const CASES: &[(&str, &[Of], Op)] = &[
     }),
     ("max_pool2", &[Numbers(IMAGES)], |x| x[0].max_pool2d(2)),
     ("max_pool3_stride2", &[Numbers(IMAGES)], |x| {
-        x[0].max_pool2d(Pool2dOptions { size: [3, 3], stride: [2, 2], padding: [1, 1], ..Pool2dOptions::square(3) })
+        x[0].max_pool2d(Pool2dOptions {
+            size: [3, 3],
+            stride: [2, 2],
+            padding: [1, 1],
+            ..Pool2dOptions::square(3)
+        })
     }),
     ("avg_pool2", &[Numbers(IMAGES)], |x| x[0].avg_pool2d(2)),
     ("avg_pool3_stride1", &[Numbers(IMAGES)], |x| {
-        x[0].avg_pool2d(Pool2dOptions { size: [3, 3], stride: [1, 1], padding: [1, 1], ..Pool2dOptions::square(3) })
+        x[0].avg_pool2d(Pool2dOptions {
+            size: [3, 3],
+            stride: [1, 1],
+            padding: [1, 1],
+            ..Pool2dOptions::square(3)
+        })
     }),
     ("adaptive_avg_pool", &[Numbers(IMAGES)], |x| x[0].adaptive_avg_pool2d([1, 1])),
     ("embedding", &[Numbers(&[1000, 128]), Indices(1000, &[4096])], |x| x[0].index_select(0, &x[1])),
