@@ -276,3 +276,42 @@ proptest! {
         highwater_nn::fuzz::csv(&bytes);
     }
 }
+
+/// A table as pandas writes it: the first column is the index, without a name.
+const PANDAS: &str = include_str!("../cases/pandas_index.csv");
+
+#[test]
+fn a_header_that_was_read_as_a_row_is_named() {
+    const HEADER: &str =
+        "if the first line has the names of the columns, use `CsvOptions::with_header(true)`";
+    let hint =
+        |text: &str, options: &CsvOptions| message(text, options).split_once("; ").unwrap().1.to_owned();
+    let label = |label| CsvOptions::default().with_label(label);
+    let all = [LabelColumn::None, LabelColumn::Last, LabelColumn::First, LabelColumn::Index(1)];
+    for options in all.map(label) {
+        assert_eq!(hint(PANDAS, &options), HEADER, "{options:?}");
+        // With the label of a program, an index of several columns, and text in the label's column.
+        for text in [",,loss,auc\n0,0,1,2\n", ",loss,\n0,0.25,1\n", "\"\",a,b\n0,1,2\n", ";a;b\n0;1;2\n"] {
+            assert_eq!(hint(text, &options), HEADER, "{text} {options:?}");
+        }
+    }
+    let targets = CsvOptions::default().with_targets(TargetColumns::Last(1));
+    assert_eq!(hint(PANDAS, &targets), HEADER);
+    assert!(
+        message("1,auc\n0,1\n", &targets).ends_with("expected a finite number as a target, found \"auc\"")
+    );
+    let with_header = CsvOptions::default().with_header(true).with_label(LabelColumn::None);
+    let data = parse(PANDAS, &with_header).unwrap();
+    assert_eq!(data.features(), [0.0, 0.25, 0.5, 1.0, 0.125, 0.75]);
+
+    // Numbered columns may also be a row whose first value is missing.
+    let none = label(LabelColumn::None);
+    let both = hint(",0,1\n0,0.25,0.5\n", &none);
+    assert!(both.contains("`CsvOptions::with_missing` fills") && both.ends_with(HEADER), "{both}");
+    // Numbers in the first row, and later rows, are missing values.
+    for text in ["1,,3\n", "1,2,3\n,5,6\n", "0,1,2\n,a,b\n"] {
+        assert_eq!(hint(text, &none), "`CsvOptions::with_missing` fills missing features", "{text}");
+    }
+    let named = CsvOptions::default().with_header(true).with_label(LabelColumn::None);
+    assert_eq!(hint("a,b\n,x\n", &named), "`CsvOptions::with_missing` fills missing features");
+}

@@ -62,6 +62,20 @@ impl Columns {
         Ok(Self { count: first.len(), names, features, answers, classes })
     }
 
+    /// Whether the first line of a file, which was read as a row, may have the names of the columns: no column of numbers
+    /// has a number there.
+    pub(super) fn is_like_header(&self, line: &ByteRecord, options: &CsvOptions) -> bool {
+        let features = self.features.iter().filter(|feature| feature.categories.is_none());
+        let answers = self.answers.iter().copied().filter(|_| self.classes.is_none());
+        let mut cells = features.map(|feature| feature.index).chain(answers).map(|index| &line[index]);
+        let mut has_name = false;
+        cells.all(|cell| {
+            let is_name = !options.is_missing(cell);
+            has_name |= is_name;
+            !std::str::from_utf8(cell).is_ok_and(|cell| cell.parse::<f64>().is_ok())
+        }) && has_name
+    }
+
     /// Returns the name of a column; empty without a header.
     pub(super) fn name(&self, index: usize) -> &str {
         self.names.get(index).map_or("", String::as_str)
@@ -88,6 +102,11 @@ impl CsvOptions {
             || matches!(self.targets, Some(TargetColumns::Names(_)))
             || self.features.iter().flatten().chain(&self.ignored).chain(&self.one_hot).any(is_name)
             || self.encoding.as_ref().is_some_and(|encoding| encoding.is_named())
+    }
+
+    /// Whether the value of a field is missing.
+    pub(super) fn is_missing(&self, field: &[u8]) -> bool {
+        field.is_empty() || self.missing_marks.iter().any(|mark| mark.as_bytes() == field)
     }
 
     /// Returns the classes known in advance, if the label is text.

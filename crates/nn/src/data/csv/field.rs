@@ -16,6 +16,9 @@ const MOST_CATEGORIES: usize = 1 << 24;
 /// Texts that often stand for a missing value.
 const USUAL_MARKS: [&str; 7] = ["na", "n/a", "nan", "null", "none", "?", "-"];
 
+/// The hint for a first line that is not a row of numbers.
+const HEADER: &str = "if the first line has the names of the columns, use `CsvOptions::with_header(true)`";
+
 /// A field and its position.
 pub(super) struct Field<'a> {
     pub(super) bytes: &'a [u8],
@@ -26,13 +29,15 @@ pub(super) struct Field<'a> {
     pub(super) index: usize,
     /// The name of the column; empty without a header.
     pub(super) name: &'a str,
+    /// Whether the row may have the names of the columns.
+    pub(super) like_header: bool,
     pub(super) options: &'a CsvOptions,
 }
 
 impl Field<'_> {
     /// Whether the value is missing.
     pub(super) fn is_missing(&self) -> bool {
-        self.bytes.is_empty() || self.options.missing_marks.iter().any(|mark| mark.as_bytes() == self.bytes)
+        self.options.is_missing(self.bytes)
     }
 
     /// Parses a feature that is a number.
@@ -43,14 +48,18 @@ impl Field<'_> {
     /// Parses a target.
     pub(super) fn target(&self) -> Result<f32, DataError> {
         self.check_answer()?;
-        self.parse("a finite number as a target", "", finite)
+        self.parse("a finite number as a target", if self.like_header { HEADER } else { "" }, finite)
     }
 
     /// Parses a label: a whole number, which some programs write as a float: `1.0`.
     pub(super) fn label(&self) -> Result<i64, DataError> {
         self.check_answer()?;
         let is_text = self.text().is_ok_and(|text| text.parse::<f64>().is_err());
-        let hint = if is_text { "`CsvOptions::with_classes` reads text as classes" } else { "" };
+        let hint = match is_text {
+            true if self.like_header => HEADER,
+            true => "`CsvOptions::with_classes` reads text as classes",
+            false => "",
+        };
         self.parse("a whole number as the label", hint, |text| {
             let of_float = || {
                 let value: f64 = text.parse().ok()?;
@@ -89,8 +98,23 @@ impl Field<'_> {
         })
     }
 
+    /// Returns the error of a missing feature.
+    pub(super) fn missing_feature(&self) -> DataError {
+        const FILL: &str = "`CsvOptions::with_missing` fills missing features";
+        // pandas leaves the cell above its index column empty, and may number the columns.
+        const FILL_OR_HEADER: &str = "`CsvOptions::with_missing` fills missing features; if the first line has the names of \
+             the columns, use `CsvOptions::with_header(true)`";
+        let is_first_cell =
+            self.row == 1 && self.index == 0 && self.name.is_empty() && !self.options.has_header();
+        self.missing(match is_first_cell {
+            _ if self.like_header => HEADER,
+            true => FILL_OR_HEADER,
+            false => FILL,
+        })
+    }
+
     /// Returns the error of a missing value.
-    pub(super) fn missing(&self, hint: &'static str) -> DataError {
+    fn missing(&self, hint: &'static str) -> DataError {
         DataError::MissingValue {
             path: self.path.to_owned(),
             line: self.line,
@@ -103,7 +127,8 @@ impl Field<'_> {
 
     /// Checks that a label or target is there.
     fn check_answer(&self) -> Result<(), DataError> {
-        if self.is_missing() { Err(self.missing("remove the row")) } else { Ok(()) }
+        let hint = if self.like_header { HEADER } else { "remove the row" };
+        if self.is_missing() { Err(self.missing(hint)) } else { Ok(()) }
     }
 
     fn text(&self) -> Result<&str, DataError> {
@@ -145,9 +170,7 @@ impl Field<'_> {
             _ if !self.name.is_empty() => {
                 "columns of text may be ignored (`CsvOptions::with_ignored`) or one-hot (`with_one_hot`)"
             }
-            _ if self.row == 1 => {
-                "if the first line has the names of the columns, use `CsvOptions::with_header(true)`"
-            }
+            _ if self.row == 1 => HEADER,
             _ => "",
         }
     }

@@ -78,15 +78,16 @@ impl<'a> Table<'a> {
         // This line or the previous one has set the columns.
         let Some(columns) = &mut self.columns else { return Ok(()) };
         let (row, names) = (*rows + 1, &columns.names);
+        let like_header = row == 1 && names.is_empty() && columns.is_like_header(record, options);
         let field = |index: usize| {
             let name = names.get(index).map_or("", String::as_str);
-            Field { bytes: &record[index], path, line, row, index, name, options }
+            Field { bytes: &record[index], path, line, row, index, name, like_header, options }
         };
         for feature in &mut columns.features {
             let field = field(feature.index);
             values.push(if field.is_missing() {
                 if options.missing == Missing::Error {
-                    return Err(field.missing("`CsvOptions::with_missing` fills missing features"));
+                    return Err(field.missing_feature());
                 }
                 f32::NAN
             } else if let Some(categories) = &mut feature.categories {

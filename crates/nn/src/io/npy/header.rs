@@ -18,35 +18,39 @@ const PREFIX: usize = 10;
 /// The elements begin at a multiple of this number.
 const ALIGNMENT: usize = 64;
 
-/// Element types by NumPy's names. It has no bf16.
-const KINDS: [(Kind, &str); 12] = [
-    (Kind::Same(DType::F16), "f2"),
-    (Kind::Same(DType::F32), "f4"),
-    (Kind::Same(DType::F64), "f8"),
-    (Kind::Same(DType::I32), "i4"),
-    (Kind::Same(DType::I64), "i8"),
-    (Kind::Same(DType::U8), "u1"),
-    (Kind::Same(DType::Bool), "b1"),
-    (Kind::I8, "i1"),
-    (Kind::I16, "i2"),
-    (Kind::U16, "u2"),
-    (Kind::U32, "u4"),
-    (Kind::U64, "u8"),
+/// Element types by NumPy's names: the name with the size in bytes, which files usually have, the characters, and the type
+/// names. C's `long` has 64 bits, as on Linux and macOS. NumPy has no bf16.
+const KINDS: [(Kind, &str, &str, &[&str]); 12] = [
+    (Kind::Same(DType::F16), "f2", "e", &["float16", "half"]),
+    (Kind::Same(DType::F32), "f4", "f", &["float32", "single"]),
+    (Kind::Same(DType::F64), "f8", "d", &["float64", "double", "float"]),
+    (Kind::Same(DType::I32), "i4", "i", &["int32", "intc"]),
+    (Kind::Same(DType::I64), "i8", "lqpn", &["int64", "int", "int_", "intp", "long", "longlong"]),
+    (Kind::Same(DType::U8), "u1", "B", &["uint8", "ubyte"]),
+    (Kind::Same(DType::Bool), "b1", "?", &["bool", "bool_"]),
+    (Kind::I8, "i1", "b", &["int8", "byte"]),
+    (Kind::I16, "i2", "h", &["int16", "short"]),
+    (Kind::U16, "u2", "H", &["uint16", "ushort"]),
+    (Kind::U32, "u4", "I", &["uint32", "uintc"]),
+    (Kind::U64, "u8", "LQPN", &["uint64", "uint", "uintp", "ulong", "ulonglong"]),
 ];
 
-/// Parses an element type such as `<f4` or `>u2`. Without a byte order, or with `|` or `=`, the type is little-endian,
-/// as on the machines that NumPy runs on.
+/// Parses an element type as `numpy.dtype` does: `<f4`, `>u2`, `d` or `float32`. Without a byte order, or with `|` or `=`,
+/// the type is little-endian, as on the machines that NumPy runs on. Type names have no byte order.
 fn stored(descr: &str, fortran: bool) -> Option<Stored> {
-    let name = descr.strip_prefix(['<', '>', '|', '=']).unwrap_or(descr);
-    let &(kind, _) = KINDS.iter().find(|(_, known)| *known == name)?;
+    let short = descr.strip_prefix(['<', '>', '|', '=']).unwrap_or(descr);
+    let is_character = |characters: &str| short.len() == 1 && characters.contains(short);
+    let &(kind, ..) = KINDS.iter().find(|(_, sized, characters, names)| {
+        *sized == short || is_character(characters) || names.contains(&descr)
+    })?;
     let high_byte_first = descr.starts_with('>') && kind.size() > 1;
     Some(Stored { kind, high_byte_first, fortran })
 }
 
 /// Returns NumPy's name of an element type.
 fn name(dtype: DType) -> Option<String> {
-    let (_, kind) = KINDS.iter().find(|(known, _)| *known == Kind::Same(dtype))?;
-    Some(format!("{}{kind}", if dtype.size() == 1 { '|' } else { '<' }))
+    let (_, sized, ..) = KINDS.iter().find(|(known, ..)| *known == Kind::Same(dtype))?;
+    Some(format!("{}{sized}", if dtype.size() == 1 { '|' } else { '<' }))
 }
 
 /// The contents of the header.
@@ -72,11 +76,15 @@ impl Header {
         }
         // Version 1 has a length of two bytes, version 2 of four bytes, and version 3 is version 2 in another encoding.
         let mut length = [0; 4];
-        let width = match start[6] {
-            1 => 2,
-            2 | 3 => 4,
-            version => {
-                return Err(FileError::malformed(path, 6, format!("version {version} of the format")));
+        let width = match start[6..] {
+            [1, 0] => 2,
+            [2 | 3, 0] => 4,
+            _ => {
+                let problem = format!(
+                    "version {}.{} of the format; versions 1.0 to 3.0 are supported",
+                    start[6], start[7]
+                );
+                return Err(FileError::malformed(path, 6, problem));
             }
         };
         let read = source.read_exact(&mut length[..width]);
@@ -188,8 +196,6 @@ impl Parser<'_> {
         self.skip_space();
         let rest = &self.text[self.at..];
         if rest.first() != Some(&b'[') {
-            // Python 2 may mark a string as Unicode.
-            self.at += usize::from(matches!(rest, [b'u', b'\'' | b'"', ..]));
             return self.string();
         }
         let mut depth = 0_usize;
@@ -208,6 +214,9 @@ impl Parser<'_> {
 
     /// Parses a string of printable ASCII without escapes.
     fn string(&mut self) -> Result<String, Problem> {
+        self.skip_space();
+        // Python 2 may mark a string as Unicode.
+        self.at += usize::from(matches!(self.text[self.at..], [b'u', b'\'' | b'"', ..]));
         let quote = if self.accept(b'\'') {
             b'\''
         } else if self.accept(b'"') {
@@ -238,7 +247,8 @@ impl Parser<'_> {
         self.problem("True or False")
     }
 
-    /// Parses `()`, `(3,)` or `(2, 3)`: the sizes of at most as many axes as tensors have, and the number of all axes.
+    /// Parses `()`, `(3,)` or `(2, 3)`; without its comma, `(3)` is no tuple. Returns the sizes of at most as many axes as
+    /// tensors have, and the number of all axes.
     fn sizes(&mut self) -> Result<(Vec<usize>, usize), Problem> {
         self.expect(b'(')?;
         let (mut sizes, mut axes) = (Vec::new(), 0);
@@ -249,6 +259,9 @@ impl Parser<'_> {
                 sizes.push(size);
             }
             if !self.accept(b',') {
+                if axes == 1 {
+                    return self.problem("a comma");
+                }
                 self.expect(b')')?;
                 break;
             }

@@ -270,6 +270,105 @@ fn element_types_may_have_any_mark_of_the_native_order() {
 }
 
 #[test]
+fn element_types_are_read_by_every_name_of_numpy() {
+    // What `numpy.dtype` (2.4, Linux) returns for each spelling.
+    let spellings: [(&str, &[&str]); 12] = [
+        ("<f2", &["e", "<e", "=e", "float16", "half", "f2", "=f2", "|f2"]),
+        ("<f4", &["f", "<f", "|f", "float32", "single", "f4", "=f4"]),
+        ("<f8", &["d", "=d", "double", "float", "float64", "f8"]),
+        ("|i1", &["b", "<b", ">b", "byte", "int8", "i1", ">i1"]),
+        ("<i2", &["h", "int16", "short", "i2"]),
+        ("<i4", &["i", "=i", "int32", "intc", "i4"]),
+        ("<i8", &["l", "n", "p", "q", "<l", "int", "int64", "int_", "intp", "long", "longlong", "i8"]),
+        ("|u1", &["B", ">B", "ubyte", "uint8", "u1"]),
+        ("<u2", &["H", "uint16", "ushort", "u2"]),
+        ("<u4", &["I", "uint32", "uintc", "u4"]),
+        ("<u8", &["L", "N", "P", "Q", "uint", "uint64", "uintp", "ulong", "ulonglong", "u8"]),
+        ("|b1", &["?", "<?", ">?", "bool", "bool_", "b1", "=b1"]),
+    ];
+    for (usual, others) in spellings {
+        let size: usize = usual[2..].parse().unwrap();
+        let data = &[1, 0, 1, 0, 0, 0, 1, 0][..size];
+        let of = |descr: &str| read(&[numpy(descr, "False", "(1,)"), data.to_vec()].concat());
+        let expected = of(usual).unwrap();
+        for other in others {
+            assert_eq!(of(other).as_ref(), Ok(&expected), "{other} is {usual}");
+        }
+    }
+    for (high_first, short) in
+        [(">e", ">f2"), (">f", ">f4"), (">d", ">f8"), (">l", ">i8"), (">H", ">u2"), (">Q", ">u8")]
+    {
+        let size: usize = short[2..].parse().unwrap();
+        let data = &[0x3f, 0x80, 1, 2, 3, 4, 5, 6][..size];
+        let of = |descr: &str| read(&[numpy(descr, "False", "(1,)"), data.to_vec()].concat());
+        assert_eq!(of(high_first).unwrap(), of(short).unwrap(), "{high_first}");
+    }
+    // NumPy refuses these, or they are types that tensors do not have.
+    for other in [
+        "<float32",
+        ">float",
+        "=half",
+        "|bool",
+        "Float32",
+        "F4",
+        "f",
+        "<c8",
+        "F",
+        "complex64",
+        "S",
+        "S4",
+        "U3",
+        "<U3",
+        "O",
+        "object",
+        "V8",
+        "M8[s]",
+        "g",
+        "float128",
+        "longdouble",
+        "f16",
+        "<=f4",
+        "f4,f4",
+        "2f4",
+        "",
+        "<",
+        "f5",
+        "lq",
+        "b2",
+    ] {
+        let found = read(&[numpy(other, "False", "(1,)"), vec![0; 8]].concat());
+        let is_refused = matches!(&found, Err(FileError::UnsupportedDType { dtype, .. }) if dtype == other);
+        assert_eq!(is_refused, other != "f", "{other}: {found:?}");
+    }
+}
+
+#[test]
+fn headers_of_python_2_and_of_every_version_are_read() {
+    let expected = Array::from_slice(&[1.0f32, 2.0], [2, 1]).unwrap();
+    let data = [1.0f32, 2.0].map(f32::to_le_bytes).concat();
+    for text in [
+        "{u'descr': u'<f4', u'fortran_order': False, u'shape': (2L, 1L), }",
+        "{'shape': (2L, 1), 'fortran_order': False, 'descr': 'float32'}\n",
+        "{\n 'descr'\t: \"f4\",\n 'shape': ( 2,1, ),\n 'fortran_order' :False,\n}   \n",
+    ] {
+        let first = [file(text, 0), data.clone()].concat();
+        assert_eq!(read(&first).as_ref(), Ok(&expected), "{text}");
+        for version in [2, 3] {
+            let mut later = first.clone();
+            later[6] = version;
+            later.splice(10..10, [0, 0]);
+            assert_eq!(read(&later).as_ref(), Ok(&expected), "version {version}: {text}");
+        }
+    }
+    // NumPy reads no other version, and a size without a comma is no tuple.
+    let mut minor = file("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", 8);
+    minor[7] = 1;
+    assert!(read(&minor).unwrap_err().to_string().contains("version 1.1 of the format"));
+    let number = read(&file("{'descr': '<f4', 'fortran_order': False, 'shape': (2), }", 8)).unwrap_err();
+    assert!(number.to_string().contains("should have a comma here"), "{number}");
+}
+
+#[test]
 fn members_of_an_archive_that_are_no_arrays_are_listed() {
     let good = Array::from_slice(&[1.0f32], [1]).unwrap();
     let large = [numpy("<u8", "False", "(1,)"), u64::MAX.to_le_bytes().to_vec()].concat();
