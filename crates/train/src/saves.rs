@@ -34,6 +34,7 @@ pub struct Saves {
 
 /// The state of the loop itself, as JSON in a note.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct LoopState {
     pub(crate) position: Position,
     pub(crate) early_stopping: Option<EarlyState>,
@@ -158,10 +159,25 @@ impl Parts<'_> {
 
 impl LoopState {
     /// Reads the state from a checkpoint, which was read from `path`.
+    ///
+    /// # Errors
+    /// [`FileError::Absent`] without a position or a step; [`FileError::Malformed`] if they contradict each other.
     pub(crate) fn of(checkpoint: &Checkpoint, path: &Path) -> Result<Self, FileError> {
         let absent = || FileError::Absent { path: path.to_owned(), what: "position of a training loop" };
         let text = checkpoint.note(NOTE).ok_or_else(absent)?;
-        serde_json::from_str(text)
-            .map_err(|error| FileError::malformed(path, 8, format!("the note {NOTE:?}: {error}")))
+        let malformed =
+            |problem: String| FileError::malformed(path, 8, format!("the note {NOTE:?}: {problem}"));
+        let state: Self = serde_json::from_str(text).map_err(|error| malformed(error.to_string()))?;
+        if let Some(contradiction) = state.position.contradiction() {
+            return Err(malformed(contradiction));
+        }
+        let absent = || FileError::Absent { path: path.to_owned(), what: "number of completed steps" };
+        let (saved, step) = (checkpoint.step().ok_or_else(absent)?, state.position.step);
+        if saved == step {
+            return Ok(state);
+        }
+        Err(malformed(format!(
+            "the position is step {step}, but the checkpoint was saved after step {saved}"
+        )))
     }
 }

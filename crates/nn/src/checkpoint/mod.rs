@@ -279,7 +279,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// See [`read_safetensors`](crate::io::read_safetensors) and [`read_state_dict`](crate::io::read_state_dict);
-    /// [`FileError::Malformed`] for an invalid step, random generator or loss scaler.
+    /// [`FileError::Malformed`] for an invalid step, optimizer, random generator or loss scaler, and for other metadata
+    /// whose key begins with `highwater.`.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, FileError> {
         Self::load_with(path, &SafetensorsLimits::default())
     }
@@ -314,18 +315,24 @@ impl Checkpoint {
         }
         for (name, text) in &contents.metadata {
             if name == STEP {
-                checkpoint.step = Some(text.parse().map_err(|_| bad(name, text))?);
+                checkpoint.step = Some(count(text).ok_or_else(|| bad(name, text))?);
             } else if name == OPTIMIZER_NAME {
-                checkpoint.optimizer_name.clone_from(text);
+                let is_name = !text.is_empty() && text.trim() == text;
+                checkpoint.optimizer_name = is_name.then(|| text.clone()).ok_or_else(|| bad(name, text))?;
             } else if name == SCALER {
                 checkpoint.scaler = Some(LossScaler::from_text(text).ok_or_else(|| bad(name, text))?);
             } else if let Some(name) = name.strip_prefix(NOTE) {
                 checkpoint.notes.insert(name.to_owned(), text.clone());
             } else if let Some(path) = name.strip_prefix(RNG) {
                 let numbers = text.split_once(' ');
-                let state =
-                    numbers.and_then(|(seed, number)| Some((seed.parse().ok()?, number.parse().ok()?)));
+                let state = numbers.and_then(|(seed, number)| Some((count(seed)?, count(number)?)));
                 checkpoint.rngs.insert(path.to_owned(), state.ok_or_else(|| bad(name, text))?);
+            } else if is_own(name) {
+                let problem = format!(
+                    "{name:?} is no entry of a checkpoint; the entries are {OPTIMIZER_NAME}, {STEP}, {SCALER}, {RNG}PATH \
+                     and {NOTE}NAME"
+                );
+                return Err(FileError::malformed(path, 8, problem));
             }
         }
         Ok(checkpoint)
@@ -347,8 +354,9 @@ impl Checkpoint {
     ///
     /// # Errors
     /// See [`restore`](Self::restore), which also applies to the optimizer's state and the random generators;
-    /// [`FileError::Absent`] without an optimizer's state; [`Error::BadArgument`] if that state belongs to an optimizer
-    /// of another kind, and if two random generators have the same path.
+    /// [`FileError::Absent`] without an optimizer's state, and if the optimizer has a [name](Optimizer::name) and the file
+    /// does not name the kind of its state; [`Error::BadArgument`] if that state belongs to an optimizer of another kind,
+    /// and if two random generators have the same path.
     pub fn restore_all(
         &self,
         module: &(impl Module + ?Sized),
@@ -362,7 +370,11 @@ impl Checkpoint {
         mismatch::check_names(Mismatch::RNGS, &rngs("load", module)?, &self.rngs)?;
         optimizer.check_state(&self.optimizer)?;
         let [saved, name] = [self.optimizer_name.as_str(), optimizer.name()];
-        if saved != name && !saved.is_empty() && !name.is_empty() {
+        if saved.is_empty() && !name.is_empty() {
+            let what = "name of the optimizer (metadata `highwater.optimizer`)";
+            return Err(FileError::Absent { path: self.path.clone(), what }.into());
+        }
+        if saved != name && !name.is_empty() {
             let (argument, expected) = ("optimizer", "of the kind of the saved state");
             let got = format!("{name} for the state of {saved}");
             return Err(Error::BadArgument { op: "load", argument, expected, got });
@@ -395,6 +407,17 @@ impl Checkpoint {
         }
         Ok(())
     }
+}
+
+/// Parses a number without sign.
+fn count(text: &str) -> Option<u64> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+/// Whether a metadata key is meant as one of this module's: a misspelled one must not be ignored.
+fn is_own(key: &str) -> bool {
+    let key = key.trim().to_lowercase();
+    key.strip_prefix("highwater").is_some_and(|rest| rest.starts_with(|mark: char| !mark.is_alphanumeric()))
 }
 
 /// Returns the states of a module's random generators by path.

@@ -5,7 +5,7 @@ use std::fs::File;
 use crate::walks::rng_paths;
 use half::f16;
 use highwater_nn::checkpoint::Checkpoint;
-use highwater_nn::io::{FileError, Safetensors, write_safetensors_to};
+use highwater_nn::io::{FileError, Safetensors, SafetensorsLimits, read_safetensors, write_safetensors_to};
 use highwater_nn::modules::{Dropout, Linear, Module, PartVisitor, Relu, Sequential};
 use highwater_nn::optim::{Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, Sgd};
 use highwater_tensor::{DType, Device, Error, Rng, Runtime, Tensor};
@@ -423,4 +423,78 @@ fn a_partial_load_refuses_other_shapes_and_no_common_name() {
     let Error::Mismatch(mismatch) = &names else { panic!("{names}") };
     assert_eq!((mismatch.missing.len(), mismatch.unexpected.len()), (4, 4), "{mismatch}");
     assert_eq!(bits(&fresh), before);
+}
+
+#[test]
+fn entries_of_a_checkpoint_that_are_misspelled_or_contradict_it_are_refused() {
+    let device = device();
+    let (saved, other) = (net(&device, 0, 5), net(&device, 1, 5));
+    let optimizer = AdamW::new(saved.parameters(), 0.1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    let checkpoint = Checkpoint::of(&saved).unwrap().with_optimizer(&optimizer).unwrap().with_step(3);
+    checkpoint.save(&path).unwrap();
+    let contents = read_safetensors(&path, &SafetensorsLimits::default()).unwrap();
+
+    let mut adamw = AdamW::new(other.parameters(), 0.5).unwrap();
+    let before = (bits(&other), adamw.state().unwrap());
+    // The file with this entry in place of another one.
+    let mut refusal = |replaced: &str, entry: Option<(&str, &str)>| {
+        let mut contents = contents.clone();
+        assert!(contents.metadata.remove(replaced).is_some());
+        contents.metadata.extend(entry.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        write_safetensors_to(File::create(&path).unwrap(), &contents).unwrap();
+        let restored = Checkpoint::load(&path)
+            .map_err(Error::from)
+            .and_then(|checkpoint| checkpoint.restore_all(&other, &mut adamw));
+        assert_eq!((bits(&other), adamw.state().unwrap()), before, "{entry:?}");
+        restored.unwrap_err().to_string()
+    };
+    const OPTIMIZER: &str = "highwater.optimizer";
+    for key in [
+        "highwater.optimiser",
+        "highwater.optimizers",
+        "highwater.Optimizer",
+        "Highwater.optimizer",
+        "HIGHWATER.OPTIMIZER",
+        "highwater.optimizer ",
+        " highwater.optimizer",
+        "highwater_optimizer",
+        "highwater/optimizer",
+        "highwater.optimizer.name",
+        "highwater.",
+    ] {
+        let refused = refusal(OPTIMIZER, Some((key, "adamw")));
+        assert!(
+            refused.contains(&format!("{key:?} is no entry of a checkpoint; the entries are ")),
+            "{refused}"
+        );
+    }
+    for value in ["", " ", "adamw ", "\tadamw", "adamw\n"] {
+        let refused = refusal(OPTIMIZER, Some((OPTIMIZER, value)));
+        assert!(refused.ends_with(&format!("highwater.optimizer is {value:?}")), "{refused}");
+    }
+    for value in ["adam", "AdamW", "adamww", "sgd"] {
+        let refused = refusal(OPTIMIZER, Some((OPTIMIZER, value)));
+        assert!(refused.ends_with(&format!("got adamw for the state of {value}")), "{refused}");
+    }
+    // Without its prefix, an entry may belong to another program.
+    for entry in [None, Some(("optimizer", "adamw")), Some(("hihgwater.optimizer", "adamw"))] {
+        let refused = refusal(OPTIMIZER, entry);
+        assert!(refused.contains("contains no name of the optimizer"), "{refused}");
+    }
+    const STEP: &str = "highwater.step";
+    for value in ["", "-1", "+1", "1.0", " 1", "1e3", "three", "18446744073709551616"] {
+        let refused = refusal(STEP, Some((STEP, value)));
+        assert!(refused.ends_with(&format!("highwater.step is {value:?}")), "{refused}");
+    }
+    for key in
+        ["highwater.steps", "highwater.rng", "highwater.note", "highwater.loss_scalar", "highwater.Step"]
+    {
+        let refused = refusal(STEP, Some((key, "3")));
+        assert!(refused.contains("is no entry of a checkpoint"), "{key}: {refused}");
+    }
+    write_safetensors_to(File::create(&path).unwrap(), &contents).unwrap();
+    Checkpoint::load(&path).unwrap().restore_all(&other, &mut adamw).unwrap();
+    assert_eq!(bits(&other), bits(&saved));
 }

@@ -1,6 +1,6 @@
 //! A progress bar on standard error.
 
-use bfc_core::Bytes;
+use bfc_core::{Bytes, printable};
 use highwater_tensor::Result;
 use indicatif::{ProgressBar as Bar, ProgressFinish, ProgressStyle};
 
@@ -65,7 +65,9 @@ impl Observer for ProgressBar {
         let loss = record.loss.map_or_else(String::new, |loss| format!("loss {loss:.4}  "));
         let (now, peak) = (Bytes(record.bytes_in_use), Bytes(record.peak_bytes_in_use));
         let (evaluation, speed) = (&self.evaluation, self.bar.per_sec());
-        self.bar.set_message(format!("{loss}{evaluation}{speed:.0} steps/s  memory {now}, peak {peak}"));
+        let message = format!("{loss}{evaluation}{speed:.0} steps/s  memory {now}, peak {peak}");
+        // The program names its figures.
+        self.bar.set_message(printable(message).to_string());
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! file    = record*                                     the first event names the version
 //! record  = length:u64  crc(length)  event  crc(event)  little endian
-//! event   = wall time, step, scalars by tag             protocol buffers
+//! event   = wall time, step, scalars by tag, or the start of a session      protocol buffers
 //! crc     = CRC-32C, rotated right by 15 bits, plus a constant
 //! ```
 
@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use highwater_tensor::Result;
 use highwater_tensor::error::FileError;
 
-use super::{Observer, StepRecord};
+use super::{Observer, RunPlan, StepRecord};
 
 /// The contents of the first event.
 const VERSION: &str = "brain.Event:2";
@@ -26,12 +26,14 @@ const MASK: u32 = 0xa282_ead8;
 /// The polynomial of CRC-32C, with the lowest power in the highest bit.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// TensorFlow's message `Event`: a version, or the scalars of a step.
+/// TensorFlow's message `Event`: a version, the scalars of a step, or the start of a session.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Event {
     wall_time: f64,
     step: u64,
     version: Option<&'static str>,
+    /// Whether a run continues at this step: TensorBoard removes scalars of other files from here on.
+    starts_session: bool,
     scalars: Vec<(String, f32)>,
 }
 
@@ -54,6 +56,10 @@ impl Event {
         }
         if !summary.is_empty() {
             event.extend(nested(5, &summary));
+        }
+        if self.starts_session {
+            // The message `SessionLog` with the status `START`.
+            event.extend(nested(7, &[key(1, VARINT), 1]));
         }
         event
     }
@@ -86,7 +92,8 @@ fn varint(mut value: u64) -> Vec<u8> {
 
 /// Writes scalars for TensorBoard: the loss, the figures of each step, and the memory in use.
 ///
-/// `tensorboard --logdir FOLDER` shows them while the run goes on. A failure to write does not stop the training;
+/// `tensorboard --logdir FOLDER` shows them while the run goes on. A run that [continues](crate::Saves::resume) adds a file to
+/// the folder, and TensorBoard hides the steps of earlier files that it repeats. A failure to write does not stop the training;
 /// [`finish`](Observer::finish) returns it.
 #[derive(Debug)]
 pub struct TensorBoard {
@@ -105,8 +112,16 @@ impl TensorBoard {
         fs::create_dir_all(folder).map_err(|error| FileError::io(folder, &error))?;
         // TensorBoard reads every file whose name contains "tfevents", in the order of the names.
         let name = format!("events.out.tfevents.{:010}.highwater.{}", time.as_secs(), std::process::id());
-        let path = folder.join(name);
-        let file = File::create(&path).map_err(|error| FileError::io(&path, &error))?;
+        let mut number = 0;
+        let (path, file) = loop {
+            let path = folder.join(format!("{name}.{number}"));
+            match File::create_new(&path) {
+                Ok(file) => break (path, file),
+                // An earlier run of this process and second.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+                Err(error) => return Err(FileError::io(&path, &error)),
+            }
+        };
         let mut events = Self { path, file, failure: None };
         events.write(&Event { version: Some(VERSION), ..Event::default() });
         Ok(events)
@@ -122,6 +137,13 @@ impl TensorBoard {
 }
 
 impl Observer for TensorBoard {
+    fn begin(&mut self, plan: &RunPlan) -> Result<()> {
+        if plan.completed > 0 {
+            self.write(&Event { step: plan.completed, starts_session: true, ..Event::default() });
+        }
+        Ok(())
+    }
+
     fn step(&mut self, record: &StepRecord) -> Result<()> {
         let memory = [
             ("memory/bytes_in_use", Some(record.bytes_in_use as f64)),
@@ -216,6 +238,23 @@ mod tests {
             scalar("memory/peak_bytes_in_use", 2048.0),
         ];
         assert_eq!(read[2][9..], [&[0x10, 0x01][..], &nested(5, &scalars.concat())].concat());
+    }
+
+    #[test]
+    fn a_resumed_run_starts_a_session_in_a_file_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut paths = Vec::new();
+        for completed in [0, 300] {
+            let mut events = TensorBoard::create(folder.path()).unwrap();
+            events.begin(&RunPlan { completed, total: None }).unwrap();
+            events.finish().unwrap();
+            paths.push(events.path);
+        }
+        assert!(paths.is_sorted() && paths[0] != paths[1]);
+        let (first, second) = (fs::read(&paths[0]).unwrap(), fs::read(&paths[1]).unwrap());
+        assert_eq!(read(&first).len(), 1, "a new run has no earlier steps");
+        // Step 300, and the field 7, a session log, with the status 1.
+        assert_eq!(read(&second)[1][9..], *b"\x10\xac\x02\x3a\x02\x08\x01");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use highwater_distributed::{Entry, Stage, World};
 use highwater_nn::checkpoint::Checkpoint;
+use highwater_tensor::error::FileError;
 use highwater_tensor::{Error, Result, Tensor, autocast, no_grad};
 use highwater_tracking::module;
 
@@ -130,7 +131,13 @@ impl<'a> Fit<'a> {
     fn resume(&mut self) -> Result<()> {
         let trainer = &mut self.trainer;
         let Some(checkpoint) = trainer.saves.load()? else { return Ok(()) };
-        let state = LoopState::of(&checkpoint, trainer.saves.resume_path().unwrap_or(Path::new("")))?;
+        let path = trainer.saves.resume_path().unwrap_or(Path::new(""));
+        let state = LoopState::of(&checkpoint, path)?;
+        // `fit_steps` has no epochs.
+        if self.epochs == u64::MAX && state.position.epoch > 0 {
+            let problem = "the checkpoint is of a run with epochs: continue it with Trainer::fit";
+            return Err(FileError::malformed(path, 8, problem).into());
+        }
         checkpoint.restore_all(trainer.model, trainer.stepper.optimizer)?;
         if let (Some(scaler), Some(saved)) = (&mut trainer.stepper.scaler, checkpoint.scaler()) {
             scaler.clone_from(saved);
@@ -208,8 +215,7 @@ impl<'a> Fit<'a> {
         }
         // Without batches, an endless run would not end.
         if self.position.step == start && self.position.batch == 0 {
-            self.position.epoch = self.epochs;
-            return Ok(None);
+            return Ok(Some(Ended::Completed));
         }
         self.agree_at(Stage::EndEpoch)?;
         (self.position.epoch, self.position.batch) = (self.position.epoch + 1, 0);

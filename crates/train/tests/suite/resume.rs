@@ -4,8 +4,9 @@ use std::path::Path;
 
 use highwater::optim::LossScaler;
 use highwater::prelude::*;
-use highwater::train::{EarlyStopping, Ended, Every, Observer, Outcome, Saves, StepRecord, Trainer};
+use highwater::train::{EarlyStopping, Ended, Every, JsonLog, Observer, Outcome, Saves, StepRecord, Trainer};
 use highwater::{Error, Result};
+use highwater_tracking::{TrainingLog, TrainingLogLimits};
 
 use crate::support::{BATCH, cpu, measure, model, points, values};
 
@@ -98,9 +99,122 @@ fn a_position_beyond_the_batches_ends_the_epoch() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.safetensors");
     let _ = train(1, Saves::to(&path), 0).0.unwrap();
-    let position = format!("{{\"position\":{{\"step\":3,\"epoch\":1,\"batch\":{}}}}}", u64::MAX);
     let saved = Checkpoint::load(&path).unwrap();
-    saved.with_note("train", &position).save(&path).unwrap();
+    let position = "{\"position\":{\"step\":3,\"epoch\":1,\"batch\":1000},\"early_stopping\":null}";
+    saved.with_note("train", position).save(&path).unwrap();
     let outcome = train(3, Saves::default().resume(&path), 0).0.unwrap();
     assert_eq!((outcome.first_step, outcome.steps, outcome.epochs), (3, 6, 3));
+}
+
+#[test]
+fn a_position_that_contradicts_the_step_is_refused_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    let _ = train(1, Saves::to(&path), 0).0.unwrap();
+    let saved = Checkpoint::load(&path).unwrap();
+    let (device, data) = (cpu(), points());
+    let note = |step: &str, epoch: &str, batch: &str| {
+        format!(
+            "{{\"position\":{{\"step\":{step},\"epoch\":{epoch},\"batch\":{batch}}},\"early_stopping\":null}}"
+        )
+    };
+    let cases = [
+        (note("2", "1", "0"), Some(3), "the position is step 2, but the checkpoint was saved after step 3"),
+        (note("4", "1", "0"), Some(3), "the position is step 4, but the checkpoint was saved after step 3"),
+        (note("3", "1", "0"), None, "the file contains no number of completed steps"),
+        (note("3", "4", "0"), Some(3), "less than the 4 steps"),
+        (note("3", "3", "1"), Some(3), "less than the 4 steps"),
+        (note("3", "0", "2"), Some(3), "more steps than the 2 batches of epoch 0"),
+        (note("0", "0", "1"), Some(0), "less than the 1 steps"),
+        (note("3", "1", "18446744073709551615"), Some(3), "a number above"),
+        (note("3", "-1", "0"), Some(3), "the note \"train\""),
+        (note("3", "1", "18446744073709551616"), Some(3), "the note \"train\""),
+        (note("3.0", "1", "0"), Some(3), "the note \"train\""),
+        (note("3", "1", "0").replace("batch", "btach"), Some(3), "unknown field `btach`"),
+        (
+            note("3", "1", "0").replace("early_stopping", "early_stoping"),
+            Some(3),
+            "unknown field `early_stoping`",
+        ),
+    ];
+    for (note, step, expected) in cases {
+        saved.clone().with_note("train", &note).with_step(step.unwrap_or(3)).save(&path).unwrap();
+        if step.is_none() {
+            without_step(&path);
+        }
+        let model = model(&device);
+        let mut optimizer = AdamW::new(model.parameters(), 0.01).unwrap();
+        let before = (values(&model), optimizer.state().unwrap());
+        let refused = Trainer::new(&model, &mut optimizer)
+            .saves(Saves::default().resume(&path))
+            .fit(|_| data.batches(BATCH, &device), |(x, y)| model.forward(x)?.cross_entropy(y))
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains(expected), "{note}: {refused}");
+        assert_eq!((values(&model), optimizer.state().unwrap()), before, "{note}");
+    }
+}
+
+/// Removes the entry of the step from the metadata of a checkpoint.
+fn without_step(path: &Path) {
+    let bytes = std::fs::read(path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header = String::from_utf8(bytes[8..8 + length].to_vec()).unwrap();
+    let shorter = header.replace(",\"highwater.step\":\"3\"", "");
+    assert!(shorter.len() < header.len(), "{header}");
+    let header = format!("{shorter:<length$}");
+    std::fs::write(path, [&bytes[..8], header.as_bytes(), &bytes[8 + length..]].concat()).unwrap();
+}
+
+#[test]
+fn a_checkpoint_with_epochs_does_not_continue_without_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    let _ = train(1, Saves::to(&path), 0).0.unwrap();
+    let (device, data) = (cpu(), points());
+    let model = model(&device);
+    let mut optimizer = AdamW::new(model.parameters(), 0.01).unwrap();
+    let refused = Trainer::new(&model, &mut optimizer)
+        .saves(Saves::default().resume(&path))
+        .fit_steps(
+            5,
+            |step| data.batches(BATCH, &device)?.shuffled(0, step).next().unwrap(),
+            |(x, y)| model.forward(x)?.cross_entropy(y),
+        )
+        .unwrap_err();
+    assert!(refused.to_string().contains("continue it with Trainer::fit"), "{refused}");
+}
+
+#[test]
+fn the_log_of_a_resumed_run_has_each_step_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, log) = (folder.path().join("run.safetensors"), folder.path().join("run.jsonl"));
+    let run = |epochs: u64, saves: Saves, fails: u64| {
+        let (device, data) = (cpu(), points());
+        let model = model(&device);
+        let mut optimizer = AdamW::new(model.parameters(), 0.01).unwrap();
+        Trainer::new(&model, &mut optimizer)
+            .epochs(epochs)
+            .saves(saves)
+            .observe(JsonLog::create(&log).unwrap())
+            .observe(Fails(fails))
+            .fit(
+                |epoch| Ok(data.batches(BATCH, &device)?.shuffled(3, epoch)),
+                |(x, y)| model.forward(x)?.cross_entropy(y),
+            )
+    };
+    let losses = || -> Vec<(u64, f64)> {
+        let text = std::fs::read(&log).unwrap();
+        let log = TrainingLog::read(&text[..], &TrainingLogLimits::default()).unwrap();
+        let loss = log.curves().iter().find(|curve| curve.name == "loss").unwrap();
+        loss.points.iter().map(|point| (point.step, point.value)).collect()
+    };
+    let _ = run(3, Saves::default(), 0).unwrap();
+    let whole = losses();
+    assert_eq!(whole.len(), 9);
+    // Killed after step 7, three steps after the last checkpoint.
+    assert!(run(3, Saves::to(&path).every(Every::Steps(4)), 7).is_err());
+    assert_eq!(losses(), whole[..7]);
+    let _ = run(3, Saves::default().resume(&path), 0).unwrap();
+    assert_eq!(losses(), whole);
 }
