@@ -88,6 +88,78 @@ fn only_transparent_errors_have_a_source() {
     }
 }
 
+/// The text up to the parenthesis or brace that closes the first one, and the rest.
+fn enclosed(text: &str) -> (&str, &str) {
+    let (mut depth, mut in_text, mut escaped) = (0, false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_text,
+            b'"' => in_text = !in_text,
+            b'(' | b'{' if !in_text => depth += 1,
+            b')' | b'}' if !in_text => {
+                depth -= 1;
+                if depth == 0 {
+                    return (&text[..at], &text[at + 1..]);
+                }
+            }
+            _ => {}
+        }
+    }
+    (text, "")
+}
+
+/// The fields of a variant or struct that hold text of users and files, from the text after its `#[error(..)]`.
+fn text_fields(item: &str) -> Vec<&str> {
+    const TYPES: [&str; 6] = ["String", "PathBuf", "Box<str>", "Arc<str>", "io::Error", "std::io::Error"];
+    let Some(start) = item.find(['{', '(', ',', ';']) else { return Vec::new() };
+    if !item[start..].starts_with('{') {
+        let tuple = item[start..].starts_with("(String") || item[start..].starts_with("(io::Error");
+        return if tuple { vec!["0"] } else { Vec::new() };
+    }
+    let (fields, _) = enclosed(&item[start..]);
+    fields
+        .split([',', '\n', '{'])
+        .filter_map(|field| field.trim().trim_start_matches("pub ").split_once(": "))
+        .filter(|(_, kind)| TYPES.contains(kind))
+        .map(|(name, _)| name)
+        .collect()
+}
+
+/// Names and values may contain control characters, which a terminal obeys.
+#[test]
+fn texts_in_messages_are_printable() {
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("crates"), &mut files);
+    let mut checked = 0;
+    for file in files.iter().filter(|file| file.components().any(|part| part.as_os_str() == "src")) {
+        let text = std::fs::read_to_string(file).unwrap();
+        let mut rest = text.as_str();
+        while let Some(start) = rest.find("#[error(") {
+            let (message, after) = enclosed(&rest[start + "#[error".len()..]);
+            rest = after;
+            // The rest of the attribute, other attributes and documentation.
+            let item = after.trim_start_matches(']');
+            let item: String = item
+                .lines()
+                .skip_while(|line| matches!(line.trim().get(..2), None | Some("#[" | "//")))
+                .flat_map(|line| [line, "\n"])
+                .collect();
+            for name in text_fields(&item) {
+                let is_shown = message.contains(&format!("{{{name}}}"));
+                let is_printable = message.contains(&format!("{name} = printable"));
+                assert!(!is_shown || is_printable, "{}: {name} in {message}", file.display());
+                let path = format!("{name}.display()");
+                let shows_path = message.matches(&path).count();
+                let printable = message.matches(&format!("printable({path}")).count();
+                assert_eq!(shows_path, printable, "{}: {name} in {message}", file.display());
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 100, "{checked} fields");
+}
+
 #[test]
 fn no_error_type_derives_debug() {
     let mut files = Vec::new();

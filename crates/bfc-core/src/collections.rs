@@ -14,6 +14,7 @@ use crate::allocator::{Allocator, Request};
 use crate::base::ledger::{Category, Tag};
 use crate::base::memory::{Block, MemoryKind};
 use crate::base::owner::OwnerId;
+use crate::base::printable::printable;
 
 /// An allocator whose memory cannot hold collections.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,7 +22,7 @@ use crate::base::owner::OwnerId;
 pub enum PoolAllocatorError {
     /// The host cannot access the memory.
     #[error(
-        "{allocator} has {memory} memory, but collections need host memory: use a pool over `HostMemory`"
+        "{allocator} has {memory} memory, but collections need host memory: use a pool over `HostMemory`", allocator = printable(allocator)
     )]
     NotHostMemory {
         /// The allocator's name.
@@ -30,7 +31,7 @@ pub enum PoolAllocatorError {
         memory: MemoryKind,
     },
     /// The allocator does not find blocks by address.
-    #[error("{allocator} keeps no record of its blocks, but collections free by address: use a pool")]
+    #[error("{allocator} keeps no record of its blocks, but collections free by address: use a pool", allocator = printable(allocator))]
     Untracked {
         /// The allocator's name.
         allocator: String,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bfc_core::{
     AllocError, BlockError, Bytes, EnvironmentError, MemoryKind, OomReport, OptionError, OwnerId, PoolError,
-    RegistryError, Share, SourceError,
+    RegistryError, Share, SourceError, printable,
 };
 
 use crate::status::bfc_status;
@@ -12,7 +12,7 @@ use crate::status::bfc_status;
 /// An error of a function.
 #[derive(thiserror::Error)]
 pub(crate) enum Error {
-    #[error("internal error: {0}")]
+    #[error("internal error: {}", printable(.0))]
     Internal(String),
     #[error(
         "this process is a child of fork(), and the library works in the parent alone: fork before its first call, or call exec()"
@@ -26,9 +26,9 @@ pub(crate) enum Error {
     NotUtf8 { argument: &'static str },
     #[error("{argument} is longer than {limit} bytes")]
     TooLong { argument: &'static str, limit: usize },
-    #[error("{argument} is {value}: expected {expected}")]
+    #[error("{argument} is {value}: expected {expected}", expected = printable(expected))]
     BadValue { argument: &'static str, value: u64, expected: String },
-    #[error("pool {pool} has {memory} memory: {user} needs a pool of memory={needed}")]
+    #[error("pool {pool} has {memory} memory: {user} needs a pool of memory={needed}", pool = printable(pool))]
     WrongMemory { pool: String, memory: MemoryKind, user: &'static str, needed: &'static str },
     #[error("{handle:#x} is not an open {kind}: it was closed before, or it never was one")]
     Handle { handle: u64, kind: &'static str },
@@ -50,13 +50,13 @@ pub(crate) enum Error {
     NoCuda,
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    #[error("pool {pool}: {error}")]
+    #[error("pool {pool}: {error}", pool = printable(pool))]
     Block { pool: String, error: BlockError },
-    #[error("pool {pool}: no live block starts at {address:#x}{}", in_other(other_pool.as_deref()))]
+    #[error("pool {pool}: no live block starts at {address:#x}{}", in_other(other_pool.as_deref()), pool = printable(pool))]
     NotAllocated { pool: String, address: u64, other_pool: Option<String> },
-    #[error("pool {pool} is in use: {}", .holders)]
+    #[error("pool {pool} is in use: {}", .holders, pool = printable(pool))]
     InUse { pool: String, holders: Holders },
-    #[error("pool {pool}: the block must move, and the host cannot copy {memory} memory")]
+    #[error("pool {pool}: the block must move, and the host cannot copy {memory} memory", pool = printable(pool))]
     NoCopy { pool: String, memory: MemoryKind },
     #[error(
         "scope {handle:#x} is not the innermost scope of this thread: pop those within it first ({above})"
@@ -66,9 +66,9 @@ pub(crate) enum Error {
     TooDeep { limit: usize },
     #[error("this thread is ending and has left its scopes: enter scopes before exit handlers run")]
     ThreadEnds,
-    #[error("{path}: {error}")]
+    #[error("{path}: {error}", path = printable(path), error = printable(error))]
     Io { path: String, error: std::io::Error },
-    #[error("a recording into {path} runs already: stop it first")]
+    #[error("a recording into {path} runs already: stop it first", path = printable(path))]
     Recording { path: String },
     #[error("no recording runs")]
     NoRecording,
@@ -83,7 +83,7 @@ pub(crate) enum ConfigurationError {
     Unknown(OptionError),
     #[error("pool configuration: {part:?} is not NAME=VALUE")]
     NotAPair { part: String },
-    #[error("pool configuration: {name} is set twice")]
+    #[error("pool configuration: {name} is set twice", name = printable(name))]
     Twice { name: String },
     #[error(
         "pool configuration: {value:?} is no memory: expected host, dry, cuda, cuda:ORDINAL or pinned:ORDINAL"
@@ -95,9 +95,9 @@ pub(crate) enum ConfigurationError {
     NameTaken { name: String },
     #[error("pool configuration: a limit of {limit} of the memory: expected at most 100 %")]
     Share { limit: Share },
-    #[error("pool configuration: the value of {name} must be text, a number or a boolean")]
+    #[error("pool configuration: the value of {name} must be text, a number or a boolean", name = printable(name))]
     JsonValue { name: String },
-    #[error("pool configuration: {reason}")]
+    #[error("pool configuration: {reason}", reason = printable(reason))]
     Json { reason: String },
 }
 
@@ -146,7 +146,7 @@ impl fmt::Display for Holders {
 
 fn in_other(pool: Option<&str>) -> String {
     match pool {
-        Some(pool) => format!("; it belongs to pool {pool}"),
+        Some(pool) => format!("; it belongs to pool {}", printable(pool)),
         None => ": it was freed before, or it never was one".to_owned(),
     }
 }

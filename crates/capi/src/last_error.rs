@@ -4,7 +4,7 @@ use std::cell::{OnceCell, RefCell};
 use std::ffi::{CStr, CString};
 use std::rc::Rc;
 
-use bfc_core::OomReport;
+use bfc_core::{OomReport, printable_json};
 
 use crate::error::Error;
 use crate::fork;
@@ -84,7 +84,7 @@ impl LastError {
             // A report has no maps with other keys than text, so that it always serializes.
             error["report"] = serde_json::to_value(report).unwrap_or_default();
         }
-        error.to_string()
+        printable_json(error).to_string()
     }
 }
 

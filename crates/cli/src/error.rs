@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use bfc_core::printable;
 use highwater_tracking::RankError;
 
 /// A replay failed, one of several ranks is missing from the result, or the result could not be written.
@@ -23,19 +24,19 @@ pub(crate) fn input_name(path: &Path) -> PathBuf {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     /// The arguments are invalid.
-    #[error("{0}")]
+    #[error("{}", printable(.0))]
     Usage(String),
     /// An input cannot be read.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {problem}", printable(path.display()), problem = printable(problem))]
     Read { path: PathBuf, problem: String },
     /// The inputs are not the ranks of one run.
     #[error(transparent)]
     Ranks(#[from] RankError),
     /// An input has no such result.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {problem}", printable(path.display()), problem = printable(problem))]
     NoResult { path: PathBuf, problem: String },
     /// An output cannot be written.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}", printable(path.display()), error = printable(error))]
     Write { path: PathBuf, error: io::Error },
     /// Standard output or standard error cannot be written.
     #[error(transparent)]

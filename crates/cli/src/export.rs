@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use bfc_core::Bytes;
+use bfc_core::{Bytes, printable};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use highwater_tracking::{ExportError, ExportFormat, export};
@@ -72,7 +72,8 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<(), CommandError> {
     };
     if let Some(bytes) = output.finish(written)? {
         let (events, seconds) = (recording.events().len(), start.elapsed().as_secs_f64());
-        let sentence = format!("{}: {} from {events} events in {seconds:.3} s", path.display(), Bytes(bytes));
+        let sentence =
+            format!("{}: {} from {events} events in {seconds:.3} s", printable(path.display()), Bytes(bytes));
         writeln!(io::stdout(), "{sentence}")?;
     }
     Ok(remark(&arguments.run, recording.cut().map(cut_remark))?)

@@ -17,9 +17,10 @@ mod what_if;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use bfc_core::{printable, printable_lines};
 use clap::{Parser, Subcommand};
 
-use error::CommandError;
+use error::{BAD_FILE, CommandError};
 
 /// How to create a recording, and the exit codes: see [`error`].
 const AFTER_HELP: &str = "\
@@ -65,12 +66,22 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse().command) {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // Help and version.
+        Err(message) if !message.use_stderr() => message.exit(),
+        Err(error) => {
+            // Without the colors of a terminal, because the message quotes the command line.
+            let _ = write!(io::stderr(), "{}", printable_lines(error.render()));
+            return ExitCode::from(BAD_FILE);
+        }
+    };
+    match run(arguments.command) {
         Ok(code) => code,
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             // If stderr fails too, only the exit code remains.
-            let _ = writeln!(io::stderr(), "highwater: {error}");
+            let _ = writeln!(io::stderr(), "highwater: {}", printable(&error));
             ExitCode::from(error.code())
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Instant;
 
-use bfc_core::{Bytes, Plan, PlanOptions};
+use bfc_core::{Bytes, Plan, PlanOptions, printable};
 use clap::Args;
 use highwater_tracking::{NoPlan, Step, Trace, plan_of, write_plan};
 use serde::Serialize;
@@ -116,7 +116,7 @@ pub(crate) fn run(arguments: &PlanArguments) -> Result<(), CommandError> {
     output.finish(written)?;
     progress.clear();
     if prints_plan {
-        writeln!(io::stderr(), "{}", summary.sentence())?;
+        writeln!(io::stderr(), "{}", printable(summary.sentence()))?;
     } else {
         print(&summary, arguments.json, || format!("{}\n", summary.sentence()))?;
     }

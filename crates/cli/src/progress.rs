@@ -2,6 +2,8 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use bfc_core::printable;
+
 /// A progress line on standard error if that is a terminal.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
@@ -17,7 +19,7 @@ impl Progress {
     }
 
     pub(crate) fn say(&self, what: &str) {
-        self.0.set_message(what.to_owned());
+        self.0.set_message(printable(what).to_string());
         self.0.tick();
     }
 

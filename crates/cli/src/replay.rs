@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bfc_core::{DEFAULT_ALIGNMENT, PlanOptions};
+use bfc_core::{DEFAULT_ALIGNMENT, PlanOptions, printable};
 use clap::Args;
 use highwater_tracking::Replayer;
 
@@ -124,7 +124,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, CommandError>
         remark(path, remarks)?;
     }
     for error in &unreadable {
-        writeln!(io::stderr(), "highwater: {error}")?;
+        writeln!(io::stderr(), "highwater: {}", printable(error))?;
     }
     let has_failed = measurements.iter().any(|measurement| measurement.failed_at.is_some());
     Ok(if !unreadable.is_empty() {

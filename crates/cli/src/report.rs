@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bfc_core::Bytes;
+use bfc_core::{Bytes, printable};
 use clap::{Args, ValueEnum};
 use highwater_tracking::{Report, TextOptions, TrainingLog, TrainingLogLimits, write_page};
 
@@ -94,7 +94,7 @@ fn report(arguments: &ReportArguments, run: &Path) -> Result<(), CommandError> {
     if let (Some(path), Some(mut page)) = (&arguments.html, page) {
         let written = write_page(&recording, log.as_ref(), &mut page);
         if let Some(size) = page.finish(written)? {
-            writeln!(io::stdout(), "{}: {}", path.display(), Bytes(size))?;
+            writeln!(io::stdout(), "{}: {}", printable(path.display()), Bytes(size))?;
         }
     } else {
         let report = Report::from_recording(&recording);

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bfc_core::debug_as_message;
+use bfc_core::{debug_as_message, printable};
 use highwater_tensor::DType;
 use thiserror::Error;
 
@@ -27,11 +27,11 @@ pub struct Entry {
 /// `fc1.weight: f32 [20, 10] lr 0.1`.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.name)?;
+        write!(f, "{}:", printable(&self.name))?;
         if let Some(dtype) = self.dtype {
             write!(f, " {dtype} {:?}", self.shape)?;
         }
-        if self.options.is_empty() { Ok(()) } else { write!(f, " {}", self.options) }
+        if self.options.is_empty() { Ok(()) } else { write!(f, " {}", printable(&self.options)) }
     }
 }
 
@@ -63,7 +63,7 @@ pub enum AgreeError {
 debug_as_message!(AgreeError);
 
 fn quoted(entry: &str) -> String {
-    if entry.is_empty() { "missing".into() } else { format!("`{entry}`") }
+    if entry.is_empty() { "missing".into() } else { format!("`{}`", printable(entry)) }
 }
 
 /// The entries that all ranks must share, and their hash. Ranks compare the hash in each step, and list the entries only

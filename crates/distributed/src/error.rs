@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-use bfc_core::debug_as_message;
+use bfc_core::{debug_as_message, printable};
 use thiserror::Error;
 
 use crate::launch::{LaunchError, Launcher};
@@ -82,7 +82,7 @@ pub enum CollectiveError {
         peer: usize,
     },
     /// The MPI library reported an error.
-    #[error("{operation} on rank {rank}, with {}: {message}", peer_list(peers))]
+    #[error("{operation} on rank {rank}, with {}: {message}", peer_list(peers), message = printable(message))]
     Library {
         /// The operation.
         operation: Operation,
@@ -94,7 +94,7 @@ pub enum CollectiveError {
         message: String,
     },
     /// An earlier operation failed.
-    #[error("{operation} on rank {rank}: not started, because an earlier operation failed: {cause}")]
+    #[error("{operation} on rank {rank}: not started, because an earlier operation failed: {cause}", cause = printable(cause))]
     Ended {
         /// The operation.
         operation: Operation,
@@ -211,7 +211,7 @@ pub enum WorldError {
     #[error("the MPI library does not support threads (MPI_THREAD_FUNNELED): use an MPI that does")]
     Threads,
     /// The system started no communication thread.
-    #[error("cannot start the communication thread: {0}")]
+    #[error("cannot start the communication thread: {}", printable(.0))]
     Spawn(io::Error),
     /// The rank of a rehearsal is not below the number of ranks.
     #[error("there is no rank {rank} among {size} ranks: ranks are counted from 0")]

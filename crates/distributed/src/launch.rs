@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bfc_core::debug_as_message;
+use bfc_core::{debug_as_message, printable};
 use thiserror::Error;
 
 /// A program that starts ranks.
@@ -58,7 +58,7 @@ pub enum LaunchError {
         variable: &'static str,
     },
     /// A variable has no valid value.
-    #[error("{variable} is {value:?}, but must be {expected}")]
+    #[error("{variable} is {value:?}, but must be {expected}", expected = printable(expected))]
     Invalid {
         /// The name of the variable.
         variable: &'static str,

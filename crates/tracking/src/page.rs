@@ -21,9 +21,12 @@ use std::io::{self, Write};
 
 use base64::prelude::BASE64_STANDARD;
 use base64::write::EncoderWriter;
+use bfc_core::printable;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use serde::Serialize;
+use serde_json::Serializer;
+use serde_json::ser::{CharEscape, Formatter};
 
 pub use oom::oom_page;
 
@@ -147,9 +150,35 @@ fn write_document(
 fn write_data(data: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
     let base64 = EncoderWriter::new(out, &BASE64_STANDARD);
     let mut deflate = ZlibEncoder::new(base64, Compression::default());
-    serde_json::to_writer(&mut deflate, data)?;
+    data.serialize(&mut Serializer::with_formatter(&mut deflate, ShownText))?;
     deflate.finish()?.finish()?;
     Ok(())
+}
+
+/// JSON whose texts are shown by a browser: an unprintable character becomes its visible escape, because bidirectional
+/// controls would reorder the text of the page.
+struct ShownText;
+
+impl Formatter for ShownText {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
+        // Fragments have no backslashes of their own.
+        out.write_all(printable(fragment).to_string().replace('\\', r"\\").as_bytes())
+    }
+
+    fn write_char_escape<W: ?Sized + Write>(&mut self, out: &mut W, escape: CharEscape) -> io::Result<()> {
+        let character = match escape {
+            CharEscape::Quote => return out.write_all(br#"\""#),
+            CharEscape::ReverseSolidus => return out.write_all(br"\\"),
+            CharEscape::Solidus => '/',
+            CharEscape::Backspace => '\u{8}',
+            CharEscape::FormFeed => '\u{c}',
+            CharEscape::LineFeed => '\n',
+            CharEscape::CarriageReturn => '\r',
+            CharEscape::Tab => '\t',
+            CharEscape::AsciiControl(byte) => char::from(byte),
+        };
+        self.write_string_fragment(out, character.encode_utf8(&mut [0; 4]))
+    }
 }
 
 #[cfg(test)]

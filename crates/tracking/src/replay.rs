@@ -2,7 +2,9 @@
 
 use std::num::NonZero;
 
-use bfc_core::{AllocError, AllocationAttributes, Allocator, Block, BlockError, DEFAULT_ALIGNMENT, Request};
+use bfc_core::{
+    AllocError, AllocationAttributes, Allocator, Block, BlockError, DEFAULT_ALIGNMENT, Request, printable,
+};
 
 use crate::trace::{Trace, TraceEvent};
 
@@ -31,7 +33,7 @@ pub struct ReplaySummary {
 #[non_exhaustive]
 pub enum ReplayError {
     /// An allocation failed.
-    #[error("event {event} ({label}, {bytes} bytes): {error}")]
+    #[error("event {event} ({label}, {bytes} bytes): {error}", label = printable(label))]
     Alloc {
         /// The event's index in the trace.
         event: usize,

@@ -23,6 +23,7 @@ mod words;
 use std::collections::HashMap;
 use std::io::BufRead;
 
+use bfc_core::printable;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -87,7 +88,7 @@ pub enum TrainingLogProblem {
         found: String,
     },
     /// A required number is missing or invalid.
-    #[error("{name:?} must be {expected}, found {found}")]
+    #[error("{name:?} must be {expected}, found {found}", found = printable(found))]
     Number {
         /// The number's name.
         name: &'static str,

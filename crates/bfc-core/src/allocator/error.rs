@@ -3,6 +3,7 @@
 use crate::allocator::damage::Damage;
 use crate::allocator::oom::OomReport;
 use crate::base::memory::Block;
+use crate::base::printable::printable;
 use crate::source::error::SourceError;
 
 /// An error of an allocation. The allocator's state is unchanged.
@@ -15,7 +16,7 @@ pub enum AllocError {
     #[error("{0}")]
     OutOfMemory(Box<OomReport>),
     /// The alignment is not a power of two.
-    #[error("{allocator}: alignment {alignment} is not a power of two")]
+    #[error("{allocator}: alignment {alignment} is not a power of two", allocator = printable(allocator))]
     BadAlignment {
         /// The allocator's name.
         allocator: String,
@@ -23,7 +24,7 @@ pub enum AllocError {
         alignment: u64,
     },
     /// The rounded and aligned size exceeds the address space.
-    #[error("{allocator}: a request for {bytes} bytes with alignment {alignment} leaves the address space")]
+    #[error("{allocator}: a request for {bytes} bytes with alignment {alignment} leaves the address space", allocator = printable(allocator))]
     TooLarge {
         /// The allocator's name.
         allocator: String,
@@ -33,13 +34,13 @@ pub enum AllocError {
         alignment: u64,
     },
     /// A sub-allocator or visitor called back into the allocator that called it.
-    #[error("{allocator}: called back from its own sub-allocator or visitor")]
+    #[error("{allocator}: called back from its own sub-allocator or visitor", allocator = printable(allocator))]
     Reentrant {
         /// The allocator's name.
         allocator: String,
     },
     /// The source of memory failed for another reason than exhaustion.
-    #[error("{allocator}: {error}")]
+    #[error("{allocator}: {error}", allocator = printable(allocator))]
     Source {
         /// The allocator's name.
         allocator: String,
@@ -125,7 +126,7 @@ impl BlockError {
 #[non_exhaustive]
 pub enum RecordError {
     /// The allocator does not order memory between streams. It could reuse the block before the other stream is done.
-    #[error("{allocator} does not order memory between streams")]
+    #[error("{allocator} does not order memory between streams", allocator = printable(allocator))]
     Unordered {
         /// The allocator's name.
         allocator: String,

@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::allocator::{Contents, Request};
 use crate::base::ledger::Tag;
 use crate::base::owner::OwnerId;
+use crate::base::printable::printable;
 use crate::base::units::Bytes;
 
 pub use holding::{Holding, Holdings};
@@ -79,7 +80,7 @@ pub struct ExceededBudget {
 
 /// Returns the name of a scope in sentences.
 pub(crate) fn scope_name(scope: OwnerId) -> String {
-    if scope == OwnerId::ROOT { "all ops".to_owned() } else { scope.path() }
+    if scope == OwnerId::ROOT { "all ops".to_owned() } else { scope.to_string() }
 }
 
 /// The array that a request was for: its shape and element type.
@@ -100,7 +101,7 @@ impl From<Contents<'_>> for Subject {
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {}", self.extents, self.element)
+        write!(f, "{:?} of {}", self.extents, printable(&self.element))
     }
 }
 
@@ -164,7 +165,7 @@ impl fmt::Display for OomReport {
         write!(
             f,
             "{}: out of memory ({}): {} requested",
-            self.allocator,
+            printable(&self.allocator),
             self.verdict,
             Bytes(self.requested)
         )?;

@@ -7,15 +7,18 @@
 use std::error::Error;
 use std::fmt;
 
-/// Writes the message of an error, and each of its causes on a separate line.
+use super::printable::printable_lines;
+
+/// Writes the message of an error, and each of its causes on a separate line. Escapes control characters, because causes
+/// may be errors of other crates.
 ///
 /// # Errors
 /// Fails if the formatter fails.
 pub fn write_error(error: &dyn Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{error}")?;
+    write!(f, "{}", printable_lines(error))?;
     let mut cause = error.source();
     while let Some(error) = cause {
-        write!(f, "\n  caused by: {error}")?;
+        write!(f, "\n  caused by: {}", printable_lines(error))?;
         cause = error.source();
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! Plain values and tools of every other folder: byte units, memory kinds, blocks, owners, the ledger, locks and `Debug` of errors.
+//! Plain values and tools of every other folder: byte units, memory kinds, blocks, owners, the ledger, locks, printable text
+//! and `Debug` of errors.
 //!
 //! A [`Ledger`] sums live bytes by [`OwnerId`] and [`Category`]; the pools store live bytes nowhere else.
 //! [`sync`] exports the primitives of `std`, or those of the `shuttle` checker under `--cfg shuttle`.
@@ -13,6 +14,7 @@ pub(crate) mod ledger;
 pub(crate) mod memory;
 pub(crate) mod owner;
 pub(crate) mod placement;
+pub(crate) mod printable;
 #[doc(hidden)]
 pub mod sync;
 pub(crate) mod units;
@@ -23,4 +25,5 @@ pub use ledger::{Category, Ledger, OwnerBytes, Tag};
 pub use memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 pub use owner::OwnerId;
 pub use placement::{Inconsistent, Placement, PlanCounts};
+pub use printable::{Printable, is_printable, printable, printable_json, printable_lines};
 pub use units::{Bytes, GIB, KIB, MIB, ParseBytesError};

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
+use crate::base::printable::printable;
+
 /// The most owners. Later names count as their parent, so hostile input cannot grow the table without limit.
 pub(crate) const MAX_OWNERS: usize = 1 << 20;
 
@@ -167,7 +169,7 @@ impl OwnerId {
 
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == Self::ROOT { f.pad("(no owner)") } else { f.pad(&self.path()) }
+        if *self == Self::ROOT { f.pad("(no owner)") } else { fmt::Display::fmt(&printable(self.path()), f) }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The result types of placement policies, which accounts and errors use without depending on policies.
 
+use crate::base::printable::printable;
+
 /// The placement of a block by a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
@@ -13,7 +15,7 @@ pub struct Placement {
 
 /// Inconsistent records of a policy or pool: it has a bug, its memory was overwritten, or a source broke its contract.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{policy}: {detail}")]
+#[error("{policy}: {detail}", detail = printable(detail))]
 pub struct Inconsistent {
     /// The policy's name, or `pool`.
     pub policy: &'static str,

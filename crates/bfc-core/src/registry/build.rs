@@ -7,6 +7,7 @@ use super::options::PoolOptions;
 use crate::allocator::Allocator;
 use crate::base::amount::Amount;
 use crate::base::memory::MemoryKind;
+use crate::base::printable::printable;
 use crate::base::units::Bytes;
 use crate::plan::Plan;
 use crate::policy::GRANULE;
@@ -36,7 +37,7 @@ pub enum PoolError {
     Guard(#[from] GuardError),
     /// The options set a timing counter, but the chosen allocator does not support counts.
     #[error(
-        "{pool}: {allocator} does not keep frees apart by a timing counter: choose bfc, or leave the counter out"
+        "{pool}: {allocator} does not keep frees apart by a timing counter: choose bfc, or leave the counter out", pool = printable(pool)
     )]
     NoCounts {
         /// The pool's name.
@@ -46,7 +47,7 @@ pub enum PoolError {
     },
     /// The limit is a share of a memory of unknown size.
     #[error(
-        "{pool}: a limit of {limit} of the device's memory, but nobody knows how much it has: give it in bytes"
+        "{pool}: a limit of {limit} of the device's memory, but nobody knows how much it has: give it in bytes", pool = printable(pool)
     )]
     UnknownTotal {
         /// The pool's name.

@@ -37,6 +37,7 @@ mod variable;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
+use crate::base::printable::printable;
 use crate::registry::choice::AllocatorChoice;
 use crate::registry::{DeviceId, PoolOptions, PoolSettings};
 
@@ -69,7 +70,7 @@ const MAX_QUOTED: usize = 64;
 #[non_exhaustive]
 pub enum EnvironmentError {
     /// The variable does not support the value.
-    #[error("environment variable {name}: {value:?} is not valid: expected {expected}")]
+    #[error("environment variable {name}: {value:?} is not valid: expected {expected}", name = printable(name), expected = printable(expected))]
     BadValue {
         /// The variable.
         name: String,
@@ -79,7 +80,7 @@ pub enum EnvironmentError {
         expected: String,
     },
     /// The value is not Unicode text.
-    #[error("environment variable {name}: the value is not Unicode text: {value:?}")]
+    #[error("environment variable {name}: the value is not Unicode text: {value:?}", name = printable(name))]
     NotUnicode {
         /// The variable.
         name: String,
@@ -116,7 +117,7 @@ impl UnknownVariable {
 
 impl fmt::Display for UnknownVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown variable {}", self.name)?;
+        write!(f, "unknown variable {}", printable(&self.name))?;
         self.nearest.as_ref().map_or(Ok(()), |nearest| write!(f, "; did you mean {nearest}?"))
     }
 }

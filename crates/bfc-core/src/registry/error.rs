@@ -2,6 +2,7 @@
 
 use super::PoolError;
 use crate::base::memory::MemoryKind;
+use crate::base::printable::printable;
 use crate::source::error::{SourceError, VisitorError};
 
 /// An error of the registry.
@@ -9,19 +10,19 @@ use crate::source::error::{SourceError, VisitorError};
 #[non_exhaustive]
 pub enum RegistryError {
     /// The device is not registered.
-    #[error("no device {device} is registered")]
+    #[error("no device {device} is registered", device = printable(device))]
     NoDevice {
         /// The requested device.
         device: String,
     },
     /// The device is already registered.
-    #[error("device {device} is registered already")]
+    #[error("device {device} is registered already", device = printable(device))]
     DeviceExists {
         /// The device.
         device: String,
     },
     /// The device has no memory of that kind.
-    #[error("device {device} has no {kind} memory")]
+    #[error("device {device} has no {kind} memory", device = printable(device))]
     NoMemory {
         /// The requested device.
         device: String,
@@ -29,7 +30,7 @@ pub enum RegistryError {
         kind: MemoryKind,
     },
     /// Two memories of one kind were registered for the device.
-    #[error("device {device} is given {kind} memory twice")]
+    #[error("device {device} is given {kind} memory twice", device = printable(device))]
     MemoryExists {
         /// The device.
         device: String,
@@ -37,7 +38,7 @@ pub enum RegistryError {
         kind: MemoryKind,
     },
     /// The factory created an allocator for another kind of memory.
-    #[error("device {device}: the allocator made for {kind} memory is for {found} memory")]
+    #[error("device {device}: the allocator made for {kind} memory is for {found} memory", device = printable(device))]
     WrongKind {
         /// The requested device.
         device: String,
@@ -47,7 +48,7 @@ pub enum RegistryError {
         found: MemoryKind,
     },
     /// The factory of a memory requested the memory that it is creating.
-    #[error("device {device}: {kind} memory is being made by the factory that asks for it")]
+    #[error("device {device}: {kind} memory is being made by the factory that asks for it", device = printable(device))]
     Reentrant {
         /// The requested device.
         device: String,
@@ -55,7 +56,7 @@ pub enum RegistryError {
         kind: MemoryKind,
     },
     /// A visitor was added after the first region.
-    #[error("device {device}, {kind} memory: {error}")]
+    #[error("device {device}, {kind} memory: {error}", device = printable(device))]
     Visitor {
         /// The device.
         device: String,
@@ -65,7 +66,7 @@ pub enum RegistryError {
         error: VisitorError,
     },
     /// The source of the device's memory failed to start.
-    #[error("device {device}: {error}")]
+    #[error("device {device}: {error}", device = printable(device))]
     Source {
         /// The requested device.
         device: String,
@@ -73,7 +74,7 @@ pub enum RegistryError {
         error: SourceError,
     },
     /// The options of the pool are invalid.
-    #[error("device {device}: {error}")]
+    #[error("device {device}: {error}", device = printable(device))]
     Pool {
         /// The requested device.
         device: String,

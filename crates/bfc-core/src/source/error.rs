@@ -1,5 +1,6 @@
 //! Errors of sources of memory, of devices and of visitors.
 
+use crate::base::printable::printable;
 use crate::base::units::Bytes;
 
 /// An error of a source of memory.
@@ -32,7 +33,7 @@ pub enum SourceError {
         bytes: u64,
     },
     /// A call of the driver failed.
-    #[error("{call} failed: {reason}")]
+    #[error("{call} failed: {reason}", reason = printable(reason))]
     Driver {
         /// The driver's function.
         call: &'static str,
@@ -40,7 +41,7 @@ pub enum SourceError {
         reason: String,
     },
     /// The device has failed permanently: no call works until the process ends.
-    #[error("{device} is lost to this process: {call} failed with {reason}")]
+    #[error("{device} is lost to this process: {call} failed with {reason}", device = printable(device), reason = printable(reason))]
     Poisoned {
         /// The device's name.
         device: String,
@@ -50,7 +51,7 @@ pub enum SourceError {
         reason: String,
     },
     /// The device lacks a feature.
-    #[error("{device} has no {feature}")]
+    #[error("{device} has no {feature}", device = printable(device))]
     Unsupported {
         /// The device's name.
         device: String,

@@ -12,6 +12,7 @@ use crate::allocator::attributes::AllocationAttributes;
 use crate::allocator::error::{AllocError, RecordError};
 use crate::allocator::{Allocation, Allocator, Request};
 use crate::base::memory::MemoryKind;
+use crate::base::printable::printable;
 use crate::source::driver::MemoryCopy;
 use crate::source::error::SourceError;
 use crate::source::stream::Stream;
@@ -24,7 +25,7 @@ pub enum TransferError {
     #[error(transparent)]
     Alloc(#[from] AllocError),
     /// The copy requires another kind of memory.
-    #[error("{allocator} is {found} memory, but the copy needs {needed} memory")]
+    #[error("{allocator} is {found} memory, but the copy needs {needed} memory", allocator = printable(allocator))]
     WrongKind {
         /// The allocator's name.
         allocator: String,

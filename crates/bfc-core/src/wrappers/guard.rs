@@ -27,6 +27,7 @@ use crate::base::ledger::Tag;
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::owner::OwnerId;
 use crate::base::placement::Placement;
+use crate::base::printable::printable;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, lock};
 
@@ -41,7 +42,7 @@ const ZONE: u64 = 64;
 
 /// An error of guarding memory that the host cannot read.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{allocator}: {kind} memory cannot be guarded, because the host cannot read it")]
+#[error("{allocator}: {kind} memory cannot be guarded, because the host cannot read it", allocator = printable(allocator))]
 pub struct GuardError {
     /// The allocator's name.
     pub allocator: String,

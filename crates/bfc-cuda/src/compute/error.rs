@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bfc_core::SourceError;
+use bfc_core::{SourceError, printable, printable_lines};
 use cudarc::driver::DriverError;
 
 use crate::driver::{CudaDriver, CudaUnavailable, DriverVersion};
@@ -24,7 +24,7 @@ pub enum ComputeError {
         tried: Vec<TriedLibrary>,
     },
     /// A source did not compile.
-    #[error("{source_name}: {reason}")]
+    #[error("{source_name}: {reason}", source_name = printable(source_name), reason = printable_lines(reason))]
     Compile {
         /// The name of the source.
         source_name: String,
@@ -44,7 +44,7 @@ pub enum ComputeError {
     #[error(transparent)]
     Lost(SourceError),
     /// A device call failed.
-    #[error("{call}: {reason}")]
+    #[error("{call}: {reason}", reason = printable(reason))]
     Device {
         /// The name of the call.
         call: &'static str,
@@ -112,7 +112,7 @@ pub struct TriedLibrary {
 
 impl fmt::Display for TriedLibrary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.library, self.problem)
+        write!(f, "{}: {}", printable(&self.library), self.problem)
     }
 }
 
@@ -121,7 +121,7 @@ impl fmt::Display for TriedLibrary {
 #[non_exhaustive]
 pub enum LibraryProblem {
     /// It does not exist, does not load, or is another library.
-    #[error("{reason}")]
+    #[error("{reason}", reason = printable(reason))]
     NotLoaded {
         /// The system's message.
         reason: String,
@@ -145,7 +145,7 @@ pub enum LibraryProblem {
         architecture: u32,
     },
     /// It did not start. That may be temporary, for example if memory is short.
-    #[error("{call}: {reason}")]
+    #[error("{call}: {reason}", reason = printable(reason))]
     NotStarted {
         /// The library function that failed.
         call: &'static str,

@@ -1,6 +1,6 @@
 //! Errors of the driver: why CUDA is unavailable, and what a failed call means to a pool.
 
-use bfc_core::{Poison, SourceError};
+use bfc_core::{Poison, SourceError, printable};
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
@@ -34,7 +34,7 @@ pub enum CudaUnavailable {
         visible: Option<String>,
     },
     /// The driver did not start, or did not describe a device.
-    #[error("CUDA is not usable: {call} failed with {reason}{}", visible_devices(visible))]
+    #[error("CUDA is not usable: {call} failed with {reason}{}", visible_devices(visible), reason = printable(reason))]
     Init {
         /// The driver function that failed.
         call: &'static str,

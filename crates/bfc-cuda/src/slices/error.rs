@@ -1,6 +1,6 @@
 //! Errors of slices in a pool.
 
-use bfc_core::{AllocError, MemoryKind, OomReport, RecordError, SourceError};
+use bfc_core::{AllocError, MemoryKind, OomReport, RecordError, SourceError, printable};
 use cudarc::driver::DriverError;
 
 use crate::driver::CudaUnavailable;
@@ -22,7 +22,7 @@ pub enum PoolSliceError {
     #[error(transparent)]
     Source(#[from] SourceError),
     /// A call of cudarc failed.
-    #[error("cudarc: {call} failed with {reason}")]
+    #[error("cudarc: {call} failed with {reason}", reason = printable(reason))]
     Driver {
         /// The method that failed.
         call: &'static str,
@@ -30,7 +30,7 @@ pub enum PoolSliceError {
         reason: String,
     },
     /// The pool's memory is not device memory.
-    #[error("{allocator} has {kind} memory; a slice needs a pool over DeviceMemory or VirtualMemory")]
+    #[error("{allocator} has {kind} memory; a slice needs a pool over DeviceMemory or VirtualMemory", allocator = printable(allocator))]
     NotDeviceMemory {
         /// The pool.
         allocator: String,
@@ -40,7 +40,7 @@ pub enum PoolSliceError {
     /// The pool's memory lies in another context than the stream.
     #[error(
         "{allocator} has memory of another context than the stream of cuda:{ordinal}; make the pool with \
-         CudaDriver::new({ordinal}) and the stream with CudaContext::new({ordinal}), which share the primary context"
+         CudaDriver::new({ordinal}) and the stream with CudaContext::new({ordinal}), which share the primary context", allocator = printable(allocator)
     )]
     OtherContext {
         /// The pool.
@@ -57,7 +57,7 @@ pub enum PoolSliceError {
         ordinal: usize,
     },
     /// The pool reuses memory in no stream's order.
-    #[error("{allocator} orders memory in no stream; wrap the pool in a StreamAllocator of the stream")]
+    #[error("{allocator} orders memory in no stream; wrap the pool in a StreamAllocator of the stream", allocator = printable(allocator))]
     NoStreamOrder {
         /// The pool.
         allocator: String,

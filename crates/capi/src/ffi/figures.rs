@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use bfc_core::{AllocatorSnapshot, Category, Ledger};
+use bfc_core::{AllocatorSnapshot, Category, Ledger, printable_json};
 use highwater_tracking::Report;
 use serde_json::json;
 
@@ -144,7 +144,9 @@ pub unsafe extern "C" fn bfc_report_text(pool: bfc_pool, report: *mut *mut c_cha
 pub unsafe extern "C" fn bfc_report_json(pool: bfc_pool, report: *mut *mut c_char) -> bfc_status {
     let make = || {
         let report = serde_json::to_string(&report_of(pool)?);
-        report.map_err(|error| Error::Internal(error.to_string()))
+        report
+            .map(|json| printable_json(json).to_string())
+            .map_err(|error| Error::Internal(error.to_string()))
     };
     // SAFETY: the caller passes a live variable.
     guard(|| unsafe { give(report, "report", make) })

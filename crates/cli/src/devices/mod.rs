@@ -7,7 +7,7 @@ mod device;
 use std::fmt;
 use std::io;
 
-use bfc_core::{DeviceId, DeviceKind, Environment};
+use bfc_core::{DeviceId, DeviceKind, Environment, printable};
 use highwater_tracking::UsableMemory;
 use serde::Serialize;
 
@@ -96,7 +96,7 @@ impl fmt::Display for Inventory {
             }
             write!(f, "{title}")?;
             for (name, value) in rows {
-                write!(f, "\n  {name:<width$}  {value}")?;
+                write!(f, "\n  {name:<width$}  {}", printable(value))?;
             }
         }
         Ok(())

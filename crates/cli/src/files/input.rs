@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{CommandError, STANDARD, input_name};
+use bfc_core::printable;
 
 /// Whether standard input was opened: a second reader would find nothing.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
@@ -39,7 +40,8 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
 /// Prints remarks about an input on standard error.
 pub(crate) fn remark(path: &Path, remarks: impl IntoIterator<Item = String>) -> io::Result<()> {
     for remark in remarks {
-        writeln!(io::stderr(), "highwater: {}: {remark}", input_name(path).display())?;
+        let path = input_name(path);
+        writeln!(io::stderr(), "highwater: {}: {}", printable(path.display()), printable(remark))?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{self, BufWriter, Stdout, Write};
 use std::path::{Path, PathBuf};
 
+use bfc_core::{printable_json, printable_lines};
 use highwater_tracking::AtomicFile;
 use serde::Serialize;
 
@@ -57,14 +58,13 @@ impl OutputFile {
     }
 }
 
-/// Prints a result on standard output, as indented JSON or as text.
+/// Prints a result on standard output, as indented JSON or as text. Escapes control characters of names.
 pub(crate) fn print(result: &impl Serialize, json: bool, text: impl FnOnce() -> String) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     if json {
-        serde_json::to_writer_pretty(&mut stdout, result)?;
-        writeln!(stdout)?;
+        writeln!(stdout, "{}", printable_json(serde_json::to_string_pretty(result)?))?;
     } else {
-        write!(stdout, "{}", text())?;
+        write!(stdout, "{}", printable_lines(text()))?;
     }
     stdout.flush()
 }

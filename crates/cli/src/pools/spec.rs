@@ -2,6 +2,7 @@
 
 use bfc_core::{
     BfcOptions, Bytes, CacheChoice, CutRule, GrowthRule, JoinRule, PoolConfig, PoolOptions, SplitChoice,
+    printable,
 };
 use clap::{Args, ValueEnum};
 
@@ -74,7 +75,7 @@ fn switch(text: &str) -> Result<bool, String> {
 /// An invalid description of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PoolSpecError {
-    #[error("{option} is not supported by {policies}")]
+    #[error("{option} is not supported by {policies}", policies = printable(policies))]
     Unsupported { option: &'static str, policies: String },
     #[error("{option} has no effect on a pool of one fixed region: remove --growth fixed")]
     NoGrowth { option: &'static str },

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use bfc_core::printable;
 use highwater_tracking::{RankComparison, RankReport, Report};
 
 use super::ReportArguments;
@@ -60,5 +61,5 @@ fn read(
 
 /// Prints lines on standard error.
 fn tell(lines: impl IntoIterator<Item = String>) -> io::Result<()> {
-    lines.into_iter().try_for_each(|line| writeln!(io::stderr(), "highwater: {line}"))
+    lines.into_iter().try_for_each(|line| writeln!(io::stderr(), "highwater: {}", printable(line)))
 }

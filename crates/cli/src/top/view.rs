@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use bfc_core::printable;
 use highwater_tracking::table::{Table, bytes, count, duration, plain, share};
 use highwater_tracking::{Follower, Report};
 
@@ -43,7 +44,7 @@ pub(super) struct View<'a, R> {
 
 /// The message while the file does not exist.
 pub(super) fn waiting(path: &Path) -> String {
-    format!("waiting for {}, which does not exist yet", path.display())
+    format!("waiting for {}, which does not exist yet", printable(path.display()))
 }
 
 /// [`waiting`] on a screen of this size.
@@ -107,7 +108,7 @@ impl<'a, R: std::io::Read> View<'a, R> {
         let rate = self.rate.filter(|_| !run.has_ended());
         let rate = rate.map_or_else(String::new, |rate| format!(", {rate:.0} a second"));
         let time = duration(run.time_ns());
-        let path = self.path.display();
+        let path = printable(self.path.display());
         format!("{} ({path}), {state}: {} events in {time}{rate}", plain(name), run.events())
     }
 
@@ -178,7 +179,7 @@ mod tests {
         let follower = followed();
         let view = View::new(Path::new("run.hwm"), &follower, Order::Live, None);
         let lines = view.lines(100, 20);
-        assert!(lines[0].starts_with("sample\u{fffd}[2J (run.hwm), ended: "), "{lines:#?}");
+        assert!(lines[0].starts_with(r"sample\u{1b}[2J (run.hwm), ended: "), "{lines:#?}");
         assert!(lines[1].starts_with("live 1.00 KiB, reserved 1.00 MiB, peak 5.00 KiB after "), "{lines:#?}");
         assert!(lines[1].ends_with("by fc2.matmul") && lines[2] == "last mark: step 1", "{lines:#?}");
         let of = |order| {

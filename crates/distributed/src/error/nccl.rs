@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use bfc_core::{SourceError, debug_as_message};
+use bfc_core::{SourceError, debug_as_message, printable};
 use bfc_cuda::{CudaUnavailable, NcclError};
 use thiserror::Error;
 
@@ -45,7 +45,7 @@ pub enum NcclConnectError {
     },
     /// Rank 0 cannot listen.
     #[error(
-        "rank 0 cannot listen at {address}: {cause}; start with another port, such as `torchrun --master-port`"
+        "rank 0 cannot listen at {address}: {cause}; start with another port, such as `torchrun --master-port`", address = printable(address), cause = printable(cause)
     )]
     Listen {
         /// The host and port.
@@ -57,7 +57,7 @@ pub enum NcclConnectError {
     #[error(
         "{} did not connect to rank 0 at {address} within {limit:?}{}; look for their errors, or raise the time limit",
         listed(missing),
-        refusals(refused)
+        refusals(refused), address = printable(address)
     )]
     Missing {
         /// The ranks that did not connect.
@@ -72,7 +72,7 @@ pub enum NcclConnectError {
     /// This rank did not reach rank 0 in time.
     #[error(
         "rank {rank} got no answer from rank 0 at {address} within {limit:?}: {cause}; look for the error of rank 0, and \
-         check that this machine reaches the address and that no other program uses the port"
+         check that this machine reaches the address and that no other program uses the port", address = printable(address), cause = printable(cause)
     )]
     Unreachable {
         /// The rank of this process.
@@ -87,7 +87,7 @@ pub enum NcclConnectError {
     /// Another program answers at the address of rank 0.
     #[error(
         "rank {rank}: another program than rank 0 answers at {address}; start with another port, such as `torchrun \
-         --master-port`"
+         --master-port`", address = printable(address)
     )]
     OtherProgram {
         /// The rank of this process.
@@ -97,7 +97,7 @@ pub enum NcclConnectError {
     },
     /// Rank 0 runs in a world of another size.
     #[error(
-        "rank {rank} was started among {size} ranks, but rank 0 at {address} among {expected}: start all ranks alike"
+        "rank {rank} was started among {size} ranks, but rank 0 at {address} among {expected}: start all ranks alike", address = printable(address)
     )]
     OtherSize {
         /// The rank of this process.
@@ -111,7 +111,7 @@ pub enum NcclConnectError {
     },
     /// Another process is this rank.
     #[error(
-        "another process has connected to rank 0 at {address} as rank {rank} already: give each process its own rank"
+        "another process has connected to rank 0 at {address} as rank {rank} already: give each process its own rank", address = printable(address)
     )]
     SameRank {
         /// The rank of this process.
@@ -132,5 +132,5 @@ fn listed(ranks: &[usize]) -> String {
 }
 
 fn refusals(refused: &[String]) -> String {
-    if refused.is_empty() { String::new() } else { format!(" (refused: {})", refused.join(", ")) }
+    if refused.is_empty() { String::new() } else { format!(" (refused: {})", printable(refused.join(", "))) }
 }

@@ -1,6 +1,6 @@
 //! The errors of data-parallel training.
 
-use bfc_core::debug_as_message;
+use bfc_core::{debug_as_message, printable};
 use highwater_tensor::error::HookError;
 use highwater_tensor::{DType, Error as TensorError};
 use thiserror::Error;
@@ -49,7 +49,7 @@ pub enum ParallelError {
     /// The world exchanges host memory only.
     #[error(
         "data_parallel: the parameter {parameter} is on {device}, whose memory this world cannot exchange; \
-         connect GPUs with World::nccl_from_env, and keep all parameters on one device"
+         connect GPUs with World::nccl_from_env, and keep all parameters on one device", parameter = printable(parameter), device = printable(device)
     )]
     Device {
         /// The path of the parameter.
@@ -58,7 +58,7 @@ pub enum ParallelError {
         device: String,
     },
     /// The element type has no sum.
-    #[error("data_parallel: the parameter {parameter} has type {dtype}; expected f32, f64, bf16 or f16")]
+    #[error("data_parallel: the parameter {parameter} has type {dtype}; expected f32, f64, bf16 or f16", parameter = printable(parameter))]
     DType {
         /// The path of the parameter.
         parameter: String,

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bfc_core::printable;
 use serde::{Deserialize, Serialize};
 
 use super::active::{Active, ActiveGuard};
@@ -88,7 +89,7 @@ impl fmt::Display for Recompute {
         let chains = self.schedules.iter().filter(|(_, schedule)| !schedule.is_plain());
         for (number, (path, schedule)) in chains.enumerate() {
             let path = if path.is_empty() { "(model)" } else { path };
-            write!(f, "{}{path}: {schedule}", if number > 0 { "; " } else { "" })?;
+            write!(f, "{}{}: {schedule}", if number > 0 { "; " } else { "" }, printable(path))?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod any_bytes;
+mod control_characters;
 mod data_batches;
 mod data_cases;
 mod data_csv;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use bfc_core::{Amount, Bytes};
+use bfc_core::{Amount, Bytes, printable};
 use highwater_tracking::{MemoryBound, UsableMemory};
 
 use super::gpus::{GPUS, Gpu};
@@ -205,7 +205,7 @@ impl Default for DeviceProfile {
 
 impl fmt::Display for DeviceProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)?;
+        write!(f, "{}", printable(&self.name))?;
         if let Some(memory) = self.memory {
             write!(f, ", {memory}")?;
         }

@@ -3,13 +3,15 @@
 use std::io;
 use std::path::PathBuf;
 
+use bfc_core::printable;
+
 /// An error while reading or loading data. Every error of a file names the file. Errors about the contents name the
 /// position. Lines and columns count from 1; a column is a field of the line.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
     /// The file could not be opened or read.
-    #[error("{}: {message}", path.display())]
+    #[error("{}: {message}", printable(path.display()), message = printable(message))]
     Io {
         /// The file.
         path: PathBuf,
@@ -19,13 +21,13 @@ pub enum DataError {
         message: String,
     },
     /// The file ends before its declared length, or a compressed stream is incomplete.
-    #[error("{}: the data ends too early: the file is truncated", path.display())]
+    #[error("{}: the data ends too early: the file is truncated", printable(path.display()))]
     Truncated {
         /// The file.
         path: PathBuf,
     },
     /// A compressed file is corrupt, for instance because its checksum is wrong.
-    #[error("{}: the compressed data is damaged: {message}", path.display())]
+    #[error("{}: the compressed data is damaged: {message}", printable(path.display()), message = printable(message))]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -33,13 +35,13 @@ pub enum DataError {
         message: String,
     },
     /// The file contains no data.
-    #[error("{}: the file contains no data", path.display())]
+    #[error("{}: the file contains no data", printable(path.display()))]
     Empty {
         /// The file.
         path: PathBuf,
     },
     /// A field has no value.
-    #[error("{}: line {line}, {}: the value is missing in row {row}; {hint}", path.display(), column_name(*column, name))]
+    #[error("{}: line {line}, {}: the value is missing in row {row}; {hint}", printable(path.display()), column_name(*column, name))]
     MissingValue {
         /// The file.
         path: PathBuf,
@@ -57,7 +59,7 @@ pub enum DataError {
     /// A field does not parse as the expected type.
     #[error(
         "{}: line {line}, {}: expected {expected}, found {found:?}{}",
-        path.display(), column_name(*column, name), suffix(hint)
+        printable(path.display()), column_name(*column, name), suffix(hint)
     )]
     BadField {
         /// The file.
@@ -78,7 +80,7 @@ pub enum DataError {
     /// A field is none of the classes or categories that the options or another data set fix.
     #[error(
         "{}: line {line}, {}: {found:?} is not one of {known}; add it to the data set that fixes the names, or remove the row",
-        path.display(), column_name(*column, name)
+        printable(path.display()), column_name(*column, name), known = printable(known)
     )]
     UnknownCategory {
         /// The file.
@@ -95,7 +97,7 @@ pub enum DataError {
         known: String,
     },
     /// A line has more or fewer fields than the preceding lines.
-    #[error("{}: line {line} has {found} columns, but the preceding lines have {expected}", path.display())]
+    #[error("{}: line {line} has {found} columns, but the preceding lines have {expected}", printable(path.display()))]
     Ragged {
         /// The file.
         path: PathBuf,
@@ -109,7 +111,7 @@ pub enum DataError {
     /// All values of a column are missing, so that it has no mean.
     #[error(
         "{}: {}: all values are missing, so there is no mean to fill in; ignore the column or fill it with a constant",
-        path.display(), column_name(*column, name)
+        printable(path.display()), column_name(*column, name)
     )]
     NoMean {
         /// The file.
@@ -120,7 +122,7 @@ pub enum DataError {
         name: String,
     },
     /// A column that the options name by its number does not exist.
-    #[error("{}: expected {what} in column {column}, but the file has {columns} columns", path.display())]
+    #[error("{}: expected {what} in column {column}, but the file has {columns} columns", printable(path.display()))]
     NoColumn {
         /// The file.
         path: PathBuf,
@@ -132,7 +134,7 @@ pub enum DataError {
         columns: usize,
     },
     /// The header has no column of this name.
-    #[error("{}: no column is named {name:?}; the columns are {columns}", path.display())]
+    #[error("{}: no column is named {name:?}; the columns are {columns}", printable(path.display()), columns = printable(columns))]
     NoNamedColumn {
         /// The file.
         path: PathBuf,
@@ -142,7 +144,7 @@ pub enum DataError {
         columns: String,
     },
     /// A column cannot have the role that the options give it.
-    #[error("{}: {}: {problem}", path.display(), column_name(*column, name))]
+    #[error("{}: {}: {problem}", printable(path.display()), column_name(*column, name))]
     BadColumn {
         /// The file.
         path: PathBuf,
@@ -156,7 +158,7 @@ pub enum DataError {
     /// The file has other feature columns than the data set whose encoding it should have.
     #[error(
         "{}: the file has {found} feature columns, but the data set of `with_encoding_of` has {expected}; read both with \
-         the same options", path.display()
+         the same options", printable(path.display())
     )]
     OtherColumns {
         /// The file.
@@ -168,7 +170,7 @@ pub enum DataError {
     },
     /// No features remain: all columns are labels, targets or ignored.
     #[error(
-        "{}: all {columns} columns are labels, targets or ignored; leave at least one for features", path.display()
+        "{}: all {columns} columns are labels, targets or ignored; leave at least one for features", printable(path.display())
     )]
     NoFeatures {
         /// The file.
@@ -177,7 +179,7 @@ pub enum DataError {
         columns: usize,
     },
     /// The data exceeds a limit.
-    #[error("{}: line {line}: more than the {limit} {what} allowed", path.display())]
+    #[error("{}: line {line}: more than the {limit} {what} allowed", printable(path.display()))]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -189,7 +191,7 @@ pub enum DataError {
         limit: usize,
     },
     /// The file exceeds the limit on its length.
-    #[error("{}: more than the {limit} bytes allowed", path.display())]
+    #[error("{}: more than the {limit} bytes allowed", printable(path.display()))]
     TooLong {
         /// The file.
         path: PathBuf,
@@ -197,7 +199,7 @@ pub enum DataError {
         limit: u64,
     },
     /// The file exceeds the limit on elements.
-    #[error("{}: more than the {limit} elements allowed", path.display())]
+    #[error("{}: more than the {limit} elements allowed", printable(path.display()))]
     TooManyElements {
         /// The file.
         path: PathBuf,
@@ -205,7 +207,7 @@ pub enum DataError {
         limit: u64,
     },
     /// A compressed file exceeds the limit on its compression ratio.
-    #[error("{}: the file decompresses to more than {ratio} times its size, the limit", path.display())]
+    #[error("{}: the file decompresses to more than {ratio} times its size, the limit", printable(path.display()))]
     TooDense {
         /// The file.
         path: PathBuf,
@@ -213,7 +215,7 @@ pub enum DataError {
         ratio: u64,
     },
     /// The file has another format.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {problem}", printable(path.display()), problem = printable(problem))]
     WrongFile {
         /// The file.
         path: PathBuf,
@@ -221,7 +223,7 @@ pub enum DataError {
         problem: String,
     },
     /// The file is not in the IDX format, or has another element type or rank than expected.
-    #[error("{}: not an IDX file of the expected kind: {message}", path.display())]
+    #[error("{}: not an IDX file of the expected kind: {message}", printable(path.display()), message = printable(message))]
     NotIdx {
         /// The file.
         path: PathBuf,
@@ -229,7 +231,7 @@ pub enum DataError {
         message: String,
     },
     /// The file is not valid UTF-8.
-    #[error("{}: invalid UTF-8 at byte {offset}", path.display())]
+    #[error("{}: invalid UTF-8 at byte {offset}", printable(path.display()))]
     NotText {
         /// The file.
         path: PathBuf,
@@ -237,7 +239,7 @@ pub enum DataError {
         offset: u64,
     },
     /// The host has too little memory for the data.
-    #[error("{}: line {line}: not enough host memory for the data", path.display())]
+    #[error("{}: line {line}: not enough host memory for the data", printable(path.display()))]
     NoMemory {
         /// The file.
         path: PathBuf,
@@ -245,7 +247,7 @@ pub enum DataError {
         line: u64,
     },
     /// A file is not a readable image.
-    #[error("{}: cannot decode the image: {message}; only PNG and JPEG files are supported", path.display())]
+    #[error("{}: cannot decode the image: {message}; only PNG and JPEG files are supported", printable(path.display()), message = printable(message))]
     Image {
         /// The file.
         path: PathBuf,
@@ -253,7 +255,7 @@ pub enum DataError {
         message: String,
     },
     /// An image exceeds the limit on pixels.
-    #[error("{}: {width} x {height} pixels are more than the {limit} allowed", path.display())]
+    #[error("{}: {width} x {height} pixels are more than the {limit} allowed", printable(path.display()))]
     TooManyPixels {
         /// The file.
         path: PathBuf,
@@ -265,7 +267,7 @@ pub enum DataError {
         limit: u64,
     },
     /// A folder exceeds the limit on files.
-    #[error("{}: more than the {limit} files allowed", path.display())]
+    #[error("{}: more than the {limit} files allowed", printable(path.display()))]
     TooManyFiles {
         /// The folder.
         path: PathBuf,
@@ -273,13 +275,13 @@ pub enum DataError {
         limit: usize,
     },
     /// A folder has no images in folders of classes.
-    #[error("{}: no images; expected files like CLASS/NAME.png or CLASS/NAME.jpg", path.display())]
+    #[error("{}: no images; expected files like CLASS/NAME.png or CLASS/NAME.jpg", printable(path.display()))]
     NoImages {
         /// The folder.
         path: PathBuf,
     },
     /// A folder is none of the classes that the options fix.
-    #[error("{}: the folder is not one of the classes {known}", path.display())]
+    #[error("{}: the folder is not one of the classes {known}", printable(path.display()), known = printable(known))]
     UnknownClass {
         /// The folder.
         path: PathBuf,
@@ -289,7 +291,7 @@ pub enum DataError {
 
     // Loading.
     /// A data set or a collation panicked while it read a batch.
-    #[error("batch {batch}: the data set panicked: {message}")]
+    #[error("batch {batch}: the data set panicked: {message}", message = printable(message))]
     Panicked {
         /// The number of the batch in its pass.
         batch: usize,
@@ -297,7 +299,7 @@ pub enum DataError {
         message: String,
     },
     /// The system could not start a thread.
-    #[error("cannot start data worker {worker} of {count}: {message}; use fewer workers")]
+    #[error("cannot start data worker {worker} of {count}: {message}; use fewer workers", message = printable(message))]
     NoWorker {
         /// The worker, counted from 0.
         worker: usize,
@@ -316,7 +318,11 @@ pub enum DataError {
 
 /// Describes a column by its number and its name.
 fn column_name(column: usize, name: &str) -> String {
-    if name.is_empty() { format!("column {column}") } else { format!("column {column} ({name})") }
+    if name.is_empty() {
+        format!("column {column}")
+    } else {
+        format!("column {column} ({})", printable(name))
+    }
 }
 
 /// Formats a hint as the end of a message; empty without a hint.

@@ -1,6 +1,6 @@
 //! Device errors as data.
 
-use bfc_core::{RegistryError, SourceError};
+use bfc_core::{RegistryError, SourceError, printable};
 
 /// The reason why a device is unusable or did not run its work. [`Error::NoDevice`](crate::Error::NoDevice)
 /// and [`Error::Device`](crate::Error::Device) contain it.
@@ -22,7 +22,7 @@ pub enum DeviceFault {
     #[error("built without CUDA support")]
     WithoutCuda,
     /// The system cannot start the threads.
-    #[error("cannot start a pool of {threads} threads: {reason}")]
+    #[error("cannot start a pool of {threads} threads: {reason}", reason = printable(reason))]
     NoThreads {
         /// The requested number of threads.
         threads: usize,
@@ -49,7 +49,7 @@ pub enum DeviceFault {
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// The error message of a third-party backend.
-    #[error("{0}")]
+    #[error("{}", printable(.0))]
     Other(String),
 }
 

@@ -1,6 +1,7 @@
 //! Errors of the exchange of tensors through DLPack.
 
 use crate::shape::{DType, MAX_RANK};
+use bfc_core::printable;
 
 /// The reason why a DLPack import or export fails.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,7 +16,7 @@ pub enum DlpackError {
         device_type: i32,
     },
     /// The exported tensor is not in host memory.
-    #[error("dlpack: expected host memory, got memory of {device}; copy the tensor to the CPU first")]
+    #[error("dlpack: expected host memory, got memory of {device}; copy the tensor to the CPU first", device = printable(device))]
     NotHostDevice {
         /// The device.
         device: String,

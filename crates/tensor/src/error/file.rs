@@ -4,13 +4,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::shape::{DType, MAX_RANK};
+use bfc_core::printable;
 
 /// An error while reading or writing a tensor file. Offsets count bytes from 0.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
     /// The file could not be opened, read or written.
-    #[error("{}: {message}", path.display())]
+    #[error("{}: {message}", printable(path.display()), message = printable(message))]
     Io {
         /// The file.
         path: PathBuf,
@@ -20,7 +21,7 @@ pub enum FileError {
         message: String,
     },
     /// The file ends before its contents do.
-    #[error("{}: the file ends within {what}, which begins at offset {offset}: it is truncated", path.display())]
+    #[error("{}: the file ends within {what}, which begins at offset {offset}: it is truncated", printable(path.display()), what = printable(what))]
     Truncated {
         /// The file.
         path: PathBuf,
@@ -30,7 +31,7 @@ pub enum FileError {
         what: String,
     },
     /// The contents violate the format.
-    #[error("{}: at offset {offset}: {problem}", path.display())]
+    #[error("{}: at offset {offset}: {problem}", printable(path.display()), problem = printable(problem))]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -40,7 +41,7 @@ pub enum FileError {
         problem: String,
     },
     /// The contents exceed a limit.
-    #[error("{}: at offset {offset}: {found} {what}, more than the {limit} allowed", path.display())]
+    #[error("{}: at offset {offset}: {found} {what}, more than the {limit} allowed", printable(path.display()))]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -54,7 +55,7 @@ pub enum FileError {
         limit: u64,
     },
     /// Tensors do not support this element type.
-    #[error("{}: {name} has element type {dtype:?}, which tensors do not support", path.display())]
+    #[error("{}: {name} has element type {dtype:?}, which tensors do not support", printable(path.display()), name = printable(name))]
     UnsupportedDType {
         /// The file.
         path: PathBuf,
@@ -64,7 +65,7 @@ pub enum FileError {
         dtype: String,
     },
     /// A shape has more axes than tensors support.
-    #[error("{}: {name} has {axes} axes, but tensors support at most {MAX_RANK}", path.display())]
+    #[error("{}: {name} has {axes} axes, but tensors support at most {MAX_RANK}", printable(path.display()), name = printable(name))]
     TooManyAxes {
         /// The file.
         path: PathBuf,
@@ -74,7 +75,7 @@ pub enum FileError {
         axes: usize,
     },
     /// A value is out of range for the element type of the array.
-    #[error("{}: at offset {offset}: the element of {name} at {index:?} is {value}, which is out of range for {dtype}", path.display())]
+    #[error("{}: at offset {offset}: the element of {name} at {index:?} is {value}, which is out of range for {dtype}", printable(path.display()), name = printable(name))]
     OutOfRange {
         /// The file.
         path: PathBuf,
@@ -90,7 +91,7 @@ pub enum FileError {
         dtype: DType,
     },
     /// A parameter's name begins with a reserved prefix.
-    #[error("{}: cannot save a parameter as {name:?}: the prefix {prefix:?} is reserved for {of}; rename the parameter", path.display())]
+    #[error("{}: cannot save a parameter as {name:?}: the prefix {prefix:?} is reserved for {of}; rename the parameter", printable(path.display()))]
     ReservedName {
         /// The file.
         path: PathBuf,
@@ -102,7 +103,7 @@ pub enum FileError {
         of: &'static str,
     },
     /// The file is complete, but lacks the requested contents.
-    #[error("{}: the file contains no {what}", path.display())]
+    #[error("{}: the file contains no {what}", printable(path.display()))]
     Absent {
         /// The file.
         path: PathBuf,

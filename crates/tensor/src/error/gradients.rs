@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::shape::{DType, Shape};
+use bfc_core::printable;
 
 /// The most gradients that an error message describes.
 const DESCRIBED: usize = 4;
@@ -33,7 +34,7 @@ pub struct UnknownGradient {
 impl fmt::Display for UnknownGradient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.dtype, self.shape)?;
-        if self.module.is_empty() { Ok(()) } else { write!(f, " in {}", self.module) }
+        if self.module.is_empty() { Ok(()) } else { write!(f, " in {}", printable(&self.module)) }
     }
 }
 

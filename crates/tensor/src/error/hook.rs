@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use bfc_core::printable_lines;
+
 /// The error of a [hook](crate::GradientHook). Its message is that of the hook.
 #[derive(Clone)]
 pub struct HookError(Arc<dyn Error + Send + Sync>);
@@ -30,7 +32,7 @@ impl PartialEq for HookError {
 
 impl fmt::Display for HookError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        write!(f, "{}", printable_lines(&self.0))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::shape::{DType, Shape};
+use bfc_core::printable;
 
 /// The most names of each kind that an error message lists.
 const LISTED: usize = 8;
@@ -46,7 +47,7 @@ pub struct Skipped {
 
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}): {}", self.name, self.class, self.reason)
+        write!(f, "{}", printable(format_args!("{} ({}): {}", self.name, self.class, self.reason)))
     }
 }
 
@@ -91,7 +92,7 @@ fn list(f: &mut fmt::Formatter<'_>, kind: &str, names: &[String]) -> fmt::Result
     if names.is_empty() {
         return Ok(());
     }
-    write!(f, "; {kind}: {}", names[..names.len().min(LISTED)].join(", "))?;
+    write!(f, "; {kind}: {}", printable(names[..names.len().min(LISTED)].join(", ")))?;
     match names.len().checked_sub(LISTED) {
         Some(more @ 1..) => write!(f, " and {more} more"),
         _ => Ok(()),

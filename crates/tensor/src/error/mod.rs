@@ -17,7 +17,9 @@ mod shapes;
 
 use std::ops::Range;
 
-use bfc_core::{AllocError, EnvironmentError, MemoryKind, OwnerId, RegistryError, SourceError};
+use bfc_core::{
+    AllocError, EnvironmentError, MemoryKind, OwnerId, RegistryError, SourceError, printable, printable_lines,
+};
 use highwater_tracking::here;
 
 pub use self::data::DataError;
@@ -137,7 +139,7 @@ pub enum Error {
         shape: Shape,
     },
     /// An equation about axes is invalid.
-    #[error("{op}: {reason} at position {position} of \"{equation}\"")]
+    #[error("{op}: {reason} at position {position} of \"{equation}\"", equation = printable(equation))]
     BadEquation {
         /// The op.
         op: &'static str,
@@ -231,7 +233,7 @@ pub enum Error {
         rhs: String,
     },
     /// The device cannot compute on the memory of this allocator.
-    #[error("{device} cannot compute on {kind} memory of the allocator {allocator}")]
+    #[error("{device} cannot compute on {kind} memory of the allocator {allocator}", device = printable(device), allocator = printable(allocator))]
     WrongMemory {
         /// The device.
         device: String,
@@ -242,7 +244,7 @@ pub enum Error {
     },
     /// The program read a value from a dry device, which stores no data.
     #[error(
-        "{op}: {device} is a dry device, which has no data to read; use `item_or` or check `Device::is_dry` first"
+        "{op}: {device} is a dry device, which has no data to read; use `item_or` or check `Device::is_dry` first", device = printable(device)
     )]
     NoData {
         /// The op that reads.
@@ -251,7 +253,7 @@ pub enum Error {
         device: String,
     },
     /// A device failed to start or to finish its work.
-    #[error("{op}: {device} failed: {reason}")]
+    #[error("{op}: {device} failed: {reason}", device = printable(device))]
     Device {
         /// The op.
         op: &'static str,
@@ -261,7 +263,7 @@ pub enum Error {
         reason: DeviceFault,
     },
     /// The device does not exist or is unusable.
-    #[error("device {device} cannot be used: {reason}")]
+    #[error("device {device} cannot be used: {reason}", device = printable(device))]
     NoDevice {
         /// The requested device.
         device: String,
@@ -312,7 +314,7 @@ pub enum Error {
     /// optimizer ignored the gradient, the parameter would never change.
     #[error(
         "{op}: the gradient of {parameter} has element type {given}, but the parameter (shape {shape}) was \
-         converted to {is}; run the forward and backward pass again"
+         converted to {is}; run the forward and backward pass again", parameter = printable(parameter)
     )]
     StaleGradient {
         /// The optimizer.
@@ -339,7 +341,7 @@ pub enum Error {
         gradients: Box<UnknownGradients>,
     },
     /// The second run of a [`checkpoint`](crate::checkpoint) differs from the first.
-    #[error("checkpoint: the second run differs from the first: {what}; the closure must be deterministic")]
+    #[error("checkpoint: the second run differs from the first: {what}; the closure must be deterministic", what = printable(what))]
     ReplayDiffers {
         /// The difference.
         what: String,
@@ -370,7 +372,7 @@ pub enum Error {
 
     // Everything else.
     /// An op failed in a module of a model.
-    #[error("in {module}: {error}")]
+    #[error("in {module}: {error}", module = printable(module))]
     InModule {
         /// The module's path.
         module: String,
@@ -378,7 +380,7 @@ pub enum Error {
         error: Box<Self>,
     },
     /// An argument is out of range.
-    #[error("{op}: {argument} must be {expected}, got {got}")]
+    #[error("{op}: {argument} must be {expected}, got {got}", got = printable(got))]
     BadArgument {
         /// The op.
         op: &'static str,
@@ -399,7 +401,7 @@ pub enum Error {
     #[error(transparent)]
     Mismatch(#[from] Box<Mismatch>),
     /// A third-party op failed.
-    #[error("{op}: {message}")]
+    #[error("{op}: {message}", message = printable_lines(message))]
     Custom {
         /// The op.
         op: &'static str,
@@ -455,7 +457,8 @@ bfc_core::debug_as_report!(Error {
 
 /// Describes the devices of two tensors. Two runtimes may have devices of the same name.
 fn two_devices(lhs: &str, rhs: &str) -> String {
-    if lhs == rhs { format!("{lhs} of two runtimes") } else { format!("{lhs} and {rhs}") }
+    let (first, second) = (printable(lhs), printable(rhs));
+    if lhs == rhs { format!("{first} of two runtimes") } else { format!("{first} and {second}") }
 }
 
 /// Formats the op as the prefix of a message; empty if there is no op.
@@ -465,7 +468,7 @@ fn op_prefix(op: &str) -> String {
 
 /// Formats the module as a suffix; empty outside of modules.
 fn in_module(module: &str) -> String {
-    if module.is_empty() { String::new() } else { format!(" in {module}") }
+    if module.is_empty() { String::new() } else { format!(" in {}", printable(module)) }
 }
 
 impl Error {

@@ -1,6 +1,7 @@
 //! Errors of kernel operands, as data.
 
 use crate::shape::{DType, Shape};
+use bfc_core::printable;
 
 /// A kernel's operand that does not match the other operands or the device. The kernel did not run.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +42,7 @@ pub enum OperandFault {
         expected: DType,
     },
     /// The memory belongs to another device.
-    #[error("is not on {device}: move it there with `to_device`")]
+    #[error("is not on {device}: move it there with `to_device`", device = printable(device))]
     Device {
         /// The device that runs the kernel.
         device: String,

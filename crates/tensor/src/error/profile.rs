@@ -1,11 +1,13 @@
 //! Errors of parsing a device profile.
 
+use bfc_core::printable;
+
 /// A text that does not describe a device profile.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseProfileError {
     /// No profile has this name.
-    #[error("unknown device profile {name:?}; known profiles: this, cpu, cuda, {known}")]
+    #[error("unknown device profile {name:?}; known profiles: this, cpu, cuda, {known}", known = printable(known))]
     Unknown {
         /// The name, or its beginning.
         name: String,
@@ -31,7 +33,7 @@ pub enum ParseProfileError {
         expected: &'static str,
     },
     /// A GPU has some of the options from which its speed follows, but not all.
-    #[error("the speed of {name} requires tflops, as in tflops=82.6, and bandwidth, as in bandwidth=1008")]
+    #[error("the speed of {name} requires tflops, as in tflops=82.6, and bandwidth, as in bandwidth=1008", name = printable(name))]
     NoSpeed {
         /// The profile's name.
         name: String,

@@ -8,6 +8,7 @@ use std::fmt::{self, Write};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bfc_core::{printable, printable_lines};
 use highwater_tracking::{AtomicFile, OpRow, Phase, PoolRow, Report};
 
 /// The environment variable with which [`assert_golden!`](crate::assert_golden) writes files instead of
@@ -119,7 +120,7 @@ pub fn check_golden(report: &Report, path: impl AsRef<Path>, update: Update) -> 
 #[non_exhaustive]
 pub enum GoldenError {
     /// The figures differ.
-    #[error("the bytes by op differ from those in {}; set {UPDATE}=1 to update the file\n\n{difference}", path.display())]
+    #[error("the bytes by op differ from those in {}; set {UPDATE}=1 to update the file\n\n{difference}", printable(path.display()), difference = printable_lines(difference))]
     Differs {
         /// The file.
         path: PathBuf,
@@ -127,7 +128,7 @@ pub enum GoldenError {
         difference: String,
     },
     /// The file does not exist, or cannot be read or written.
-    #[error("{}: {message}; set {UPDATE}=1 to write it", path.display())]
+    #[error("{}: {message}; set {UPDATE}=1 to write it", printable(path.display()), message = printable(message))]
     File {
         /// The file.
         path: PathBuf,

@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use bfc_core::{AllocatorSnapshot, Bytes, Ledger};
+use bfc_core::{AllocatorSnapshot, Bytes, Ledger, printable};
 
 use super::growth::Growth;
 use crate::device::Device;
@@ -117,7 +117,7 @@ impl<R> MeasuredPeak<R> {
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} in use at the peak, {} more than {limit}, raised by {}; {} in use before\n\n{growth}",
-    Bytes(*peak), Bytes(peak.saturating_sub(limit.get())), named(raised_by), Bytes(*before)
+    Bytes(*peak), Bytes(peak.saturating_sub(limit.get())), printable(named(raised_by)), Bytes(*before)
 )]
 #[non_exhaustive]
 pub struct PeakExceeded {

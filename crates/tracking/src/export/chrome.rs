@@ -8,7 +8,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use bfc_core::Category;
+use bfc_core::{Category, printable_json};
 
 use super::segments::{Segments, events_by_pool};
 use super::{ExportError, Output};
@@ -217,7 +217,7 @@ fn end_of(path: &str) -> &str {
 
 /// Returns a text as a JSON string.
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    printable_json(serde_json::Value::from(text)).to_string()
 }
 
 /// Nanoseconds, printed as microseconds with three decimals.

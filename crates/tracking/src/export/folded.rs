@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use bfc_core::Category;
+use bfc_core::{Category, is_printable};
 
 use super::{ExportError, Output, at_peak};
 use crate::record::Recording;
@@ -57,7 +57,7 @@ fn push(line: &mut String, name: &str) {
     line.push(';');
 }
 
-/// Returns whether a character separates the names of a stack.
+/// Returns whether a character separates the names of a stack, or is not printable.
 fn separates(letter: char) -> bool {
-    letter == ';' || letter.is_control()
+    letter == ';' || !is_printable(letter)
 }

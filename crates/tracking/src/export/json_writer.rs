@@ -1,6 +1,7 @@
 //! A streaming JSON writer.
 
 use super::encoder::Encoder;
+use bfc_core::printable_json;
 
 /// Writes JSON into a buffer.
 #[derive(Debug)]
@@ -33,8 +34,7 @@ impl Encoder for JsonWriter {
     }
 
     fn text(&mut self, text: &str) {
-        // Writing to a vector cannot fail.
-        let _ = serde_json::to_writer(&mut self.buffer, text);
+        self.buffer.extend_from_slice(printable_json(serde_json::Value::from(text)).to_string().as_bytes());
     }
 
     fn word(&mut self, word: &'static str) {

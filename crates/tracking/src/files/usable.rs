@@ -16,7 +16,7 @@ mod physical;
 
 use std::fmt;
 
-use bfc_core::Bytes;
+use bfc_core::{Bytes, printable};
 
 /// The largest reserve that a pool leaves to the rest of the process.
 const MOST_RESERVED: u64 = 1 << 30;
@@ -52,8 +52,8 @@ impl fmt::Display for MemoryBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Physical => f.write_str("physical memory"),
-            Self::CgroupV2 { path } => write!(f, "memory.max of the cgroup {path}"),
-            Self::CgroupV1 { path } => write!(f, "memory.limit_in_bytes of the cgroup {path}"),
+            Self::CgroupV2 { path } => write!(f, "memory.max of the cgroup {}", printable(path)),
+            Self::CgroupV1 { path } => write!(f, "memory.limit_in_bytes of the cgroup {}", printable(path)),
             Self::AddressSpace => f.write_str("address space (ulimit -v)"),
         }
     }

@@ -21,7 +21,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use bfc_core::{BlockConstraint, Gap, Lifetime, Plan, PlanError, PlanOptions, PlanProgress};
+use bfc_core::{BlockConstraint, Gap, Lifetime, Plan, PlanError, PlanOptions, PlanProgress, printable};
 
 use crate::trace::{Trace, TraceComment, TraceEvent};
 
@@ -66,7 +66,7 @@ pub enum NoPlan {
         events: usize,
     },
     /// There is no such mark.
-    #[error("the trace has no comment `mark: {mark}`")]
+    #[error("the trace has no comment `mark: {mark}`", mark = printable(mark))]
     NoSuchMark {
         /// The requested mark.
         mark: String,

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use bfc_core::KIB;
+use bfc_core::{KIB, printable};
 
 /// The most columns of a table that is not wide.
 pub const WIDTH: usize = 100;
@@ -81,9 +81,10 @@ impl Table {
         self
     }
 
-    /// Adds a line: a name and its figures.
+    /// Adds a line: a name and its figures. Escapes control characters.
     pub fn line(&mut self, name: &str, figures: impl IntoIterator<Item = String>) {
-        let cells = std::iter::once(plain(name)).chain(figures).collect();
+        let cells =
+            std::iter::once(plain(name)).chain(figures.into_iter().map(|cell| plain(&cell))).collect();
         self.lines.push(Line::Cells(cells));
     }
 
@@ -254,10 +255,10 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-/// Replaces control characters, so that text from a file cannot control a terminal.
+/// Escapes control characters, so that text from a file cannot control a terminal; see [`printable`](bfc_core::printable()).
 #[must_use]
 pub fn plain(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
+    printable(text).to_string()
 }
 
 /// Formats a count as a cell. Zero is a dash.
@@ -356,7 +357,7 @@ matmul       12   1 B
 
     #[test]
     fn text_from_a_file_cannot_steer_the_terminal() {
-        assert_eq!(plain("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+        assert_eq!(plain("a\x1b[2Jb\n"), r"a\u{1b}[2Jb\n");
     }
 
     #[test]

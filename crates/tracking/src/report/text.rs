@@ -282,7 +282,8 @@ impl ReportText<'_> {
         for layer in &self.report.unlisted_layers {
             writeln!(
                 f,
-                "warning: {layer} ran without a path; add its field to visit_parts! or call its module"
+                "warning: {} ran without a path; add its field to visit_parts! or call its module",
+                plain(layer)
             )?;
         }
         Ok(())

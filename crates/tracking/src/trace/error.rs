@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use bfc_core::Bytes;
+use bfc_core::{Bytes, printable};
 
 use super::pickle::PickleProblem;
 use super::profile::ProfileProblem;
@@ -112,7 +112,7 @@ pub enum TraceProblem {
         kind: FileKind,
     },
     /// The file is not the JSON of a snapshot.
-    #[error("not the JSON of a memory snapshot: {message}")]
+    #[error("not the JSON of a memory snapshot: {message}", message = printable(message))]
     Json {
         /// The problem.
         message: String,
@@ -268,7 +268,7 @@ pub enum CompressedProblem {
     #[error("the compressed data ends too early: the file is truncated")]
     Truncated,
     /// The data contradicts itself or has another format.
-    #[error("the compressed data is damaged: {message}")]
+    #[error("the compressed data is damaged: {message}", message = printable(message))]
     Damaged {
         /// The message of the decoder.
         message: String,

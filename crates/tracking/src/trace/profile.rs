@@ -22,6 +22,7 @@ use super::{TraceError, TraceLimits, TracePlace, TraceProblem};
 use crate::files::lean::HeldMemory;
 use crate::record::{Composer, Recording, RecordingLimits};
 use crate::report::RunFacts;
+use bfc_core::printable;
 
 /// The reason why a profile cannot be read.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,7 +37,7 @@ pub enum ProfileProblem {
     /// The profile counts no bytes.
     #[error(
         "a profile of {found}, without bytes: save a heap profile, such as that of jax.profiler.save_device_memory_profile or Go's \
-         /debug/pprof/heap"
+         /debug/pprof/heap", found = printable(found)
     )]
     NoBytes {
         /// The names of its values.
@@ -65,7 +66,7 @@ pub enum ProfileProblem {
         found: u64,
     },
     /// The JSON is not that of PyTorch's profiler.
-    #[error("not the JSON of PyTorch's profiler: {message}")]
+    #[error("not the JSON of PyTorch's profiler: {message}", message = printable(message))]
     Json {
         /// The problem.
         message: String,

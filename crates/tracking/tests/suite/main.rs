@@ -4,6 +4,7 @@
 
 mod atomic_file;
 mod collections;
+mod control_characters;
 mod foreign_traces;
 mod guarded;
 mod heap_profiles;

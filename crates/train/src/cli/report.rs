@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::Path;
 
+use bfc_core::{printable_json, printable_lines};
 use highwater_nn::io::write_atomically;
 use highwater_tensor::error::FileError;
 use highwater_tensor::{Error, StepCounts};
@@ -17,10 +18,10 @@ use crate::fit::FitError;
 const TOP: usize = 10;
 const OMITTED: [&str; 4] = ["phase ", "category ", "pool", "thread "];
 
-/// Prints to standard output. A closed pipe, as in `... | head`, is not an error.
+/// Prints to standard output, with escaped control characters. A closed pipe, as in `... | head`, is not an error.
 pub(super) fn say(text: &str) -> Result<(), FileError> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match write!(stdout, "{}", printable_lines(text)).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(FileError::io(Path::new("standard output"), &error))
         }
@@ -60,14 +61,18 @@ pub(super) fn graphs(counts: &StepCounts, device: &str) -> String {
 /// Prints the error in one line, and the whole report if memory ran out, also to a file if requested.
 pub(super) fn complain(error: &(dyn StdError + 'static), file: Option<&Path>) -> io::Result<()> {
     let mut stderr = io::stderr().lock();
-    writeln!(stderr, "error: {}", with_causes(error))?;
+    writeln!(stderr, "error: {}", printable_lines(with_causes(error)))?;
     let Some(report) = causes(error).find_map(highwater_error).and_then(Error::out_of_memory) else {
         return Ok(());
     };
     writeln!(stderr, "\n{}", report.details())?;
     let Some(file) = file else { return Ok(()) };
     let html = file.extension().is_some_and(|extension| extension == "html");
-    let text = if html { oom_page(report) } else { serde_json::to_string_pretty(report)? };
+    let text = if html {
+        oom_page(report)
+    } else {
+        printable_json(serde_json::to_string_pretty(report)?).to_string()
+    };
     let written = write_atomically(file, |out| out.write_all(text.as_bytes()));
     written.or_else(|error| writeln!(stderr, "error: {error}"))
 }

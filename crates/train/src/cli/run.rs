@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use bfc_core::{AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, RegistryError};
+use bfc_core::{
+    AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, RegistryError, printable,
+    printable_json,
+};
 use highwater_distributed::{DataParallel, ParallelError, Reduce, Shard, World, WorldError};
 use highwater_nn::optim::Optimizer;
 use highwater_tensor::error::FileError;
@@ -45,7 +48,7 @@ pub enum RunError {
     #[error(transparent)]
     World(#[from] WorldError),
     /// The plan is invalid.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}", printable(path.display()))]
     Plan {
         /// The file.
         path: PathBuf,
@@ -468,8 +471,7 @@ impl Run {
                     all.extend(part);
                 }
             }
-            serde_json::to_writer_pretty(&mut *file, &all)?;
-            writeln!(file)
+            writeln!(file, "{}", printable_json(serde_json::to_string_pretty(&all)?))
         })
     }
 
@@ -536,7 +538,7 @@ fn log_placement(runtime: &Runtime, choice: &str) {
     let told = Mutex::new(HashSet::new());
     let tell = move |line: String| {
         if told.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
-            let _ = writeln!(io::stderr(), "{line}");
+            let _ = writeln!(io::stderr(), "{}", printable(line));
         }
     };
     tell(choice.to_owned());

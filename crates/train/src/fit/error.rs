@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bfc_core::Bytes;
+use bfc_core::{Bytes, printable};
 use highwater_tensor::Error;
 
 use super::objective::Indivisible;
@@ -35,7 +35,7 @@ pub enum FitError {
     /// The times of steps cannot be estimated.
     #[error(
         "the speed of {device} is unknown, so that its fastest plan is too: use a GPU by name, such as rtx-4090, or state \
-         its speed with DeviceProfile::with_speed"
+         its speed with DeviceProfile::with_speed", device = printable(device)
     )]
     NoSpeed {
         /// The device.
@@ -88,7 +88,7 @@ bfc_core::debug_as_message!(NothingFits);
 
 impl fmt::Display for NothingFits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no plan fits on {}", self.device)?;
+        write!(f, "no plan fits on {}", printable(&self.device))?;
         if let Some(limit) = self.limit_bytes {
             write!(f, " in {}", Bytes(limit))?;
         }

@@ -34,6 +34,7 @@ pub struct EarlyStopping {
 
 /// The part of early stopping that a checkpoint contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct EarlyState {
     #[serde(with = "bits")]
     best: Option<f64>,

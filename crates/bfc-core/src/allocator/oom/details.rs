@@ -2,6 +2,7 @@
 
 use super::{ExceededBudget, OomReport, Verdict, scope_name};
 use crate::base::owner::OwnerId;
+use crate::base::printable::printable;
 use crate::base::units::Bytes;
 
 /// The most holders of each kind in the text.
@@ -11,16 +12,17 @@ impl OomReport {
     /// The complete report: several aligned lines without a newline at the end.
     #[must_use]
     pub fn details(&self) -> String {
-        let mut text = format!("out of memory in {}: {}\n{}", self.allocator, self.advice(), self.request());
+        let mut text =
+            format!("out of memory in {}: {}\n{}", printable(&self.allocator), self.advice(), self.request());
         for (name, figure, note) in self.figures() {
-            text += format!("\n  {name:<16} {figure:>12}  {note}").trim_end();
+            text += format!("\n  {name:<16} {figure:>12}  {}", printable(note)).trim_end();
         }
         for (kind, holders) in self.held_by() {
             if !holders.is_empty() {
                 text += &format!("\n  held by {kind}");
             }
             for (name, bytes) in holders.iter().take(MAX_HOLDERS) {
-                text += &format!("\n    {:>12}  {name}", Bytes(*bytes).to_string());
+                text += &format!("\n    {:>12}  {}", Bytes(*bytes).to_string(), printable(name));
             }
         }
         let answers = self.what_if.answers();
@@ -28,7 +30,7 @@ impl OomReport {
             text += "\n  it would fit";
         }
         for (what, fits) in answers {
-            text += &format!("\n    {:>12}  {what}", if fits { "yes" } else { "no" });
+            text += &format!("\n    {:>12}  {}", if fits { "yes" } else { "no" }, printable(what));
         }
         if self.subject.is_some() {
             text += &format!("\n  {}", Self::BATCH_HINT);

@@ -2,6 +2,7 @@
 
 use super::variable::Variable;
 use super::{MAX_QUOTED, PoolOptions};
+use crate::base::printable::printable;
 
 /// An option of a pool that cannot be set from text.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -14,7 +15,7 @@ pub enum OptionError {
         name: String,
     },
     /// The option does not support the value.
-    #[error("pool option {name}: {value:?} is not valid: expected {expected}")]
+    #[error("pool option {name}: {value:?} is not valid: expected {expected}", expected = printable(expected))]
     BadValue {
         /// The option.
         name: &'static str,

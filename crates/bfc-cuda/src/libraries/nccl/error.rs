@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::compute::{ComputeError, TriedLibrary, listed};
+use bfc_core::printable;
 
 /// The reason why ranks could not connect, or why a collective operation failed.
 ///
@@ -22,7 +23,7 @@ pub enum NcclError {
         tried: Vec<TriedLibrary>,
     },
     /// A function of NCCL failed.
-    #[error("{call}{}: NCCL result {code}, {reason}{}", on_rank(*rank), after_colon(detail))]
+    #[error("{call}{}: NCCL result {code}, {reason}{}", on_rank(*rank), after_colon(detail), reason = printable(reason))]
     Call {
         /// The function.
         call: &'static str,
@@ -51,7 +52,7 @@ pub enum NcclError {
         limit: Duration,
     },
     /// The communicator was aborted before.
-    #[error("{call} on rank {rank}: not started, because the communicator has ended: {cause}")]
+    #[error("{call} on rank {rank}: not started, because the communicator has ended: {cause}", cause = printable(cause))]
     Ended {
         /// The function.
         call: &'static str,
@@ -83,5 +84,5 @@ fn on_rank(rank: Option<usize>) -> String {
 }
 
 fn after_colon(detail: &str) -> String {
-    if detail.is_empty() { String::new() } else { format!(": {detail}") }
+    if detail.is_empty() { String::new() } else { format!(": {}", printable(detail)) }
 }

@@ -13,6 +13,7 @@ mod step_time;
 
 use std::fmt;
 
+use bfc_core::printable;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::curve::Curve;
@@ -181,7 +182,7 @@ impl fmt::Display for DeviceSpeed {
         write!(
             f,
             "{single:.3} TFLOP/s in f32, {half:.3} in bf16, {bytes:.0} GB/s, {launch:.1} µs per kernel ({})",
-            self.source
+            printable(&self.source)
         )
     }
 }

@@ -3,6 +3,7 @@
 use super::RankReport;
 use crate::report::Report;
 use crate::report::table::shorten;
+use bfc_core::printable;
 
 /// The most ranks of a run. A damaged file could state any number.
 const MAX_RANKS: u64 = 1 << 20;
@@ -12,7 +13,7 @@ const MAX_RANKS: u64 = 1 << 20;
 #[non_exhaustive]
 pub enum RankError {
     /// A fact of a recording is not a valid number.
-    #[error("{file}: the fact {fact:?} is {value:?}, not a number up to {MAX_RANKS}; record the rank again")]
+    #[error("{file}: the fact {fact:?} is {value:?}, not a number up to {MAX_RANKS}; record the rank again", file = printable(file))]
     InvalidFact {
         /// The recording.
         file: String,
@@ -22,7 +23,7 @@ pub enum RankError {
         value: String,
     },
     /// A rank does not exist in its run.
-    #[error("{file}: there is no rank {rank} in a run of {world_size} ranks; pass the files of one run")]
+    #[error("{file}: there is no rank {rank} in a run of {world_size} ranks; pass the files of one run", file = printable(file))]
     NoSuchRank {
         /// The recording.
         file: String,
@@ -32,7 +33,7 @@ pub enum RankError {
         world_size: u64,
     },
     /// Two recordings have the same rank.
-    #[error("{second}: rank {rank} is also in {first}; pass one file for each rank")]
+    #[error("{second}: rank {rank} is also in {first}; pass one file for each rank", second = printable(second), first = printable(first))]
     Duplicate {
         /// The rank.
         rank: u64,
@@ -43,7 +44,7 @@ pub enum RankError {
     },
     /// Two recordings belong to runs of different sizes.
     #[error(
-        "{second}: the run has {second_size} ranks, that of {first} has {first_size}; pass the files of one run"
+        "{second}: the run has {second_size} ranks, that of {first} has {first_size}; pass the files of one run", second = printable(second), first = printable(first)
     )]
     DifferentRuns {
         /// One recording.
