@@ -6,6 +6,9 @@ use crate::trace::TraceProblem;
 /// The smallest capacity of a vector that grows.
 const MIN_CAPACITY: usize = 4;
 
+/// A vector of this capacity grows by a quarter, so that it wastes little memory. A smaller one doubles.
+const LARGE: usize = 1024;
+
 /// The bytes of vectors and texts, including unused capacity.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Account {
@@ -36,7 +39,8 @@ impl Account {
         let before = items.capacity();
         // Many collections have only a few items.
         let least = if before == 0 && more > 1 { more } else { MIN_CAPACITY };
-        let capacity = items.len().saturating_add(more).max(before.saturating_mul(2)).max(least);
+        let grown = before.saturating_add(if before < LARGE { before } else { before / 4 });
+        let capacity = items.len().saturating_add(more).max(grown).max(least);
         let bytes = |capacity: usize| (capacity as u64).saturating_mul(size_of::<T>() as u64);
         self.memory.check(bytes(capacity))?;
         items.try_reserve_exact(capacity - items.len()).map_err(|_| self.too_much())?;
