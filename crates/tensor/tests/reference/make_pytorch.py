@@ -65,7 +65,6 @@ finite = kinks[:9]
 case("relu", [], F.relu, finite)
 case("leaky relu", [0.25], lambda x: F.leaky_relu(x, 0.25), finite)
 case("abs", [], torch.abs, finite)
-case("sign", [], torch.sign, finite)
 case("prelu", [], F.prelu, finite, torch.tensor([0.25]))
 for other in [finite.clone(), finite.flip(0), torch.ones(1)]:
     case("maximum", [], torch.maximum, finite, other)

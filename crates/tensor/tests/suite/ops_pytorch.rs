@@ -48,7 +48,6 @@ fn computed(name: &str, options: &Value, x: &[Tensor]) -> Result<Tensor> {
         "relu" => x[0].relu(),
         "leaky relu" => x[0].leaky_relu(number()),
         "abs" => x[0].abs(),
-        "sign" => x[0].sign(),
         "maximum" => x[0].maximum(&x[1]),
         "minimum" => x[0].minimum(&x[1]),
         "max" => x[0].reshape([2, 3])?.max(number() as isize),

@@ -77,6 +77,8 @@ fn winograd<T: super::super::winograd::Element, S: PackInto<T>>(
 /// if they are negative.
 fn operands<S>(sizes: &Sizes, replaced: &[(usize, isize, f64)], convert: fn(f64) -> S) -> Operands<S> {
     let lens = [sizes.images * sizes.image_in(), sizes.weights(), sizes.images * sizes.image_out()];
+    // Below 1/4, so that direct sums of three large values do not overflow.
+    let noise = |seed, len| noise(seed, len).into_iter().map(|value| value / 4.0).collect::<Vec<_>>();
     let mut operands = [1, 2, 3].map(|seed| noise(seed, lens[seed as usize - 1]));
     for &(operand, place, value) in replaced {
         let len = lens[operand] as isize;
