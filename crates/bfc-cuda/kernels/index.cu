@@ -52,7 +52,7 @@ KERNEL(scatter_add) {
 
 // Like scatter_add, where all lines share the indices, and also[0] lists their positions sorted by index, stable
 // (merge_runs). One thread per position and line: the first position of an index sums all elements with it. The output,
-// which may be half precision, starts at zero.
+// which may be half precision, starts at zero. function 1: rounds only the complete sum, not each partial one.
 KERNEL(scatter_add_sorted) {
     const i64* index = (const i64*)job.in[1].address;
     const i64* order = (const i64*)job.also[0];
@@ -75,7 +75,9 @@ KERNEL(scatter_add_sorted) {
             }
 #pragma unroll
             for (u32 n = 0; n < AHEAD; ++n) {
-                if (has[n]) sum = plus(sum, (Summed<WIDE>::type)x[n]);
+                if (!has[n]) continue;
+                sum = plus(sum, (Summed<WIDE>::type)x[n]);
+                if (!job.function) sum = (WIDE)sum;
             }
             more = has[AHEAD - 1];
         }

@@ -55,6 +55,13 @@ pub(super) fn sorts_indices(indices: &Layout, axis: usize) -> bool {
         && indices.shape().dims().get(axis).is_some_and(|&size| size >= MIN_INDICES)
 }
 
+/// Whether a scattered addition of `len` elements along an axis of size `rows` sums in f64, because a running sum in f32
+/// would lose small elements. Equal on all devices, whose sums are then equal.
+pub(super) const fn are_many_per_index(len: usize, rows: usize) -> bool {
+    const MANY: usize = 1024;
+    len >= rows.saturating_mul(MANY)
+}
+
 /// A convolution as an implicit batched matrix product: matrices of `rows` by `columns`, with sums over `depth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConvGemm {

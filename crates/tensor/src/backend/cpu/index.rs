@@ -6,6 +6,7 @@ use super::number::{Number, Summed};
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers, light_runs};
 use super::simd::{self, Loop};
+use crate::backend::grid::are_many_per_index;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::RawElement;
@@ -41,9 +42,6 @@ impl Loop for AreBelow<'_> {
         self.indices.iter().fold(true, |all, index| all & (index.cast_unsigned() < self.len))
     }
 }
-
-/// The number of elements per index from which sums are in the type of [`Summed`], in memory beside the output.
-const MANY: usize = 1024;
 
 /// The number of lines that are summed side by side if there are many elements per index.
 const LINES: usize = 16;
@@ -119,8 +117,8 @@ fn gather_part<T: RawElement>(
 
 /// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd).
 ///
-/// Uses one thread, because several elements may add to one output, in a fixed order. Sums in f64 if the shape has
-/// [`MANY`] elements per index.
+/// Uses one thread, because several elements may add to one output, in a fixed order. Sums of
+/// [many elements](are_many_per_index) are in f64, in memory beside the output.
 #[inline(never)]
 pub(super) fn scatter_add(
     op: &'static str,
@@ -148,7 +146,7 @@ pub(super) fn scatter_add(
         let data = host::<T>(op, &input)?;
         let out = host_mut::<T>(op, out)?;
         out.fill(T::ZERO);
-        if chosen.shape().elements() > 0 && len >= MANY.saturating_mul(rows) {
+        if chosen.shape().elements() > 0 && are_many_per_index(len, rows) {
             let [index, value, _] = strides(axis);
             let line = Line { len, rows, strides: [index, value, stride] };
             scatter_many(data, indices, &line, &nest(&|other| other != axis), out);

@@ -8,7 +8,7 @@ use super::launch::{
     strided,
 };
 use super::sort::merge;
-use crate::backend::grid::sorts_indices;
+use crate::backend::grid::{are_many_per_index, sorts_indices};
 use crate::error::{Error, Result};
 use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
@@ -108,6 +108,8 @@ pub(super) fn scatter_add(
     merge(device, op, DType::I64, one_line, [order, beside])?;
     job.also[0] = order.address;
     job.count *= along as u64;
+    let rows = to.layout().shape().dims().get(axis).copied().unwrap_or(0);
+    job.function = u64::from(are_many_per_index(along, rows));
     device.launch_threads(op, kernel(Family::Index, "scatter_add_sorted", dtype), job.count, &job)
 }
 
