@@ -38,9 +38,10 @@ impl Gradients {
         self.by_leaf.get(leaf.leaf()?)
     }
 
-    /// Removes and returns the gradient of `leaf`, so that its memory is freed after its use.
+    /// Removes and returns the gradient of `leaf`, so that its memory is freed after its use. It may be changed and
+    /// [inserted](Self::insert) again.
     pub fn take(&mut self, leaf: &Tensor) -> Option<Tensor> {
-        self.remove(leaf.leaf()?)
+        self.by_leaf.remove(leaf.leaf()?)
     }
 
     /// Returns the leaf's identifier and gradient. The search starts at the cursor.
@@ -87,7 +88,10 @@ impl Gradients {
         self.by_leaf.iter().map(|(_, gradient)| gradient)
     }
 
-    /// Sets the gradient of a parameter, for implementations of [`GradientPass`](crate::GradientPass).
+    /// Sets the gradient of a parameter, for instance to a changed one that was [taken](Self::take_of) before.
+    ///
+    /// In training with several processes, the new gradient includes the same processes as the one that it replaces, and all
+    /// of them if there was none.
     ///
     /// # Errors
     /// [`Error::DeviceMismatch`](crate::Error::DeviceMismatch) and
@@ -96,7 +100,6 @@ impl Gradients {
         parameter.check_gradient("insert_gradient", &gradient)?;
         if let Some(leaf) = parameter.leaf() {
             self.by_leaf.insert(leaf, gradient);
-            self.origins.set(leaf, None);
         }
         Ok(())
     }
@@ -112,7 +115,7 @@ impl Gradients {
         self.origins.extend(other.origins);
     }
 
-    /// Removes and returns the gradient of a leaf.
+    /// Removes and returns the gradient of a leaf, and forgets which processes it includes.
     fn remove(&mut self, leaf: LeafId) -> Option<Tensor> {
         self.origins.set(leaf, None);
         self.by_leaf.remove(leaf)

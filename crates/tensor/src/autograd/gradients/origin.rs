@@ -24,7 +24,7 @@ pub(super) enum Origin {
     },
 }
 
-/// The origins by the identity of the leaf.
+/// The origins by the identity of the leaf. They outlive a gradient that is taken, until another one takes its place.
 #[derive(Debug, Default)]
 pub(super) struct Origins(BTreeMap<u64, Origin>);
 
@@ -85,19 +85,21 @@ impl Gradients {
     /// the gradients of all processes. The optimizer sums such gradients before it steps.
     #[must_use]
     pub fn has_local(&self) -> bool {
-        self.origins.0.values().any(|origin| *origin == Origin::Local)
+        self.origins_of_present().any(|origin| origin == Origin::Local)
     }
 
     /// Returns whether the gradient of this parameter includes only this process. See [`has_local`](Self::has_local).
     #[must_use]
     pub fn is_local(&self, parameter: &Parameter) -> bool {
-        parameter.leaf().and_then(|leaf| self.origins.get(leaf)) == Some(Origin::Local)
+        let leaf = parameter.leaf().filter(|leaf| self.has(*leaf));
+        leaf.and_then(|leaf| self.origins.get(leaf)) == Some(Origin::Local)
     }
 
     /// Sets the gradient of a parameter to the mean over `processes` processes, which only this one has.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
+    #[doc(hidden)]
     pub fn insert_owned(&mut self, parameter: &Parameter, gradient: Tensor, processes: usize) -> Result<()> {
         self.insert(parameter, gradient)?;
         if let Some(leaf) = parameter.leaf() {
@@ -110,6 +112,7 @@ impl Gradients {
     ///
     /// # Errors
     /// [`Error::Allocation`] if the allocation of a copy of a shared buffer fails. The gradient is lost then.
+    #[doc(hidden)]
     pub fn take_part_of_mean(&mut self, parameter: &Parameter) -> Result<Option<Tensor>> {
         let Some(leaf) = parameter.leaf() else { return Ok(None) };
         let factor = factor(self.origins.get(leaf));
@@ -117,6 +120,12 @@ impl Gradients {
         make_writable(&mut gradient)?;
         scale(&mut gradient, factor)?;
         Ok(Some(gradient))
+    }
+
+    /// Returns the origins of the gradients that have one.
+    fn origins_of_present(&self) -> impl Iterator<Item = Origin> {
+        let gradients = (!self.origins.0.is_empty()).then(|| self.by_leaf.iter());
+        gradients.into_iter().flatten().filter_map(|(leaf, _)| self.origins.get(leaf))
     }
 
     /// Marks the gradient of a leaf as one of this process only.
@@ -137,7 +146,7 @@ impl Gradients {
     /// Checks that this process has the gradients of all processes.
     pub(super) fn check_whole(&self, op: &'static str) -> Result<()> {
         self.check_not_local(op)?;
-        if !self.origins.0.is_empty() {
+        if self.origins_of_present().next().is_some() {
             return Err(incomplete(op, "only those of this process's own parameters"));
         }
         Ok(())

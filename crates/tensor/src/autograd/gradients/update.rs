@@ -57,8 +57,8 @@ impl Gradients {
         Ok(dtypes)
     }
 
-    /// Removes and returns the gradient of a parameter.
+    /// Removes and returns the gradient of a parameter. It may be changed and [inserted](Self::insert) again.
     pub fn take_of(&mut self, parameter: &Parameter) -> Option<Tensor> {
-        self.remove(parameter.leaf()?)
+        self.by_leaf.remove(parameter.leaf()?)
     }
 }
