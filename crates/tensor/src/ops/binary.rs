@@ -124,7 +124,7 @@ impl Op for BinaryOp {
     }
 
     fn summation(&self, inputs: &[Shape]) -> Summation {
-        let repeats = inputs.windows(2).any(|pair| pair[0].elements() != pair[1].elements());
+        let repeats = inputs.windows(2).any(|pair| pair[0] != pair[1]);
         match self.0 {
             Binary::Add | Binary::Sub if !repeats => Summation::ONCE,
             Binary::Mul => Summation::Product,

@@ -99,7 +99,7 @@ const MEANS: [(&str, Loss); 15] = [
 ];
 
 /// Losses that combine the examples of a batch in other ways.
-const OTHERS: [(&str, Loss); 17] = [
+const OTHERS: [(&str, Loss); 18] = [
     ("ignored", |model, b| model.forward(&b.x)?.cross_entropy_with(&b.classes, ignoring(Reduction::Mean))),
     ("class weights", |model, b| {
         let weights = Tensor::from_slice(b.x.device(), &[1.0f32, 2.0, 3.0], [CLASSES])?;
@@ -140,6 +140,11 @@ const OTHERS: [(&str, Loss); 17] = [
         let y = model.forward(&b.x)?;
         let positions = Tensor::arange(b.x.device(), 0, y.dims()[0] as i64)?;
         y.matmul(&b.y.t()?)?.cross_entropy(&positions)
+    }),
+    ("sums of pairs", |model, b| {
+        let y = model.forward(&b.x)?.sum(1)?;
+        let n = y.dims()[0];
+        y.reshape([n, 1])?.add(&y.reshape([1, n])?)?.sum_all()?.div_scalar(n as f64)
     }),
     ("centered by the batch", |model, b| {
         let y = model.forward(&b.x)?;
