@@ -235,7 +235,8 @@ impl Endpoint {
                 return Err(self.timed_out(pending));
             }
             if now >= next_look {
-                // Its last message may still arrive, so it counts if it is missing at two looks.
+                // The data of a rank that has disconnected may still be on its way. So the rank counts as gone if its data is
+                // missing at two looks.
                 let found = self.disconnected(pending);
                 if let (Some(peer), true) = (found, found == gone) {
                     return Err(CollectiveError::Left { operation, rank, peer });

@@ -45,8 +45,9 @@ enum Message {
 /// The ranks that MPI connects.
 ///
 /// Dropping it waits until all ranks have dropped theirs, at most for the time limit, and disconnects. So does the exit of
-/// the process. If a panic drops it, the processes of all ranks end with exit code 101. If another rank still runs
-/// operations, or an operation has failed, the process exits with a code other than 0, and the launcher ends the others.
+/// the process, which waits 2 seconds at most for an operation of another thread. If a panic drops it, the processes of all
+/// ranks end with exit code 101. If another rank still runs operations, or an operation has failed, the process exits with a
+/// code other than 0. The launcher then ends the others.
 pub struct Mpi {
     rank: usize,
     size: usize,
@@ -126,7 +127,9 @@ fn communicate(
     };
     let _ = started.send(Ok(endpoint.places()));
     while let Ok(Message::Run(request)) = inbox.recv() {
+        exit::set_running(true);
         request(&mut endpoint);
+        exit::set_running(false);
     }
     endpoint.disconnect();
     exit::set_ended();
@@ -202,6 +205,10 @@ impl Collective for Mpi {
 
 impl Drop for Mpi {
     fn drop(&mut self) {
+        if exit::is_child() {
+            // A child of `fork` has no communication thread to wait for.
+            return;
+        }
         if thread::panicking() {
             self.abort(PANIC);
         }
