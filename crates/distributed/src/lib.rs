@@ -50,7 +50,7 @@ pub use mpi::Mpi;
 pub use nccl::{Nccl, Rendezvous};
 pub use operation::Operation;
 pub use parallel::{DataParallel, no_sync};
-pub use reduction::{ParallelError, Stage};
+pub use reduction::{ParallelError, RunStage, Stage};
 pub use rehearsal::Rehearsal;
 pub use rehearse::{dry_run_ranks, largest_fit_of_ranks};
 pub use shard::Shard;

@@ -12,8 +12,8 @@ use bfc_cuda::CudaDriver;
 use highwater_nn::data::Part;
 use highwater_tracking::Tracker;
 
-use crate::agree::{AgreeError, Entry, Fingerprint, agree};
-use crate::collective::{Collective, spans};
+use crate::agree::{AgreeError, Entry, Fingerprint, Hash, agree};
+use crate::collective::{Collective, SliceMut, spans};
 #[cfg(feature = "cuda")]
 use crate::error::NcclConnectError;
 use crate::error::{CollectiveError, WorldError};
@@ -22,7 +22,7 @@ use crate::launch::Launch;
 use crate::launch::Launcher;
 #[cfg(feature = "cuda")]
 use crate::nccl::{HostCollective, Nccl, Rendezvous};
-use crate::reduction::{ParallelError, Ranks, Reducer, Stage, exchange};
+use crate::reduction::{ParallelError, Ranks, Reducer, RunStage, exchange, exchange_bits};
 use crate::rehearsal::Rehearsal;
 
 /// The time limit of an operation. Ranks that wait include those that wait for a checkpoint or an evaluation of rank 0.
@@ -211,26 +211,65 @@ impl World {
         agree(self.collective(), entries)
     }
 
-    /// Waits until all ranks are at the same stage of a program, and checks that all have the same entries. Training loops
-    /// call it where ranks may go separate ways, such as at the end of an epoch.
+    /// Waits until all ranks are at the same stage of a training loop, and checks that all have the same entries. Training
+    /// loops call it where ranks may run different operations, such as at the end of an epoch.
     ///
     /// ```
-    /// use highwater_distributed::{Entry, Stage, World};
+    /// use highwater_distributed::{Entry, RunStage, World};
     ///
     /// let entry = Entry { name: "steps".into(), shape: vec![], dtype: None, options: "100".into() };
-    /// World::from_env()?.agree_at(Stage::BeginRun, vec![entry])?;
+    /// World::from_env()?.agree_at(RunStage::Begin, vec![entry])?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// An entry differs, a rank is at another stage, or a rank does not answer. All ranks return the same error, except for
-    /// the last.
-    pub fn agree_at(&self, stage: Stage, entries: Vec<Entry>) -> Result<(), ParallelError> {
+    /// An entry differs, or a rank is at another stage. All ranks then return the same error. If a rank does not answer, only
+    /// the waiting ranks return an error.
+    pub fn agree_at(&self, stage: RunStage, entries: Vec<Entry>) -> Result<(), ParallelError> {
         if self.size() == 1 {
             return Ok(());
         }
-        exchange(self.collective(), stage, &Fingerprint::of(entries), &[]).map(drop)
+        exchange(self.collective(), stage.into(), &Fingerprint::of(entries), &[]).map(drop)
+    }
+
+    /// Waits until all ranks are at the same stage of a training loop, and returns the numbers of all ranks, in rank order. If
+    /// all ranks have the same numbers, only a hash travels. In a rehearsal all have those of this rank.
+    ///
+    /// ```
+    /// use highwater_distributed::{RunStage, World};
+    ///
+    /// let world = World::alone();
+    /// assert_eq!(world.gather_at(RunStage::Batch, &[4.0, 0.25])?, [[4.0, 0.25]]);
+    /// # Ok::<(), highwater_distributed::ParallelError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`agree_at`](Self::agree_at).
+    pub fn gather_at(&self, stage: RunStage, own: &[f64]) -> Result<Vec<Vec<f64>>, ParallelError> {
+        let size = self.size();
+        if size == 1 || self.is_rehearsal() {
+            return Ok(vec![own.to_vec(); size]);
+        }
+        let hash = Hash::new().add(bytemuck::cast_slice(own)).get();
+        let hashes = exchange_bits(self.collective(), stage.into(), &Fingerprint::of(Vec::new()), hash)?;
+        if hashes.iter().all(|other| *other == hash) {
+            return Ok(vec![own.to_vec(); size]);
+        }
+        // All ranks have read the same hashes, so all of them send their numbers.
+        let counts = self.all_gather_f64([own.len() as f64])?;
+        let mut end = 0;
+        let part = |[count]: &[f64; 1]| {
+            let start = end;
+            end += *count as usize;
+            start..end
+        };
+        let parts: Vec<_> = counts.iter().map(part).collect();
+        let mut all = vec![0.0; end];
+        all[parts[self.rank()].clone()].copy_from_slice(own);
+        self.collective.all_gather(SliceMut::F64(&mut all), &parts)?;
+        Ok(parts.into_iter().map(|part| all[part].to_vec()).collect())
     }
 
     /// Returns the numbers of all ranks, in rank order. In a rehearsal all have those of this rank.
@@ -325,7 +364,7 @@ fn connect(Launch { launcher, size, .. }: Launch, _: Duration) -> Result<Arc<dyn
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::{Reduce, SliceMut, spans};
+    use crate::collective::Reduce;
     use crate::error::CollectiveError;
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::env;
 use std::error::Error;
+use std::ffi::c_int;
 use std::fmt::Debug;
 use std::io::{self, Write};
 use std::mem;
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use highwater::prelude::{Device, Linear, Module, Optimizer, Parameter, Rng, Sgd, Tensor};
-use highwater::train::Trainer;
-use highwater_distributed::{AgreeError, Entry, Reduce, SliceMut, World, no_sync, span, spans};
+use highwater::train::{EarlyStopping, Every, Figures, Saves, Trainer};
+use highwater_distributed::{AgreeError, Entry, Reduce, Shard, SliceMut, World, no_sync, span, spans};
 
 /// The time limit of scenarios that reach it.
 const SHORT: Duration = Duration::from_secs(3);
@@ -44,6 +45,11 @@ fn main() -> ExitCode {
             Ok(())
         }),
         "leak" => steps(&world, 2).map(|()| mem::forget(world.clone())),
+        "fork" => fork_child(&world),
+        "exit-inside" => exit_inside(&world),
+        "train-stops" => train_until(&world, Some(1 + world.rank().min(1) as u64)),
+        "train-saves" => train_until(&world, None),
+        "train-sizes" => train_sizes(&world),
         "train-steps" => train(&world, 5 - world.rank().min(1) as u64, 4),
         "train-batches" => train(&world, 100, 4 - world.rank().min(1)),
         _ => (0..).try_for_each(|step| {
@@ -150,6 +156,86 @@ fn train(world: &World, steps: u64, batches: usize) -> Result<(), Box<dyn Error>
     };
     println!("{outcome}");
     Ok(())
+}
+
+/// Trains epochs of 2 steps. Either the evaluation of a rank improves this number of times and the run stops early, or only
+/// rank 0 saves, although the ranks divide the optimizer's state.
+fn train_until(world: &World, improvements: Option<u64>) -> Result<(), Box<dyn Error>> {
+    let device = Device::cpu()?;
+    let model = Linear::new(&device, 8, 8, &Rng::new(0))?;
+    let make = |own| Sgd::new(own, 0.1)?.with_momentum(0.9);
+    let mut optimizer = world.sharded(Shard::Optimizer, model.parameters(), make)?;
+    let mut trainer = Trainer::new(&model, &mut optimizer).world(world).ignore_signals().epochs(4);
+    let mut evaluations = 0;
+    if let Some(improvements) = improvements {
+        trainer = trainer.early_stopping(EarlyStopping::new("loss").patience(1)).evaluate(move || {
+            evaluations += 1;
+            Ok(Figures::from([("loss", -(evaluations.min(improvements) as f64))]))
+        });
+    } else if world.is_main() {
+        let path = env::temp_dir().join(format!("ranks-{}.safetensors", process::id()));
+        trainer = trainer.saves(Saves::to(path).every(Every::Steps(1)));
+    }
+    let outcome = trainer.fit(
+        |_| Ok((0..2).map(|_| Tensor::ones(&device, [4, 8]))),
+        |x| model.forward(x)?.square()?.mean_all(),
+    )?;
+    println!("{outcome}");
+    Ok(())
+}
+
+/// Trains one step on batches of different sizes, with a penalty on more weights than a batch has examples.
+fn train_sizes(world: &World) -> Result<(), Box<dyn Error>> {
+    let device = Device::cpu()?;
+    for accumulate in [1, 2, 3] {
+        let model = Linear::new(&device, 10, 1, &Rng::new(0))?;
+        let mut optimizer = world.data_parallel(Sgd::new(model.parameters(), 0.5)?)?;
+        let trainer = Trainer::new(&model, &mut optimizer).world(world).ignore_signals();
+        let examples = |number: u64| [4, 3, 2, 5, 1][number as usize % 5];
+        trainer.accumulate(accumulate).fit_steps(
+            1,
+            |number| Tensor::full(&device, [examples(number), 10], number as f64),
+            |x| model.forward(x)?.mean_all()?.add(&model.weight().tensor().square()?.sum_all()?),
+        )?;
+        // The step along the penalty's gradient leads to 0.
+        let batches = 0..accumulate * world.size() as u64;
+        let sum: f64 = batches.clone().map(|number| number as f64 * examples(number) as f64).sum();
+        let mean = sum / batches.map(examples).sum::<usize>() as f64;
+        for weight in model.weight().value().to_vec::<f32>()? {
+            assert!((f64::from(weight) + 0.5 * mean).abs() < 1e-5, "{weight} for a mean of {mean}");
+        }
+    }
+    Ok(())
+}
+
+unsafe extern "C" {
+    safe fn fork() -> c_int;
+    safe fn waitpid(process: c_int, status: Option<&mut c_int>, options: c_int) -> c_int;
+}
+
+/// A child of `fork` ends while its rank goes on.
+fn fork_child(world: &World) -> Result<(), Box<dyn Error>> {
+    steps(world, 1)?;
+    let child = fork();
+    if child == 0 {
+        process::exit(7);
+    }
+    let mut status = 0;
+    assert_eq!(waitpid(child, Some(&mut status), 0), child);
+    assert_eq!(status >> 8, 7);
+    steps(world, 2)
+}
+
+/// A thread ends the process while an operation waits for a rank that hangs.
+fn exit_inside(world: &World) -> Result<(), Box<dyn Error>> {
+    if world.rank() == 1 {
+        return fail("hang");
+    }
+    thread::spawn(|| {
+        thread::sleep(Duration::from_millis(500));
+        process::exit(1)
+    });
+    reduce(world, 1000)
 }
 
 fn reduce(world: &World, length: usize) -> Result<(), Box<dyn Error>> {

@@ -1,5 +1,7 @@
 //! Positions in a training run.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// A position in a training run. All numbers count from 0 and name the next step.
@@ -45,6 +47,16 @@ pub enum Every {
     Epochs(u64),
     /// After every so many steps.
     Steps(u64),
+}
+
+/// Writes `2 epochs`.
+impl fmt::Display for Every {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Epochs(epochs) => write!(f, "{epochs} epochs"),
+            Self::Steps(steps) => write!(f, "{steps} steps"),
+        }
+    }
 }
 
 impl Every {

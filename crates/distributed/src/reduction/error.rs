@@ -7,7 +7,6 @@ use thiserror::Error;
 
 use super::status::Stage;
 use crate::agree::AgreeError;
-
 use crate::error::CollectiveError;
 use crate::operation::Operation;
 use crate::shard::Shard;
@@ -49,7 +48,9 @@ pub enum ParallelError {
     /// The world exchanges host memory only.
     #[error(
         "data_parallel: the parameter {parameter} is on {device}, whose memory this world cannot exchange; \
-         connect GPUs with World::nccl_from_env, and keep all parameters on one device", parameter = printable(parameter), device = printable(device)
+         connect GPUs with World::nccl_from_env, and keep all parameters on one device",
+        parameter = printable(parameter),
+        device = printable(device)
     )]
     Device {
         /// The path of the parameter.
@@ -58,7 +59,10 @@ pub enum ParallelError {
         device: String,
     },
     /// The element type has no sum.
-    #[error("data_parallel: the parameter {parameter} has type {dtype}; expected f32, f64, bf16 or f16", parameter = printable(parameter))]
+    #[error(
+        "data_parallel: the parameter {parameter} has type {dtype}; expected f32, f64, bf16 or f16",
+        parameter = printable(parameter)
+    )]
     DType {
         /// The path of the parameter.
         parameter: String,

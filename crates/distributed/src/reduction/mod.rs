@@ -8,5 +8,5 @@ mod status;
 pub use error::ParallelError;
 pub(crate) use reducer::{Done, Job, JobData, Ranks, Reducer};
 pub(crate) use region::Region;
-pub use status::Stage;
-pub(crate) use status::exchange;
+pub use status::{RunStage, Stage};
+pub(crate) use status::{exchange, exchange_bits};

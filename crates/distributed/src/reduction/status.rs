@@ -40,14 +40,41 @@ pub enum Stage {
     LoadState,
     /// Begins a run of steps.
     BeginRun,
+    /// Weights the loss of a batch by its examples.
+    Batch,
     /// Ends an epoch.
     EndEpoch,
     /// Ends a run of steps.
     EndRun,
 }
 
+/// A stage of a training loop, for [`World::agree_at`](crate::World::agree_at).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RunStage {
+    /// Begins a run of steps.
+    Begin,
+    /// Weights the loss of a batch by its examples.
+    Batch,
+    /// Ends an epoch.
+    EndEpoch,
+    /// Ends a run of steps.
+    End,
+}
+
+impl From<RunStage> for Stage {
+    fn from(stage: RunStage) -> Self {
+        match stage {
+            RunStage::Begin => Self::BeginRun,
+            RunStage::Batch => Self::Batch,
+            RunStage::EndEpoch => Self::EndEpoch,
+            RunStage::End => Self::EndRun,
+        }
+    }
+}
+
 /// The stages without a number, by their code.
-const STAGES: [(Stage, &str); 12] = [
+const STAGES: [(Stage, &str); 13] = [
     (Stage::Step, "the optimizer's step"),
     (Stage::Failed, "an error"),
     (Stage::OutOfMemory, "an out-of-memory error"),
@@ -58,6 +85,7 @@ const STAGES: [(Stage, &str); 12] = [
     (Stage::SaveState, "the optimizer's state"),
     (Stage::LoadState, "loading the optimizer's state"),
     (Stage::BeginRun, "the start of a run"),
+    (Stage::Batch, "the loss of a batch"),
     (Stage::EndEpoch, "the end of an epoch"),
     (Stage::EndRun, "the end of a run"),
 ];
@@ -101,7 +129,10 @@ impl Stage {
 
     /// Returns whether the fingerprint of this stage has the settings of an optimizer.
     const fn is_training(self) -> bool {
-        !matches!(self, Self::Wrap | Self::LoadState | Self::BeginRun | Self::EndEpoch | Self::EndRun)
+        !matches!(
+            self,
+            Self::Wrap | Self::LoadState | Self::BeginRun | Self::Batch | Self::EndEpoch | Self::EndRun
+        )
     }
 
     const fn is_failure(self) -> bool {
@@ -153,19 +184,24 @@ pub(crate) fn exchange(
     let parts: Vec<&[bool]> = if flags.is_empty() { vec![&[]] } else { parts.collect() };
     for part in parts {
         let own = part.iter().enumerate().fold(0, |bits, (index, flag)| bits | u64::from(*flag) << index);
-        let bits = exchange_bits(collective, stage, fingerprint, own)?;
+        let all = exchange_bits(collective, stage, fingerprint, own)?;
+        let bits = all.iter().fold(0, |any, bits| any | bits);
         any.extend((0..part.len()).map(|index| bits >> index & 1 == 1));
     }
     Ok(any)
 }
 
-/// Exchanges one message. Returns the bits that any rank has set.
-fn exchange_bits(
+/// Exchanges one message. Returns the bits of all ranks.
+///
+/// # Errors
+///
+/// As [`exchange`].
+pub(crate) fn exchange_bits(
     collective: &dyn Collective,
     stage: Stage,
     fingerprint: &Fingerprint,
     bits: u64,
-) -> Result<u64, ParallelError> {
+) -> Result<Vec<u64>, ParallelError> {
     let (rank, size) = (collective.rank(), collective.size());
     let mut bytes = vec![0_u8; MESSAGE_BYTES * size];
     let (messages, _) = bytes.as_chunks_mut();
@@ -179,7 +215,7 @@ fn exchange_bits(
     if let Some((rank, theirs)) = stages().find(|(_, theirs)| theirs.is_failure()) {
         return Err(ParallelError::Discarded { rank, out_of_memory: theirs == Stage::OutOfMemory });
     }
-    let Some(first) = messages.first() else { return Ok(bits) };
+    let Some(first) = messages.first() else { return Ok(Vec::new()) };
     let expected = first.stage;
     let out_of_step = stages()
         .find(|(_, theirs)| *theirs != expected)
@@ -192,6 +228,6 @@ fn exchange_bits(
     }
     match out_of_step {
         Some(error) => Err(error),
-        None => Ok(messages.iter().fold(0, |any, message| any | message.bits)),
+        None => Ok(messages.iter().map(|message| message.bits).collect()),
     }
 }

@@ -55,6 +55,16 @@ mod bits {
 }
 
 impl EarlyStopping {
+    /// Writes the options, which all ranks of a run must share.
+    pub(crate) fn options(&self) -> String {
+        let Self { figure, direction, patience, min_delta, .. } = self;
+        let direction = match direction {
+            Direction::Minimize => "minimize",
+            Direction::Maximize => "maximize",
+        };
+        format!("{direction} {figure}, patience {patience}, min_delta {min_delta}")
+    }
+
     /// Creates early stopping on this figure of the evaluations: smaller values are better, patience 3.
     #[must_use]
     pub fn new(figure: impl Into<String>) -> Self {

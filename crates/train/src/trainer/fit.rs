@@ -1,8 +1,9 @@
 //! The order of events in a run.
 
+use std::fmt::Display;
 use std::path::Path;
 
-use highwater_distributed::{Entry, Stage, World};
+use highwater_distributed::{Entry, RunStage, World};
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_tensor::error::FileError;
 use highwater_tensor::{Error, Result, Tensor, autocast, no_grad};
@@ -21,7 +22,7 @@ use crate::stop::StopSignal;
 /// The epochs or steps of a short dry run.
 const DRY: u64 = 2;
 
-/// The steps at the begin of an epoch that a rehearsal runs.
+/// The steps at the start of an epoch that a rehearsal runs.
 const REHEARSED: u64 = 4;
 
 /// A run in progress.
@@ -102,13 +103,13 @@ impl<'a> Fit<'a> {
             best: None,
         };
         fit.resume()?;
-        fit.agree_at(Stage::BeginRun)?;
+        fit.agree_at(RunStage::Begin)?;
         Ok(fit)
     }
 
     /// Waits until all ranks are at this stage, and checks that they run the same steps.
-    fn agree_at(&self, stage: Stage) -> Result<()> {
-        let Trainer { stepper, autocast, .. } = &self.trainer;
+    fn agree_at(&self, stage: RunStage) -> Result<()> {
+        let Trainer { stepper, autocast, early_stopping, evaluate_every, .. } = &self.trainer;
         let Position { step, epoch, batch } = self.position;
         let entry = |(name, options): (&str, String)| Entry {
             name: name.to_owned(),
@@ -116,13 +117,17 @@ impl<'a> Fit<'a> {
             dtype: None,
             options,
         };
+        // Without early stopping, an evaluation is no operation of all ranks.
+        let stopping =
+            early_stopping.as_ref().map(|stopping| format!("{}, every {evaluate_every}", stopping.options()));
         let entries = [
             ("epochs of the run", self.epochs.to_string()),
             ("steps of the run", self.steps.to_string()),
             ("accumulated batches", stepper.accumulate.to_string()),
-            ("norm limit", format!("{:?}", stepper.clip_norm)),
-            ("loss scaler", format!("{:?}", stepper.scaler)),
-            ("autocast", format!("{autocast:?}")),
+            ("norm limit", text(stepper.clip_norm.as_ref())),
+            ("loss scaler", text(stepper.scaler.as_ref())),
+            ("autocast", text(autocast.as_ref())),
+            ("early stopping", text(stopping.as_ref())),
             ("position", format!("step {step}, epoch {epoch}, batch {batch}")),
         ];
         Ok(stepper.world.agree_at(stage, entries.map(entry).into())?)
@@ -217,7 +222,7 @@ impl<'a> Fit<'a> {
         if self.position.step == start && self.position.batch == 0 {
             return Ok(Some(Ended::Completed));
         }
-        self.agree_at(Stage::EndEpoch)?;
+        self.agree_at(RunStage::EndEpoch)?;
         (self.position.epoch, self.position.batch) = (self.position.epoch + 1, 0);
         let is_due = self.trainer.evaluate_every.is_due_after_epochs(self.position.epoch);
         let ended = if is_due { self.evaluate()? } else { None };
@@ -360,7 +365,7 @@ impl<'a> Fit<'a> {
     }
 
     fn finish(mut self, mut ended: Ended) -> Result<Outcome> {
-        self.agree_at(Stage::EndRun)?;
+        self.agree_at(RunStage::End)?;
         if ended == Ended::Completed && self.evaluate()?.is_some() {
             ended = Ended::StoppedEarly;
         }
@@ -378,6 +383,11 @@ impl<'a> Fit<'a> {
         let (first_step, is_dry) = (self.first_step, self.is_dry);
         Ok(Outcome { ended, first_step, steps: step, epochs: epoch, loss, figures, best, is_dry })
     }
+}
+
+/// Writes an option of the run.
+fn text(option: Option<&impl Display>) -> String {
+    option.map_or_else(|| "none".to_owned(), ToString::to_string)
 }
 
 /// Exchanges the loss of this rank and whether it was asked to stop. Returns the mean loss, and whether any rank was.

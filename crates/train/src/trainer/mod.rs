@@ -142,8 +142,8 @@ impl<'a> Trainer<'a> {
     /// of an epoch may have fewer.
     ///
     /// The mean is over all examples: a smaller batch counts less, if the loss is a
-    /// [mean](highwater_tensor::Objective::examples_per) over elements. A loss that divides by a count of its data, such as the
-    /// number of targets that are not ignored, does not have the gradients of the whole batch.
+    /// [mean](highwater_tensor::Objective::examples_per) over elements. Other losses divide by a count of their data, such as
+    /// that of targets that are not ignored. Their gradients are not those of the whole batch.
     #[must_use]
     pub fn accumulate(mut self, batches: u64) -> Self {
         self.stepper.accumulate = batches.max(1);

@@ -1,6 +1,6 @@
 //! A step: forward, backward and update. The only place of the loop that computes gradients.
 
-use highwater_distributed::World;
+use highwater_distributed::{RunStage, World};
 use highwater_nn::optim::{LossScaler, Optimizer};
 use highwater_tensor::{Device, Gradients, Objective, Result, Tensor};
 
@@ -31,13 +31,6 @@ struct Share {
 
 impl Share {
     const ONE: Self = Self { own: 1.0, all: 1.0 };
-}
-
-/// The loss of a step's first batch.
-enum Reference {
-    Objective(Objective),
-    /// The elements and the weight of a term of the first rank's loss.
-    Term([f64; 2]),
 }
 
 /// A finished step.
@@ -139,43 +132,23 @@ impl<'a> Stepper<'a> {
         Ok(Step { device, loss: sum.map(|sum| sum / share.all), gradient_norm, batches })
     }
 
-    /// Returns the share of a batch among those of the step on all ranks. The first batch becomes the reference.
-    fn share(&self, loss: &Tensor, reference: &mut Option<Reference>) -> Result<Share> {
+    /// Returns the share of a batch among those of the step on all ranks. The first batch of rank 0 becomes the reference.
+    fn share(&self, loss: &Tensor, reference: &mut Option<Vec<f64>>) -> Result<Share> {
         let alone = self.world.size() == 1;
         if alone && self.accumulate == 1 || loss.device().is_dry() && !alone {
             return Ok(Share::ONE);
         }
-        let objective = Objective::of_terms(loss);
-        if alone {
-            let own = match reference {
-                Some(Reference::Objective(first)) => objective.examples_per(first).unwrap_or(1.0),
-                _ => {
-                    *reference = Some(Reference::Objective(objective));
-                    1.0
-                }
-            };
-            return Ok(Share { own, all: own });
-        }
-        // The largest term of each rank.
-        let largest = objective.terms.iter().max_by_key(|term| term.elements);
-        let own = largest.map_or([0.0; 2], |term| [term.elements as f64, term.weight]);
-        let all = self.world.all_gather_f64(own).map_err(highwater_distributed::ParallelError::from)?;
-        let [elements, weight] = match reference {
-            Some(Reference::Term(first)) => *first,
-            _ => {
-                *reference = all.first().map(|first| Reference::Term(*first));
-                all.first().copied().unwrap_or(own)
-            }
-        };
-        let is_mean = |term: &[f64; 2]| {
-            let (sum, expected) = (term[0] * term[1], elements * weight);
-            term[0] > 0.0 && (sum - expected).abs() <= 1e-9 * expected.abs()
-        };
-        if !all.iter().all(is_mean) {
-            return Ok(Share::ONE);
-        }
-        let ratios = all.iter().map(|term| term[0] / elements);
-        Ok(Share { own: own[0] / elements, all: ratios.sum::<f64>() / all.len() as f64 })
+        let own = Objective::of_terms(loss);
+        let numbers: Vec<f64> =
+            own.terms.iter().flat_map(|term| [term.elements as f64, term.weight]).collect();
+        let all = self.world.gather_at(RunStage::Batch, &numbers)?;
+        let reference = with_numbers(&own, reference.get_or_insert_with(|| all[0].clone()));
+        let ratio = |numbers: &Vec<f64>| with_numbers(&own, numbers)?.examples_per(reference.as_ref()?);
+        let ratios: Option<Vec<f64>> = all.iter().map(ratio).collect();
+        Ok(ratios.map_or(Share::ONE, |ratios| Share {
+            own: ratios[self.world.rank()],
+            all: ratios.iter().sum::<f64>() / ratios.len() as f64,
+        }))
     }
 
     fn backward(&self, loss: &Tensor, share: f64) -> Result<Gradients> {
@@ -207,4 +180,17 @@ impl<'a> Stepper<'a> {
         self.optimizer.step(gradients)?;
         Ok(norm.filter(|_| !is_dry))
     }
+}
+
+/// Returns the loss with the elements and the weight of each term of another batch, which may be that of another rank.
+/// `None` if it has other terms.
+fn with_numbers(own: &Objective, numbers: &[f64]) -> Option<Objective> {
+    if numbers.len() != 2 * own.terms.len() {
+        return None;
+    }
+    let mut other = own.clone();
+    for (term, numbers) in other.terms.iter_mut().zip(numbers.chunks_exact(2)) {
+        (term.elements, term.weight) = (numbers[0] as usize, numbers[1]);
+    }
+    Some(other)
 }
