@@ -113,6 +113,16 @@ impl Hash {
         Self(bytes.iter().fold(self.0, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3)))
     }
 
+    /// Adds 8 bytes at a time, for large data. The result differs from that of [`add`](Self::add).
+    pub(crate) fn add_words(self, bytes: &[u8]) -> Self {
+        let (words, rest) = bytes.as_chunks();
+        // The rotation brings the upper bits of a word to the lower ones, which a product alone never changes.
+        let add = |hash: u64, word: &[u8; 8]| {
+            (hash.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(0x517C_C1B7_2722_0A95)
+        };
+        Self(words.iter().fold(self.0, add)).add(rest)
+    }
+
     pub(crate) const fn get(self) -> u64 {
         self.0
     }
@@ -206,6 +216,20 @@ mod tests {
         assert!(
             results.iter().all(|result| result.as_ref().is_err_and(|error| error.to_string() == message))
         );
+    }
+
+    #[test]
+    fn a_hash_of_words_sees_each_bit() {
+        let bytes = [0_u8; 43];
+        let hash = |bytes: &[u8]| Hash::new().add_words(bytes).get();
+        for bit in 0..8 * bytes.len() {
+            let mut changed = bytes;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(hash(&changed), hash(&bytes));
+            // Both signs of a pair of numbers.
+            changed[(bit / 8 + 8) % 40] ^= 1 << (bit % 8);
+            assert_ne!(hash(&changed), hash(&bytes));
+        }
     }
 
     #[test]

@@ -19,8 +19,8 @@ pub use nccl::NcclConnectError;
 /// The reason for which a collective operation failed.
 ///
 /// After [`TimedOut`](Self::TimedOut), [`Length`](Self::Length), [`Early`](Self::Early), [`Left`](Self::Left) and
-/// [`Library`](Self::Library) the ranks are out of step, and the contents of the data are unspecified. All later operations fail with [`Ended`](Self::Ended). The
-/// other errors leave the data unchanged.
+/// [`Library`](Self::Library) the ranks are out of step, and the contents of the data are unspecified. All later operations
+/// fail with [`Ended`](Self::Ended). The other errors leave the data unchanged.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CollectiveError {

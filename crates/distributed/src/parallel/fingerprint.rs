@@ -10,11 +10,13 @@ use highwater_tensor::{DType, Parameter};
 use super::shared::Shared;
 use crate::agree::{Entry, Fingerprint, Hash};
 
-/// The options of the optimizer and the number of its steps.
+/// The options of the optimizer, and the progress of its training.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
     pub(super) options: Vec<(String, String)>,
     pub(super) steps: u64,
+    /// The scale of the last step's gradients, if a loss scaler divided them.
+    pub(super) scale: Option<f64>,
 }
 
 /// The part of a parameter that may change.
@@ -49,6 +51,7 @@ impl Shared {
             hash = hash.add(name.as_bytes()).add(&[0]).add(value.as_bytes()).add(&[0]);
         }
         let hash = hash.add(self.shard.name().as_bytes()).add(&settings.steps.to_le_bytes());
+        let hash = settings.scale.map_or(hash, |scale| hash.add(&scale.to_le_bytes()));
         let shared = Arc::clone(self);
         Fingerprint::new(hash.get(), move || shared.entries(&states, &settings, &planning))
     }
@@ -70,7 +73,8 @@ impl Shared {
             ("shard".to_owned(), self.shard.name().to_owned()),
             ("steps".to_owned(), settings.steps.to_string()),
         ];
-        let options = settings.options.iter().chain(planning).chain(&fixed).map(option);
+        let scale = settings.scale.map(|scale| ("loss scale".to_owned(), scale.to_string()));
+        let options = settings.options.iter().chain(planning).chain(&fixed).chain(&scale).map(option);
         self.parameters.iter().zip(states).map(parameter).chain(options).collect()
     }
 }

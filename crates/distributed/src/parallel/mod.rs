@@ -351,10 +351,11 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
     }
 
     /// A common operation of all ranks.
-    fn all_finite(&self, is_finite: bool) -> Result<bool> {
+    fn all_finite(&self, is_finite: bool, scale: f64) -> Result<bool> {
         if self.shared.world.size() == 1 {
             return Ok(is_finite);
         }
+        self.shared.set(|settings| settings.scale = Some(scale));
         Ok(!self.shared.meet_any(Stage::Finite, !is_finite)?)
     }
 
@@ -384,18 +385,22 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
     }
 
     /// Loads the state of this rank's parameters from the [whole state](Self::state) of any number of ranks. A common operation
-    /// of all ranks, which then have the parameters of rank 0.
+    /// of all ranks, which then have the parameters of rank 0. If the ranks load different states, nothing changes.
     fn load_state(&mut self, state: &Arrays) -> Result<()> {
         let shared = &self.shared;
-        let loaded = self.optimizer.load_state(&state::own_part(shared, state));
+        let own = state::own_part(shared, state);
         if shared.world.size() == 1 {
-            return loaded;
+            return self.optimizer.load_state(&own);
         }
-        loaded.inspect_err(|error| drop(shared.meet(failure_of(error), &[])))?;
-        self.note_options();
+        let tell = |error: &Error| drop(shared.meet(failure_of(error), &[]));
+        self.optimizer.check_state(&own).inspect_err(tell)?;
         if !shared.world.is_rehearsal() {
-            shared.world.agree_at(Stage::LoadState, state::entries(state))?;
+            let entries = Fingerprint::of(state::entries(state));
+            exchange(shared.world.collective(), Stage::LoadState, &entries, &[])?;
         }
+        self.optimizer.load_state(&own).inspect_err(tell)?;
+        self.note_options();
+        shared.meet(Stage::LoadState, &[])?;
         copy_from(&shared.world, &shared.parameters, 0)
     }
 }

@@ -49,7 +49,7 @@ struct Filling {
 }
 
 impl Pass {
-    /// Starts the only pass at a time.
+    /// Starts a pass; fails if another one runs.
     pub(super) fn begin(shared: Arc<Shared>) -> Result<Self> {
         shared.begin_pass()?;
         let fingerprint = shared.fingerprint();

@@ -56,7 +56,7 @@ pub(crate) fn entries(state: &Arrays) -> Vec<Entry> {
         name: format!("state {name}"),
         shape: array.shape().dims().to_vec(),
         dtype: Some(array.dtype()),
-        options: format!("hash {:016x}", Hash::new().add(array.bytes()).get()),
+        options: format!("hash {:016x}", Hash::new().add_words(array.bytes()).get()),
     };
     state.iter().map(entry).collect()
 }

@@ -4,6 +4,8 @@
 //! gradient, by a large number before the backward pass. Before the step it divides the gradients in f32. If a gradient
 //! is not finite because the scale was too large, it skips the step.
 
+use std::fmt;
+
 use highwater_tensor::{Error, Gradients, Result, Tensor};
 use highwater_tracking::{Phase, phase};
 
@@ -46,6 +48,17 @@ pub struct LossScaler {
     interval: Option<u64>,
     /// Successful steps since the last change of the scale.
     taken: u64,
+}
+
+/// `32768, doubled after 2000 steps, 17 of them done`, or `1024, fixed`.
+impl fmt::Display for LossScaler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { scale, interval, taken } = self;
+        match interval {
+            Some(interval) => write!(f, "{scale}, doubled after {interval} steps, {taken} of them done"),
+            None => write!(f, "{scale}, fixed"),
+        }
+    }
 }
 
 /// A scale is never NaN.
@@ -163,7 +176,7 @@ impl LossScaler {
         gradients: Gradients,
     ) -> Result<Option<Gradients>> {
         let (gradients, finite) = divided(gradients, self.scale)?;
-        let finite = optimizer.all_finite(finite)?;
+        let finite = optimizer.all_finite(finite, self.scale)?;
         self.update(finite);
         Ok(finite.then_some(gradients))
     }
@@ -183,7 +196,7 @@ impl LossScaler {
         let op = if optimizer.name().is_empty() { "optimizer" } else { optimizer.name() };
         gradients.check_parameters(op, &optimizer.parameters())?;
         let (gradients, finite) = divided(gradients, scale)?;
-        let finite = optimizer.all_finite(finite)?;
+        let finite = optimizer.all_finite(finite, scale)?;
         // Updates the scale only after a successful step.
         if finite {
             optimizer.step(gradients)?;

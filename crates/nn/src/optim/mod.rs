@@ -129,11 +129,12 @@ pub trait Optimizer: fmt::Debug + Send {
     }
 
     /// Returns whether the gradients of all processes are finite, given those of this process. A [`LossScaler`] calls
-    /// it, so that all processes skip the same steps.
+    /// it with its scale, so that all processes skip the same steps.
     ///
     /// # Errors
-    /// Another process fails.
-    fn all_finite(&self, is_finite: bool) -> Result<bool> {
+    /// Another process fails, or has another scale.
+    fn all_finite(&self, is_finite: bool, scale: f64) -> Result<bool> {
+        let _ = scale;
         Ok(is_finite)
     }
 
@@ -198,8 +199,8 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
         (**self).settings()
     }
 
-    fn all_finite(&self, is_finite: bool) -> Result<bool> {
-        (**self).all_finite(is_finite)
+    fn all_finite(&self, is_finite: bool, scale: f64) -> Result<bool> {
+        (**self).all_finite(is_finite, scale)
     }
 
     fn state(&self) -> Result<Arrays> {

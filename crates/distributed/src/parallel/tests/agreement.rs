@@ -1,4 +1,4 @@
-//! Ranks with different settings, and ranks that go separate ways: all of them get an error that names the difference.
+//! Ranks with different settings, and ranks that run different operations: all of them get an error that names the difference.
 
 use super::*;
 use crate::agree::{AgreeError, Entry};
@@ -205,12 +205,19 @@ fn a_rank_that_loads_a_checkpoint_alone_is_named() {
             };
             step(&mut optimizer).unwrap();
             let late = optimizer.state().unwrap();
+            if is_other_state {
+                // Rank 1 has other values than the state that it will not load.
+                step(&mut optimizer).unwrap();
+            }
+            let before = optimizer.state().unwrap();
             let loaded = match (world.rank(), is_other_state) {
                 (0, false) => step(&mut optimizer),
                 (0, true) => optimizer.load_state(&late),
                 _ => optimizer.load_state(&early),
             };
-            loaded.unwrap_err().to_string()
+            let message = loaded.unwrap_err().to_string();
+            assert_eq!(optimizer.inner().state().unwrap(), before);
+            message
         });
         let expected =
             if is_other_state { "is `state 0." } else { "rank 1 is at loading the optimizer's state" };
@@ -260,15 +267,31 @@ fn a_rank_that_ends_early_is_named() {
 }
 
 #[test]
+fn numbers_of_a_stage_are_those_of_all_ranks() {
+    let found = run_ranks(3, |world| {
+        let (rank, batch) = (world.rank(), RunStage::Batch);
+        let equal = world.gather_at(batch, &[1.5, -0.0]).unwrap();
+        let different = world.gather_at(batch, &vec![rank as f64; 2 - rank]).unwrap();
+        let stage = if rank == 2 { RunStage::End } else { batch };
+        (equal, different, world.gather_at(stage, &[rank as f64]).unwrap_err().to_string())
+    });
+    for (equal, different, message) in found {
+        assert_eq!(equal, vec![vec![1.5, -0.0]; 3]);
+        assert_eq!(different, [vec![0.0; 2], vec![1.0], vec![]]);
+        assert!(message.starts_with("rank 2 is at the end of a run, but rank 0 at the loss of a batch"));
+    }
+}
+
+#[test]
 fn stages_and_entries_of_runs_are_compared() {
     let entry = |value: usize| {
         vec![Entry { name: "steps".into(), shape: vec![], dtype: None, options: value.to_string() }]
     };
     let found = run_ranks(2, |world| {
-        assert_eq!(world.agree_at(Stage::BeginRun, entry(7)), Ok(()));
-        let differs = world.agree_at(Stage::BeginRun, entry(world.rank())).unwrap_err();
+        assert_eq!(world.agree_at(RunStage::Begin, entry(7)), Ok(()));
+        let differs = world.agree_at(RunStage::Begin, entry(world.rank())).unwrap_err();
         assert!(matches!(differs, ParallelError::Disagree(AgreeError::Differs { index: 0, rank: 1, .. })));
-        let stage = [Stage::EndRun, Stage::EndEpoch][world.rank()];
+        let stage = [RunStage::End, RunStage::EndEpoch][world.rank()];
         world.agree_at(stage, entry(0)).unwrap_err()
     });
     let expected = ParallelError::OutOfStep { rank: 1, theirs: Stage::EndEpoch, expected: Stage::EndRun };

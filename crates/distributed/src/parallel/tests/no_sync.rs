@@ -168,6 +168,40 @@ fn one_sum_may_belong_to_two_optimizers() {
 }
 
 #[test]
+fn gradients_that_are_taken_and_inserted_again_stay_local() {
+    for shard in SHARDS {
+        let found = run_ranks(2, |world| {
+            let w = line(&device());
+            let make = |own| Sgd::new(own, 1.0);
+            let mut optimizer = world.sharded(shard, vec![("w".into(), w.clone())], make).unwrap();
+            let own = 10.0 * world.rank() as f64;
+            let mut gradients = no_sync(|| slope(&w, own).backward()).unwrap();
+            let half = gradients.take_of(&w).unwrap().mul_scalar(0.5).unwrap();
+            assert!(!gradients.has_local() && !gradients.is_local(&w));
+            gradients.insert(&w, half).unwrap();
+            assert!(gradients.has_local() && gradients.is_local(&w));
+            // A gradient that only its owner has, in a sum with a local one.
+            let mut more = slope(&w, own + 2.0).backward().unwrap();
+            if let Some(gradient) = more.take(&w.tensor()) {
+                more.insert(&w, gradient.mul_scalar(2.0).unwrap()).unwrap();
+            }
+            gradients.accumulate(&mut more).unwrap();
+            optimizer.step(gradients).unwrap();
+
+            // One that replaces a taken one is that of its pass.
+            let mut gradients = no_sync(|| slope(&w, own).backward()).unwrap();
+            drop(gradients.take_of(&w));
+            gradients.accumulate(&mut slope(&w, 1.0).backward().unwrap()).unwrap();
+            assert!(!gradients.has_local());
+            optimizer.step(gradients).unwrap();
+            first(&w)
+        });
+        // Half of the mean of 0 and 10, twice the mean of 2 and 12, and 1.
+        assert_eq!(found, [-17.5; 2], "{shard:?}");
+    }
+}
+
+#[test]
 fn incomplete_gradients_are_not_clipped() {
     for shard in SHARDS {
         run_ranks(2, |world| {
@@ -210,6 +244,40 @@ fn all_ranks_skip_a_step_with_an_infinite_gradient_of_one_rank() {
                 (first(&w), scaler.current())
             });
             assert_eq!(found, [(-2.0, 16_384.0); 2], "{shard:?}");
+        }
+    }
+}
+
+#[test]
+fn other_scales_of_a_rank_are_named() {
+    for shard in SHARDS {
+        for is_clipped in [false, true] {
+            let found = run_ranks(2, |world| {
+                let w = line(&device());
+                let make = |own| Sgd::new(own, 1.0);
+                let mut optimizer = world.sharded(shard, vec![("w".into(), w.clone())], make).unwrap();
+                // The scales differ after two steps.
+                let mut scaler = LossScaler::dynamic_from(8.0, 2 + world.rank() as u64).unwrap();
+                let mut step = || {
+                    let gradients = scaler.scale(&slope(&w, 1.0))?.backward()?;
+                    if !is_clipped {
+                        return scaler.step(&mut optimizer, gradients).map(drop);
+                    }
+                    let mut gradients = scaler.unscale_for(&optimizer, gradients)?.unwrap();
+                    optimizer.clip_norm(&mut gradients, 9.0)?;
+                    optimizer.step(gradients)
+                };
+                step().and_then(|()| step()).unwrap();
+                let message = step().unwrap_err().to_string();
+                assert_eq!(first(&w), -2.0);
+                message
+            });
+            assert!(
+                found[0].contains("`loss scale: 8` on rank 1, but `loss scale: 16` on rank 0"),
+                "{}",
+                found[0]
+            );
+            assert_eq!(found[0], found[1]);
         }
     }
 }
