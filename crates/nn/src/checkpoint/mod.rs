@@ -414,7 +414,7 @@ fn count(text: &str) -> Option<u64> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
-/// Whether a metadata key is meant as one of this module's: a misspelled one must not be ignored.
+/// Whether a metadata key has the prefix `highwater`: a misspelled one must not be ignored.
 fn is_own(key: &str) -> bool {
     let key = key.trim().to_lowercase();
     key.strip_prefix("highwater").is_some_and(|rest| rest.starts_with(|mark: char| !mark.is_alphanumeric()))
