@@ -166,7 +166,7 @@ fn train_until(world: &World, improvements: Option<u64>) -> Result<(), Box<dyn E
     let make = |own| Sgd::new(own, 0.1)?.with_momentum(0.9);
     let mut optimizer = world.sharded(Shard::Optimizer, model.parameters(), make)?;
     let mut trainer = Trainer::new(&model, &mut optimizer).world(world).ignore_signals().epochs(4);
-    let mut evaluations = 0;
+    let mut evaluations = 0_u64;
     if let Some(improvements) = improvements {
         trainer = trainer.early_stopping(EarlyStopping::new("loss").patience(1)).evaluate(move || {
             evaluations += 1;
@@ -191,7 +191,7 @@ fn train_sizes(world: &World) -> Result<(), Box<dyn Error>> {
         let model = Linear::new(&device, 10, 1, &Rng::new(0))?;
         let mut optimizer = world.data_parallel(Sgd::new(model.parameters(), 0.5)?)?;
         let trainer = Trainer::new(&model, &mut optimizer).world(world).ignore_signals();
-        let examples = |number: u64| [4, 3, 2, 5, 1][number as usize % 5];
+        let examples = |number: u64| -> usize { [4, 3, 2, 5, 1][number as usize % 5] };
         trainer.accumulate(accumulate).fit_steps(
             1,
             |number| Tensor::full(&device, [examples(number), 10], number as f64),

@@ -1,8 +1,10 @@
-//! Ranks with different settings, and ranks that run different operations: all of them get an error that names the difference.
+//! Ranks with different settings, and ranks that run different operations: all of them get an error that names the
+//! difference.
 
 use super::*;
 use crate::agree::{AgreeError, Entry};
 use crate::error::CollectiveError;
+use crate::reduction::RunStage;
 
 /// The errors of two ranks that train a layer. `change` runs on rank 1 before the second step.
 fn errors_after(
