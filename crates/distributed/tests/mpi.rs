@@ -192,11 +192,12 @@ fn train_sizes(world: &World) -> Result<(), Box<dyn Error>> {
         let mut optimizer = world.data_parallel(Sgd::new(model.parameters(), 0.5)?)?;
         let trainer = Trainer::new(&model, &mut optimizer).world(world).ignore_signals();
         let examples = |number: u64| -> usize { [4, 3, 2, 5, 1][number as usize % 5] };
-        trainer.accumulate(accumulate).fit_steps(
+        let outcome = trainer.accumulate(accumulate).fit_steps(
             1,
             |number| Tensor::full(&device, [examples(number), 10], number as f64),
             |x| model.forward(x)?.mean_all()?.add(&model.weight().tensor().square()?.sum_all()?),
         )?;
+        assert_eq!(outcome.steps, 1);
         // The step along the penalty's gradient leads to 0.
         let batches = 0..accumulate * world.size() as u64;
         let sum: f64 = batches.clone().map(|number| number as f64 * examples(number) as f64).sum();
