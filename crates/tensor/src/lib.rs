@@ -25,10 +25,13 @@ mod tensor;
 pub mod testing;
 
 pub use autograd::{
-    GradCheck, GradCheckError, GradientHook, GradientPass, Gradients, HookGuard, LossOp, LossTerm, Objective,
-    Parameter, PassEnd, TrainingGuard, apply, check_gradients, checkpoint, evaluating, evaluating_guard,
-    hook_gradients, is_training, record_passes, training, training_guard,
+    GradCheck, GradCheckError, GradientHook, GradientPass, Gradients, HookGuard, Parameter, PassEnd,
+    TrainingGuard, apply, check_gradients, checkpoint, evaluating, evaluating_guard, hook_gradients,
+    is_training, record_passes, training, training_guard,
 };
+// For the crates of this workspace.
+#[doc(hidden)]
+pub use autograd::{LossOp, LossTerm, Objective, record_objectives};
 /// Errors and properties of CUDA devices.
 #[cfg(feature = "cuda")]
 pub mod cuda {

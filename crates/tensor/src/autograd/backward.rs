@@ -46,8 +46,8 @@ impl Tensor {
         self.backward_if(1.0, version::check)
     }
 
-    /// Computes the gradients of this scalar times a number, without memory for the product. Parts of a batch with different
-    /// numbers of examples use it: see [`Objective::examples_per`](crate::Objective::examples_per).
+    /// Computes the gradients of this scalar times a number, without memory for the product. Use it for parts of a batch with
+    /// different numbers of examples: the factor is the share of the part.
     ///
     /// ```
     /// use highwater::{Device, Tensor};

@@ -25,7 +25,10 @@ pub use gradients::Gradients;
 pub(crate) use gradients::LeafCursor;
 pub use hooks::{GradientHook, GradientPass, HookGuard, hook_gradients};
 pub(crate) use node::record;
+#[doc(hidden)]
 pub use objective::{LossOp, LossTerm, Objective};
 pub use parameter::Parameter;
+#[doc(hidden)]
+pub use passes::record_objectives;
 pub use passes::{PassEnd, record_passes};
 pub use training_mode::{TrainingGuard, evaluating, evaluating_guard, is_training, training, training_guard};

@@ -6,8 +6,10 @@
 //! ```
 //!
 //! From the loss, the search follows ops that only add elements ([`Summation`]) down to those that compute other functions.
-//! These are the terms. The accumulated gradients of parts of a batch are those of the whole batch only if each term has
-//! all elements of its part, with a weight that is inversely proportional to the size of the part.
+//! These are the terms.
+//!
+//! Micro-batches have the gradients of the batch only if each term has all elements of its micro-batch. The weight of an element
+//! must be inversely proportional to the size of the micro-batch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -64,8 +66,8 @@ pub struct LossOp {
 pub struct Objective {
     /// The terms of the loss.
     pub terms: Vec<LossTerm>,
-    /// The ops below the terms, each once. Ops that only add up or rearrange elements above the terms are not among them, nor
-    /// are the ops of a checkpointed part.
+    /// The ops below the terms, each once. Ops that only rearrange or repeat elements are not among them, nor are the ops of a
+    /// checkpointed part.
     pub ops: Vec<LossOp>,
 }
 
@@ -87,11 +89,11 @@ impl Objective {
         Self { terms: terms_of(loss).into_iter().map(|(term, _)| term).collect(), ops: Vec::new() }
     }
 
-    /// Returns the number of examples of this loss for each one of `other`, if both are means over examples: the ratio of
+    /// Returns the number of examples of this loss for each one of `other`, if both are means over examples. It is the ratio of
     /// the elements of their terms. `None` if it is unknown, because a term is not a mean, or terms disagree.
     ///
-    /// The sum of the gradients of unequal parts of a batch, each [scaled](Tensor::backward_scaled) by its ratio, divided by the
-    /// sum of the ratios, is the gradient of the mean over the whole batch.
+    /// [Scale](Tensor::backward_scaled) the gradients of unequal parts of a batch by their ratios, add them, and divide by the sum
+    /// of the ratios. The result is the gradient of the mean over the whole batch.
     ///
     /// ```
     /// use highwater::tensor::{Objective, Parameter, Tensor};
@@ -160,6 +162,13 @@ fn terms_of(loss: &Tensor) -> Vec<(LossTerm, GradEdge)> {
                     edges().for_each(|(edge, elements)| reach(edge, elements, weight * factor, &mut pending));
                     None
                 }
+                Summation::Elementwise { factor } => {
+                    edges().for_each(|(edge, own)| {
+                        let repeats = elements as f64 / own.max(1) as f64;
+                        reach(edge, own, weight * factor * repeats, &mut pending);
+                    });
+                    None
+                }
                 Summation::Product if elements == 1 && edges().count() == 2 => {
                     // A factor that depends on parameters only is the same for all parts of a batch.
                     let mut data =
@@ -187,10 +196,10 @@ const fn term(op: &'static str, elements: usize, weight: f64) -> LossTerm {
     LossTerm { op, elements, weight, reads_data: true }
 }
 
-/// What is known of the nodes below the terms.
+/// Properties of the nodes below the terms.
 #[derive(Default)]
 struct Below {
-    /// The ops by the numbers of their nodes; `None` for one that only rearranges elements.
+    /// The ops by the numbers of their nodes; `None` for one that only rearranges or repeats elements.
     ops: BTreeMap<u64, Option<LossOp>>,
     /// The nodes that depend on parameters only.
     of_parameters: BTreeSet<u64>,
@@ -219,7 +228,8 @@ fn reads_data(edge: &GradEdge, below: &mut Below, elements: usize) -> bool {
             }
             found.insert(node.number, inputs.iter().map(|input| input.edge.clone()).collect());
             let summation = op.summation(&shapes);
-            let rearranges = matches!(summation, Summation::Elements { .. }) && sizes == [output];
+            // Such ops do not run on inputs that are contiguous already, or have the shape or the type already.
+            let rearranges = matches!(summation, Summation::Elementwise { .. }) && sizes.len() == 1;
             let is_of_all = summation == Summation::OfAll;
             (!rearranges).then(|| LossOp { op: op.name(), inputs: sizes, output, is_of_all })
         });

@@ -20,6 +20,8 @@ struct Passes {
     ends: Vec<PassEnd>,
     /// Whether a pass runs, which may scale its own gradients.
     is_running: bool,
+    /// Whether the ends have objectives.
+    has_objectives: bool,
 }
 
 /// The end of a backward pass.
@@ -30,13 +32,16 @@ pub struct PassEnd {
     pub at: Instant,
     /// The estimated time of all kernels so far, on a dry device whose [profile](crate::DeviceProfile) has a speed.
     pub estimated: Option<StepTime>,
-    /// How the loss combines the elements of its batch, on a dry device.
+    /// How the loss combines the elements of its batch, on a dry device in [`record_objectives`].
+    #[doc(hidden)]
     pub objective: Option<Arc<Objective>>,
     /// The factor of the loss in [`backward_scaled`](Tensor::backward_scaled), times the factors of
     /// [`Gradients::scale`](crate::Gradients::scale) after the pass and before the next one.
+    #[doc(hidden)]
     pub scale: f64,
     /// A hash of the blocks of a dry device's pool at the end of the pass. If two passes have the same, and the program
     /// makes the same requests after both, its memory repeats.
+    #[doc(hidden)]
     pub pool: Option<u64>,
 }
 
@@ -62,6 +67,16 @@ pub struct PassEnd {
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub fn record_passes<R>(program: impl FnOnce() -> R) -> (R, Vec<PassEnd>) {
+    record_in(Passes::default(), program)
+}
+
+/// As [`record_passes`], with the objectives of all passes on dry devices, which take time.
+#[doc(hidden)]
+pub fn record_objectives<R>(program: impl FnOnce() -> R) -> (R, Vec<PassEnd>) {
+    record_in(Passes { has_objectives: true, ..Passes::default() }, program)
+}
+
+fn record_in<R>(passes: Passes, program: impl FnOnce() -> R) -> (R, Vec<PassEnd>) {
     // Restores the passes of an enclosing call, also after a panic.
     struct Restore(Option<Passes>);
     impl Drop for Restore {
@@ -69,7 +84,7 @@ pub fn record_passes<R>(program: impl FnOnce() -> R) -> (R, Vec<PassEnd>) {
             PASSES.set(self.0.take());
         }
     }
-    let _restore = Restore(PASSES.replace(Some(Passes::default())));
+    let _restore = Restore(PASSES.replace(Some(passes)));
     let result = program();
     (result, PASSES.take().unwrap_or_default().ends)
 }
@@ -80,11 +95,11 @@ fn record(f: impl FnOnce(&mut Passes)) {
     let _ = PASSES.try_with(|passes| passes.borrow_mut().as_mut().map(f));
 }
 
-/// Notes the begin of the backward pass of a loss, if the passes are recorded. Returns the objective on a dry device.
+/// Notes the start of the backward pass of a loss, if the passes are recorded. Returns the objective if it is recorded.
 pub(super) fn begin(loss: &Tensor) -> Option<Arc<Objective>> {
-    let mut is_recorded = false;
-    record(|passes| (passes.is_running, is_recorded) = (true, true));
-    (is_recorded && loss.device().is_dry()).then(|| Arc::new(Objective::of(loss)))
+    let mut has_objective = false;
+    record(|passes| (passes.is_running, has_objective) = (true, passes.has_objectives));
+    (has_objective && loss.device().is_dry()).then(|| Arc::new(Objective::of(loss)))
 }
 
 /// Notes the end of a pass on this device, if the passes are recorded.

@@ -79,8 +79,8 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         Err(Error::NotDifferentiable { op: self.name() })
     }
 
-    /// Returns how the op adds up elements of inputs with these shapes, from which an [`Objective`](crate::autograd::Objective) learns
-    /// whether a loss is a mean. The default is another function.
+    /// Returns how the op adds up elements of inputs with these shapes. A search for a plan reads from it whether a loss is a
+    /// mean. The default is another function.
     fn summation(&self, inputs: &[Shape]) -> Summation {
         let _ = inputs;
         Summation::Other
@@ -99,6 +99,11 @@ pub enum Summation {
         /// The factor.
         factor: f64,
     },
+    /// Each element of the output is the sum of one element of each input, with this factor. Smaller inputs broadcast.
+    Elementwise {
+        /// The factor.
+        factor: f64,
+    },
     /// The product of two inputs.
     Product,
     /// A function of all elements, such as the statistics of a batch, although the output has the shape of the input.
@@ -113,8 +118,11 @@ pub enum Summation {
 }
 
 impl Summation {
-    /// Each element once.
+    /// Each element in one sum.
     pub(crate) const ONCE: Self = Self::Elements { factor: 1.0 };
+
+    /// The same elements, in another order or type, repeated, or added to others.
+    pub(crate) const ELEMENTWISE: Self = Self::Elementwise { factor: 1.0 };
 }
 
 /// An op of this crate whose backward pass reuses buffers.

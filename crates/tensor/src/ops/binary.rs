@@ -123,10 +123,9 @@ impl Op for BinaryOp {
         Ok(vec![if_needed(saved, 0, || summed(0, to_lhs()))?, if_needed(saved, 1, || summed(1, to_rhs()))?])
     }
 
-    fn summation(&self, inputs: &[Shape]) -> Summation {
-        let repeats = inputs.windows(2).any(|pair| pair[0] != pair[1]);
+    fn summation(&self, _: &[Shape]) -> Summation {
         match self.0 {
-            Binary::Add | Binary::Sub if !repeats => Summation::ONCE,
+            Binary::Add | Binary::Sub => Summation::ELEMENTWISE,
             Binary::Mul => Summation::Product,
             _ => Summation::Other,
         }

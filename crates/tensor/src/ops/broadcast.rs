@@ -37,6 +37,10 @@ impl Op for BroadcastTo {
     fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(grad.sum_to(saved.input_shape(0))?)])
     }
+
+    fn summation(&self, _: &[Shape]) -> Summation {
+        Summation::ELEMENTWISE
+    }
 }
 
 #[derive(Debug)]

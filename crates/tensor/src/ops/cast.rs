@@ -28,7 +28,7 @@ impl Op for Cast {
     }
 
     fn summation(&self, _: &[Shape]) -> Summation {
-        Summation::ONCE
+        Summation::ELEMENTWISE
     }
 }
 

@@ -78,7 +78,7 @@ impl Op for LookOp {
     }
 
     fn summation(&self, _: &[Shape]) -> Summation {
-        Summation::ONCE
+        Summation::ELEMENTWISE
     }
 }
 
@@ -102,7 +102,7 @@ impl Op for Reshape {
     }
 
     fn summation(&self, _: &[Shape]) -> Summation {
-        Summation::ONCE
+        Summation::ELEMENTWISE
     }
 }
 
@@ -125,7 +125,7 @@ impl Op for Contiguous {
     }
 
     fn summation(&self, _: &[Shape]) -> Summation {
-        Summation::ONCE
+        Summation::ELEMENTWISE
     }
 }
 

@@ -116,7 +116,7 @@ impl Op for UnaryOp {
             Unary::DivScalar(scalar) => 1.0 / scalar.as_f64(),
             _ => return Summation::Other,
         };
-        Summation::Elements { factor }
+        Summation::Elementwise { factor }
     }
 }
 

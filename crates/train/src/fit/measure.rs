@@ -7,6 +7,7 @@ use highwater_tensor::{DType, Device, Result, record_passes};
 use super::error::FitError;
 use super::found::{Candidate, Fit};
 use super::plan::Plan;
+use super::time::passes_per_micro_batch;
 
 /// Plans that differ only in recomputation from a measured one are measured while their corrected estimate is at most this many
 /// times the fastest measured step: estimates of second runs are good.
@@ -125,9 +126,9 @@ fn measure(
         Err(error) if error.needs_more_memory() => return Ok(None),
         result => result?,
     }
-    let micro_batches = usize::try_from(plan.accumulate).unwrap_or(usize::MAX);
-    let ends: Vec<_> =
-        passes.iter().skip(micro_batches - 1).step_by(micro_batches).map(|pass| pass.at).collect();
+    let per_micro_batch = passes_per_micro_batch(passes.len(), steps, plan.accumulate);
+    let of_step = usize::try_from(plan.accumulate).unwrap_or(usize::MAX).saturating_mul(per_micro_batch);
+    let ends: Vec<_> = passes.iter().skip(of_step - 1).step_by(of_step).map(|pass| pass.at).collect();
     let steps = ends.windows(2).map(|pair| pair[1].duration_since(pair[0]));
     match steps.min() {
         Some(fastest) => Ok(Some(fastest.max(Duration::from_nanos(1)).as_secs_f64())),

@@ -1,13 +1,14 @@
 //! Whether accumulated micro-batches have the gradients of the whole batch.
 //!
 //! Dry runs have no values. So the comparison reads the graphs of the losses of two micro-batches of different sizes. Their
-//! gradients add up to those of the whole batch if
-//! - each term of the loss has an element for each example, or depends on parameters only,
-//! - the weights of a term's elements have the same sum in a step of either size, and
-//! - no op below the terms reduces the examples.
+//! gradients add up to those of the whole batch under three conditions:
+//! - Each term of the loss has an element for each example, or depends on parameters only.
+//! - The weights of a term's elements have the same sum in a step of either size.
+//! - No op below the terms reduces the examples.
+//!
+//! A program may have several backward passes per micro-batch, such as those of a discriminator and a generator. All are compared.
 
 use std::fmt;
-use std::sync::Arc;
 
 use highwater_tensor::{Objective, PassEnd};
 use serde::{Serialize, Serializer};
@@ -28,7 +29,7 @@ pub enum Indivisible {
         /// The op whose elements the loss adds up.
         op: &'static str,
     },
-    /// The losses of two micro-batches have different terms.
+    /// The losses of two micro-batches have different terms or ops.
     Different,
 }
 
@@ -53,7 +54,7 @@ impl fmt::Display for Indivisible {
                 "the gradients of micro-batches do not add up to those of the batch: the weight of {op} in the loss is not \
                  that of a mean over examples"
             ),
-            Self::Different => write!(f, "the loss has other terms in smaller micro-batches"),
+            Self::Different => write!(f, "the loss has other ops in smaller micro-batches"),
         }
     }
 }
@@ -65,28 +66,80 @@ impl Serialize for Indivisible {
     }
 }
 
-/// The loss of a trial, and how the trial combines its micro-batches.
+/// The losses of a trial's first step, and how the trial combines its micro-batches.
 #[derive(Clone, Debug)]
-pub(super) struct TriedLoss {
-    objective: Arc<Objective>,
+pub(super) struct TriedLosses {
+    /// The ends of the passes of the step.
+    passes: Vec<PassEnd>,
+    /// The passes per micro-batch.
+    per_micro_batch: usize,
     micro_batch: usize,
     /// The micro-batches of a step: those of the trial, and those of the plan.
+    accumulate: [u64; 2],
+}
+
+/// The order of the passes of a step.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    /// All passes of a micro-batch follow each other.
+    Interleaved,
+    /// The first pass of all micro-batches, then the second one of all, and so on.
+    Phases,
+}
+
+/// One loss of a step.
+#[derive(Clone, Copy, Debug)]
+struct TriedLoss<'a> {
+    objective: &'a Objective,
+    micro_batch: usize,
     accumulate: [u64; 2],
     /// The factor of the accumulated gradients.
     scale: f64,
 }
 
-impl TriedLoss {
-    /// Returns the loss of the first pass.
-    pub(super) fn new(passes: &[PassEnd], micro_batch: usize, tried: u64, planned: u64) -> Option<Self> {
-        let objective = Arc::clone(passes.first()?.objective.as_ref()?);
-        let last = usize::try_from(tried.saturating_sub(1)).ok()?;
-        let scale = passes.get(last).map_or(1.0, |pass| pass.scale);
-        Some(Self { objective, micro_batch, accumulate: [tried, planned], scale })
+impl TriedLosses {
+    /// Returns the losses of the first step; `None` without a pass.
+    pub(super) fn new(
+        passes: &[PassEnd],
+        per_micro_batch: usize,
+        micro_batch: usize,
+        [tried, planned]: [u64; 2],
+    ) -> Option<Self> {
+        passes.first()?;
+        let of_step = per_micro_batch * usize::try_from(tried).ok()?;
+        let passes = passes.iter().take(of_step).cloned().collect();
+        Some(Self { passes, per_micro_batch, micro_batch, accumulate: [tried, planned] })
     }
 
     /// Returns why steps with the other micro-batch do not have the gradients of steps with this one, if they do not.
     pub(super) fn difference(&self, other: &Self) -> Option<Indivisible> {
+        // A program that runs steps of its own has numbers without a meaning.
+        let count = if self.per_micro_batch == other.per_micro_batch { self.per_micro_batch } else { 1 };
+        let in_order = |order| {
+            let at = |pass| Some((self.loss(order, pass, count)?, other.loss(order, pass, count)?));
+            (0..count).find_map(|pass| at(pass).and_then(|(own, other)| own.difference(&other)))
+        };
+        // The passes of a micro-batch have different losses, so only the order of the program compares the same ones.
+        in_order(Order::Interleaved).filter(|_| in_order(Order::Phases).is_some())
+    }
+
+    /// Returns the loss of a pass of each micro-batch, which has this number of passes.
+    fn loss(&self, order: Order, pass: usize, count: usize) -> Option<TriedLoss<'_>> {
+        let micro_batches = usize::try_from(self.accumulate[0]).ok()?;
+        let (first, step) = match order {
+            Order::Interleaved => (pass, count),
+            Order::Phases => (pass * micro_batches, 1),
+        };
+        let objective = self.passes.get(first)?.objective.as_deref()?;
+        let last = first + micro_batches.saturating_sub(1) * step;
+        let scale = self.passes.get(last).map_or(1.0, |pass| pass.scale);
+        Some(TriedLoss { objective, micro_batch: self.micro_batch, accumulate: self.accumulate, scale })
+    }
+}
+
+impl TriedLoss<'_> {
+    /// Returns why steps with the other micro-batch do not have the gradients of steps with this one, if they do not.
+    fn difference(&self, other: &Self) -> Option<Indivisible> {
         if self.micro_batch == other.micro_batch {
             return None;
         }
@@ -108,19 +161,16 @@ impl TriedLoss {
         if let Some((term, _)) = combined {
             return Some(Indivisible::Combined { op: term.op });
         }
-        let reduced = || {
-            let (ops, others) = (&self.objective.ops, &other.objective.ops);
-            // Some ops depend on the size: a view of one example may be contiguous.
-            let is_alike =
-                ops.len() == others.len() && ops.iter().zip(others).all(|(own, other)| own.op == other.op);
-            let mut pairs = ops.iter().zip(others).filter(|_| is_alike);
-            pairs.find(|(own, other)| {
-                let mut inputs = own.inputs.iter().zip(&other.inputs);
-                let reads_examples = inputs.any(|(own, other)| own != other);
-                reads_examples && (own.is_of_all || !of_examples(own.output, other.output))
-            })
-        };
-        if let Some((op, _)) = reduced() {
+        let (ops, others) = (&self.objective.ops, &other.objective.ops);
+        if ops.len() != others.len() || ops.iter().zip(others).any(|(own, other)| own.op != other.op) {
+            return Some(Indivisible::Different);
+        }
+        let reduced = ops.iter().zip(others).find(|(own, other)| {
+            let mut inputs = own.inputs.iter().zip(&other.inputs);
+            let reads_examples = inputs.any(|(own, other)| own != other);
+            reads_examples && (own.is_of_all || !of_examples(own.output, other.output))
+        });
+        if let Some((op, _)) = reduced {
             return Some(Indivisible::Combined { op: op.op });
         }
         // A program may divide by the micro-batches of the trial, or by a number that it knows.

@@ -21,7 +21,7 @@ use super::space::Space;
 use super::survey::{Model, Survey};
 use super::trial::{Trial, TrialResult};
 
-/// A family is searched if its fastest member takes at most this many times as long as the fastest plan that fits: estimates of
+/// A family is searched if its fastest member takes at most this many times as long as the fastest plan that fits. Estimates of
 /// other micro-batches and precisions may be wrong by as much.
 const UNCERTAINTY: f64 = 1.6;
 

@@ -5,7 +5,7 @@ use highwater_nn::recompute::{Observed, trade_offs};
 use highwater_tensor::{Device, DryRunOptions, Result, StepTime};
 
 use super::error::FitError;
-use super::objective::{Indivisible, TriedLoss};
+use super::objective::{Indivisible, TriedLosses};
 use super::plan::Plan;
 use super::space::Space;
 use super::trial::{Trial, Tried};
@@ -51,28 +51,25 @@ impl<'a, P: FnMut(&Device, &Plan, &World) -> Result<()>> Survey<'a, P> {
         let whole = plans.iter().find(|plan| is_whole(plan)).unwrap_or(&whole).clone();
         let divides = !plans.iter().all(is_whole);
         let mut indivisible = None;
-        if plans.iter().any(|plan| plan.accumulate > 1)
-            && self.trial.observe(self.unlimited, &whole, 0)?.has_batch_norm
-        {
-            // Batch norms of other ranks are for the program to synchronize.
-            plans.retain(|plan| plan.accumulate == 1);
+        if divides && self.trial.observe(self.unlimited, &whole, 0)?.has_batch_norm {
+            plans.retain(is_whole);
             indivisible = Some(Indivisible::BatchNorm);
         }
-        let loss = if divides && indivisible.is_none() {
-            self.trial.run_first(self.unlimited, &whole)?.loss
+        let of_whole = if divides && indivisible.is_none() {
+            Some(self.trial.run_first(self.unlimited, &whole)?)
         } else {
             None
         };
         let mut tried = Vec::new();
         for plan in &plans {
-            if indivisible.as_ref().is_some_and(|reason| *reason != Indivisible::BatchNorm) && !is_whole(plan)
-            {
+            if indivisible.is_some() && !is_whole(plan) {
                 continue;
             }
-            let result = self.trial.run_first(self.unlimited, plan)?;
-            let other = result.loss.as_ref();
-            let difference =
-                loss.as_ref().zip(other).and_then(|(loss, other): (&TriedLoss, _)| loss.difference(other));
+            let known = of_whole.as_ref().filter(|_| *plan == whole).cloned();
+            let result = known.map_or_else(|| self.trial.run_first(self.unlimited, plan), Ok)?;
+            let losses =
+                of_whole.as_ref().and_then(|whole| whole.losses.as_ref()).zip(result.losses.as_ref());
+            let difference = losses.and_then(|(whole, other): (&TriedLosses, _)| whole.difference(other));
             if difference.is_some() {
                 indivisible = difference;
                 tried.retain(|(plan, _)| is_whole(plan));

@@ -3,14 +3,16 @@
 use bfc_core::Category;
 use highwater_distributed::World;
 use highwater_nn::recompute::{Observed, observe};
-use highwater_tensor::{Device, DryRun, DryRunOptions, Error, PassEnd, Result, StepTime, record_passes};
+use highwater_tensor::{
+    Device, DryRun, DryRunOptions, Error, PassEnd, Result, StepTime, record_objectives, record_passes,
+};
 
 use super::error::FitError;
-use super::objective::TriedLoss;
+use super::objective::TriedLosses;
 use super::plan::Plan;
-use super::time::last_step;
+use super::time::{last_step, passes_per_micro_batch};
 
-/// A trial runs the first, the second and the last rank, which differ most: the first ones own at least as many parameters as
+/// A trial runs the first, the second and the last rank, which differ most. The first ranks own at least as many parameters as
 /// later ones. A rehearsal runs all ranks, if there are at most this many.
 const ALL_RANKS: usize = 8;
 
@@ -24,6 +26,8 @@ const MOST_STEPS: u64 = 24;
 pub(super) struct Trial<P> {
     program: P,
     pub(super) runs: u32,
+    /// The backward passes per micro-batch, after the first short trial.
+    passes_per_micro_batch: usize,
 }
 
 /// The memory and the time of a plan that fits: the largest of all ranks.
@@ -31,8 +35,8 @@ pub(super) struct Trial<P> {
 pub(super) struct Tried {
     pub(super) peak_bytes: u64,
     pub(super) work: StepTime,
-    /// The loss of the first rank.
-    pub(super) loss: Option<TriedLoss>,
+    /// The losses of the first rank, if this is the first run of a plan.
+    pub(super) losses: Option<TriedLosses>,
     /// Whether the memory of further micro-batches and steps repeats that of the last ones.
     repeats: Repeats,
 }
@@ -46,18 +50,29 @@ struct Repeats {
 }
 
 impl Repeats {
-    /// Compares the pool at the ends of passes, of which each step has the same number.
-    fn new(passes: &[PassEnd], accumulate: u64) -> Self {
-        let size = usize::try_from(accumulate).unwrap_or(usize::MAX);
+    /// Compares the pool at the ends of passes, of which each micro-batch has the same number.
+    fn new(passes: &[PassEnd], per_micro_batch: usize, accumulate: u64) -> Self {
+        let micro_batches = usize::try_from(accumulate).unwrap_or(usize::MAX);
+        let size = micro_batches.saturating_mul(per_micro_batch);
         let is_same = |later: usize, back: usize| {
             let before = later.checked_sub(back).and_then(|at| passes[at].pool);
             before.is_some() && before == passes[later].pool
         };
         let has_steps = !passes.is_empty() && passes.len().is_multiple_of(size);
-        let mut ends = (size - 1..passes.len()).step_by(size);
+        let last = |count: usize| passes.len().saturating_sub(count)..passes.len();
+        let steps = || (0..passes.len() / size).map(|step| step * size);
+        // The passes of a micro-batch follow each other, or those of all micro-batches do.
+        let is_interleaved = || {
+            let mut ends = steps().flat_map(|start| start + size - per_micro_batch..start + size);
+            ends.all(|end| is_same(end, per_micro_batch))
+        };
+        let is_in_phases = || {
+            let mut ends = (micro_batches - 1..passes.len()).step_by(micro_batches);
+            ends.all(|end| is_same(end, 1))
+        };
         Self {
-            micro_batches: has_steps && size > 2 && ends.all(|end| is_same(end, 1)),
-            steps: has_steps && is_same(passes.len() - 1, size),
+            micro_batches: has_steps && micro_batches > 2 && (is_interleaved() || is_in_phases()),
+            steps: has_steps && last(per_micro_batch).all(|end| is_same(end, size)),
             passes: passes.len(),
         }
     }
@@ -75,12 +90,17 @@ pub(super) enum TrialResult {
 
 impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Trial<P> {
     pub(super) const fn new(program: P) -> Self {
-        Self { program, runs: 0 }
+        Self { program, runs: 0, passes_per_micro_batch: 1 }
     }
 
     /// Runs the program as rank 0, for few steps and micro-batches.
     pub(super) fn run_first(&mut self, options: &DryRunOptions, plan: &Plan) -> Result<Tried, FitError> {
-        self.run_rank(options, (plan, &plan.for_trial()), 0)
+        let trial = plan.for_trial();
+        let (run, passes) = record_objectives(|| options.run(|device| self.run_on(device, &trial, 0)));
+        let mut tried = self.tried((plan, &trial), &run?, &passes)?;
+        let accumulate = [trial.accumulate, plan.accumulate];
+        tried.losses = TriedLosses::new(&passes, self.passes_per_micro_batch, plan.micro_batch, accumulate);
+        Ok(tried)
     }
 
     /// Runs the program as the ranks of the plan, for few steps and micro-batches.
@@ -88,8 +108,10 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Trial<P> {
         self.run_ranks(options, plan, &plan.for_trial())
     }
 
-    /// Runs the program as the ranks of the plan, with the epochs of a dry run, and with so many micro-batches and steps that
-    /// the memory repeats. So the peak is that of all steps. Also returns the plan of the last run.
+    /// Runs the program as the ranks of the plan, with the epochs of a dry run. Adds micro-batches and steps until the memory
+    /// repeats, so that the peak is that of all steps. Also returns the plan of the last run.
+    ///
+    /// If the memory does not repeat within [`MOST_STEPS`], the peak is that of these steps.
     pub(super) fn rehearse(
         &mut self,
         options: &DryRunOptions,
@@ -153,18 +175,32 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Trial<P> {
         rank: usize,
     ) -> Result<Tried, FitError> {
         let (run, passes) = record_passes(|| options.run(|device| self.run_on(device, trial, rank)));
-        let run = run?;
+        self.tried((plan, trial), &run?, &passes)
+    }
+
+    /// Returns the memory and the time of a run.
+    fn tried(
+        &mut self,
+        (plan, trial): (&Plan, &Plan),
+        run: &DryRun<()>,
+        passes: &[PassEnd],
+    ) -> Result<Tried, FitError> {
+        if !trial.is_rehearsal() {
+            self.passes_per_micro_batch =
+                passes_per_micro_batch(passes.len(), trial.steps(u64::MAX), trial.accumulate);
+        }
+        let per_micro_batch = self.passes_per_micro_batch;
         let ends: Option<Vec<StepTime>> = passes.iter().map(|pass| pass.estimated).collect();
-        let work = ends.and_then(|ends| last_step(&ends, trial.accumulate, plan.accumulate));
+        let work = ends.and_then(|ends| last_step(&ends, per_micro_batch, trial.accumulate, plan.accumulate));
         let mut work = work.ok_or_else(|| FitError::NoStep { plan: Box::new(plan.clone()) })?;
-        let seconds = exchange_seconds(&run, plan.ranks);
+        let seconds = exchange_seconds(run, plan.ranks);
         work.seconds += seconds;
         work.memory_seconds += seconds;
         Ok(Tried {
             peak_bytes: run.peak.in_use,
             work,
-            loss: TriedLoss::new(&passes, plan.micro_batch, trial.accumulate, plan.accumulate),
-            repeats: Repeats::new(&passes, trial.accumulate),
+            losses: None,
+            repeats: Repeats::new(passes, per_micro_batch, trial.accumulate),
         })
     }
 
@@ -187,7 +223,7 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Trial<P> {
     }
 }
 
-/// Returns the estimated time in which the ranks add their gradients, or send reduced gradients and new parameters: in a ring, each
+/// Returns the estimated time in which the ranks add their gradients, or send reduced gradients and new parameters. In a ring, each
 /// rank sends 2 (n - 1) / n times the bytes of the parameters over its link. No part of it is hidden behind the backward pass.
 fn exchange_seconds(run: &DryRun<()>, ranks: usize) -> f64 {
     let Some(speed) = run.profile.speed().filter(|_| ranks > 1) else { return 0.0 };

@@ -141,9 +141,8 @@ impl<'a> Trainer<'a> {
     /// Accumulates the gradients of this number of batches per step (at least 1) and steps along their mean. The last step
     /// of an epoch may have fewer.
     ///
-    /// The mean is over all examples: a smaller batch counts less, if the loss is a
-    /// [mean](highwater_tensor::Objective::examples_per) over elements. Other losses divide by a count of their data, such as
-    /// that of targets that are not ignored. Their gradients are not those of the whole batch.
+    /// The mean is over all examples: a smaller batch counts less, if the loss is a mean over elements. Losses that divide by a
+    /// count of their data, such as the targets that are not ignored, do not have the gradients of the whole batch.
     #[must_use]
     pub fn accumulate(mut self, batches: u64) -> Self {
         self.stepper.accumulate = batches.max(1);

@@ -1,6 +1,7 @@
 //! Which losses a search divides into micro-batches, and that their gradients are those of the whole batch.
 
-use highwater::fit::{Fit, FitError, Indivisible, Plan, Space, fit};
+use highwater::distributed::World;
+use highwater::fit::{Fit, FitError, Indivisible, Plan, Space, fit, fit_ranks};
 use highwater::prelude::*;
 use highwater::train::Trainer;
 use highwater::{CrossEntropyOptions, Result};
@@ -52,7 +53,7 @@ fn ignoring(reduction: Reduction) -> CrossEntropyOptions<'static> {
 }
 
 /// Losses whose mean over micro-batches is that over the batch.
-const MEANS: [(&str, Loss); 15] = [
+const MEANS: [(&str, Loss); 17] = [
     ("cross_entropy", |model, b| model.forward(&b.x)?.cross_entropy(&b.valid)),
     ("smoothed", |model, b| {
         let options = CrossEntropyOptions { label_smoothing: 0.1, ..Default::default() };
@@ -92,6 +93,14 @@ const MEANS: [(&str, Loss); 15] = [
             .square()?
             .mean_all()
     }),
+    ("sums of pairs", |model, b| {
+        let y = model.forward(&b.x)?.square()?.sum_keepdim(1)?;
+        y.add(&y.t()?)?.mean_all()
+    }),
+    ("repeated", |model, b| {
+        let n = b.x.dims()[0];
+        model.forward(&b.x)?.square()?.sum_keepdim(1)?.broadcast_to([n, n])?.mean_all()
+    }),
     ("ignored rows of a fixed number", |model, b| {
         let options = ignoring(Reduction::Sum);
         model.forward(&b.x)?.cross_entropy_with(&b.classes, options)?.div_scalar(b.x.dims()[0] as f64)
@@ -99,7 +108,7 @@ const MEANS: [(&str, Loss); 15] = [
 ];
 
 /// Losses that combine the examples of a batch in other ways.
-const OTHERS: [(&str, Loss); 18] = [
+const OTHERS: [(&str, Loss); 19] = [
     ("ignored", |model, b| model.forward(&b.x)?.cross_entropy_with(&b.classes, ignoring(Reduction::Mean))),
     ("class weights", |model, b| {
         let weights = Tensor::from_slice(b.x.device(), &[1.0f32, 2.0, 3.0], [CLASSES])?;
@@ -141,10 +150,14 @@ const OTHERS: [(&str, Loss); 18] = [
         let positions = Tensor::arange(b.x.device(), 0, y.dims()[0] as i64)?;
         y.matmul(&b.y.t()?)?.cross_entropy(&positions)
     }),
-    ("sums of pairs", |model, b| {
-        let y = model.forward(&b.x)?.sum(1)?;
-        let n = y.dims()[0];
-        y.reshape([n, 1])?.add(&y.reshape([1, n])?)?.sum_all()?.div_scalar(n as f64)
+    ("sums of pairs / examples", |model, b| {
+        let y = model.forward(&b.x)?.square()?.sum_keepdim(1)?;
+        y.add(&y.t()?)?.sum_all()?.div_scalar(b.x.dims()[0] as f64)
+    }),
+    ("repeated / examples", |model, b| {
+        let n = b.x.dims()[0];
+        let y = model.forward(&b.x)?.square()?.sum_keepdim(1)?;
+        y.broadcast_to([n, n])?.sum_all()?.div_scalar(n as f64)
     }),
     ("centered by the batch", |model, b| {
         let y = model.forward(&b.x)?;
@@ -270,6 +283,82 @@ fn batch_normalization_is_named_as_the_reason() {
     // There is nothing to divide.
     let found = fit(profile(), &Space::new(BATCH).whole_batch(), program).unwrap();
     assert_eq!(found.indivisible, None);
+}
+
+#[test]
+fn a_batch_of_two_examples_is_compared_with_one_of_one() {
+    let search = |loss| {
+        fit(profile(), &Space::new(2), |device, plan| step(device, plan, loss, false).map(drop)).unwrap()
+    };
+    for (name, loss) in MEANS {
+        let found = search(loss);
+        assert!(found.indivisible.is_none(), "{name}: {:?}", found.indivisible);
+    }
+    for (name, loss) in OTHERS {
+        assert!(search(loss).indivisible.is_some(), "{name}");
+    }
+}
+
+/// The loss ignores targets, which the reason `BatchNorm` must not hide.
+#[test]
+fn batch_normalization_leaves_the_smallest_number_of_ranks() {
+    let program = |device: &Device, plan: &Plan, _: &World| {
+        let model = Sequential::new()
+            .with("linear", Linear::new(device, WIDTH, CLASSES, &Rng::new(0))?)
+            .with("norm", BatchNorm::new(device, CLASSES)?);
+        let mut sgd = Sgd::new(model.parameters(), 0.1)?;
+        for _ in 0..plan.steps(2) {
+            let mut gradients = Gradients::default();
+            for _ in 0..plan.accumulate {
+                let batch = batch(device, 0..plan.micro_batch)?;
+                let loss =
+                    model.forward(&batch.x)?.cross_entropy_with(&batch.classes, ignoring(Reduction::Mean))?;
+                gradients.accumulate(&mut loss.backward()?)?;
+            }
+            gradients.scale(1.0 / plan.accumulate as f64)?;
+            sgd.step(gradients)?;
+        }
+        Ok(())
+    };
+    for space in [Space::new(BATCH), Space::new(BATCH).whole_batch()] {
+        let found = fit_ranks(profile(), &space.ranks([1, 2, 4]), program).unwrap();
+        assert_eq!(found.indivisible, Some(Indivisible::BatchNorm));
+        assert!(plans(&found).iter().all(|plan| *plan == Plan::new(BATCH)), "{found}");
+    }
+}
+
+/// A generator's pass after each pass of a discriminator, or after those of all micro-batches.
+#[test]
+fn the_losses_of_all_passes_of_a_micro_batch_are_compared() {
+    let (_, mean) = MEANS[0];
+    let (_, ignored) = OTHERS[0];
+    for (losses, is_divisible) in [([mean, mean], true), ([mean, ignored], false), ([ignored, mean], false)] {
+        for in_phases in [false, true] {
+            let program = |device: &Device, plan: &Plan| {
+                let model = Linear::new(device, WIDTH, CLASSES, &Rng::new(0))?;
+                let mut sgd = Sgd::new(model.parameters(), 0.1)?;
+                let pass = |loss: Loss| {
+                    let batch = batch(device, 0..plan.micro_batch)?;
+                    loss(&model, &batch)?.mul_scalar(1.0 / plan.accumulate as f64)?.backward()
+                };
+                let order: Vec<Loss> = if in_phases {
+                    losses.into_iter().flat_map(|loss| (0..plan.accumulate).map(move |_| loss)).collect()
+                } else {
+                    (0..plan.accumulate).flat_map(|_| losses).collect()
+                };
+                for _ in 0..plan.steps(9) {
+                    let mut gradients = Gradients::default();
+                    for loss in &order {
+                        gradients.accumulate(&mut pass(*loss)?)?;
+                    }
+                    sgd.step(gradients)?;
+                }
+                Ok(())
+            };
+            let found = fit(profile(), &Space::new(BATCH), program).unwrap();
+            assert_eq!(found.indivisible.is_none(), is_divisible, "{in_phases}: {:?}", found.indivisible);
+        }
+    }
 }
 
 #[test]

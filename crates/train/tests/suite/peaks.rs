@@ -1,5 +1,7 @@
 //! Every plan that a search offers has the predicted peak, to the byte.
 
+use std::cell::Cell;
+
 use highwater::fit::{Plan, Space, fit};
 use highwater::prelude::*;
 use highwater::train::Trainer;
@@ -188,5 +190,83 @@ fn plans_of_epochs_have_their_predicted_peaks() {
         program(&device, &candidate.plan).unwrap();
         let real = device.default_allocator().unwrap().stats().peak_bytes_in_use;
         assert_eq!(real, candidate.peak_bytes, "{}", candidate.plan);
+    }
+}
+
+/// Trains a critic and a generator, each with a backward pass per micro-batch. The passes of a micro-batch follow each other, or
+/// the generator's passes follow those of the critic.
+fn train_two(device: &Device, plan: &Plan, steps: u64, in_phases: bool) -> Result<()> {
+    let rng = Rng::new(0);
+    let network = |inputs: usize, outputs: usize| {
+        Ok::<_, highwater::Error>(
+            Sequential::new()
+                .with("a", Linear::new(device, inputs, 16, &rng)?)
+                .with("relu", Relu)
+                .with("b", Linear::new(device, 16, outputs, &rng)?),
+        )
+    };
+    let (generator, critic) = (network(4, 6)?, network(6, 1)?);
+    let mut makes = AdamW::new(generator.parameters(), 1e-3)?;
+    let mut judges = AdamW::new(critic.parameters(), 1e-3)?;
+    let noise = || Tensor::normal(device, [plan.micro_batch, 4], 0.0, 1.0, &rng);
+    let pass = |loss: Tensor| loss.mul_scalar(1.0 / plan.accumulate as f64)?.backward();
+    let judge = || {
+        let made = no_grad(|| generator.forward(&noise()?))?;
+        let data = Tensor::normal(device, [plan.micro_batch, 6], 0.0, 1.0, &rng)?;
+        let of_data = critic.forward(&data)?.square()?.mean_all()?;
+        pass(of_data.add(&critic.forward(&made)?.exp()?.mean_all()?)?)
+    };
+    let make = || pass(critic.forward(&generator.forward(&noise()?)?)?.exp()?.mean_all()?);
+    for _ in 0..plan.steps(steps) {
+        let (mut of_critic, mut of_generator) = (Gradients::default(), Gradients::default());
+        if in_phases {
+            for _ in 0..plan.accumulate {
+                of_critic.accumulate(&mut judge()?)?;
+            }
+            judges.step(of_critic)?;
+            for _ in 0..plan.accumulate {
+                of_generator.accumulate(&mut make()?)?;
+            }
+        } else {
+            for _ in 0..plan.accumulate {
+                of_critic.accumulate(&mut judge()?)?;
+                of_generator.accumulate(&mut make()?)?;
+            }
+            judges.step(of_critic)?;
+        }
+        makes.step_partial(of_generator)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn rehearsals_of_two_passes_per_micro_batch_end_when_their_memory_repeats() {
+    const STEPS: u64 = 40;
+    for in_phases in [false, true] {
+        let most = Cell::new((0, 0));
+        let search = |limit: Option<Bytes>| {
+            let profile = limit.map_or_else(profile, |limit| profile().with_limit(limit));
+            fit(profile, &Space::new(64), |device, plan| {
+                let (steps, accumulate) = most.get();
+                most.set((plan.steps(STEPS).max(steps), plan.accumulate.max(accumulate)));
+                train_two(device, plan, STEPS, in_phases)
+            })
+            .unwrap()
+        };
+        let all = search(None);
+        assert_eq!(all.indivisible, None);
+        let peaks = all.plans.iter().chain(&all.others).map(|candidate| candidate.peak_bytes);
+        let (low, high) = (peaks.clone().min().unwrap(), peaks.max().unwrap());
+        for limit in [high, low + (high - low) / 2] {
+            let found = search(Some(Bytes(limit)));
+            for candidate in found.plans.iter().chain(&found.others).filter(|candidate| candidate.fits) {
+                let device = Runtime::builder().threads(1).pool(Bytes(limit)).build().unwrap().cpu().unwrap();
+                train_two(&device, &candidate.plan, STEPS, in_phases).unwrap();
+                let real = device.default_allocator().unwrap().stats().peak_bytes_in_use;
+                assert_eq!(real, candidate.peak_bytes, "{}, {in_phases}", candidate.plan);
+            }
+        }
+        let (steps, accumulate) = most.get();
+        assert!(steps < 24 && accumulate < 64, "{steps} steps of {accumulate} micro-batches, {in_phases}");
     }
 }
