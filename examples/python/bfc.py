@@ -225,7 +225,7 @@ class scope(_Block):
 
 
 def _numpy_handler_setter():
-    """PyDataMem_SetHandler of NumPy's C API, which returns the handler before."""
+    """PyDataMem_SetHandler of NumPy's C API, which returns the previous handler."""
     import numpy
 
     core = getattr(numpy, "_core", None) or numpy.core

@@ -231,8 +231,8 @@ bfc_status bfc_size_of(bfc_pool pool, const void *block, uint64_t *bytes);
 //
 // A path has at most 255 scopes and 12 KiB. A scope beyond these limits counts as the one above it.
 //
-// Fails with BFC_ERROR_INVALID_ARGUMENT beyond 4096 scopes of one thread, and with BFC_ERROR_UNSUPPORTED in handlers that run at
-// the end of a thread with scopes, such as those of atexit().
+// Fails with BFC_ERROR_INVALID_ARGUMENT beyond 4096 scopes of one thread. Fails with BFC_ERROR_UNSUPPORTED in handlers that run
+// at the end of a thread with scopes, such as those of atexit().
 bfc_status bfc_scope_push(const char *name, bfc_scope *scope);
 
 // Enters a phase in the thread's current scope, and stores its handle in `*scope`. `phase` is a bfc_phase.

@@ -206,7 +206,7 @@ mod tests {
         let long = "x".repeat(4000);
         assert_eq!(names(below(OwnerId::intern, "owner-deep")), 256);
         assert_eq!(names(below(OwnerId::intern, &long)), 4);
-        // Ops have room below the deepest scope.
+        // Ops have space below the deepest scope.
         for (name, depth) in [("owner-deep", 255), (&*long, 3)] {
             let scope = below(OwnerId::intern_scope, name);
             assert_eq!(names(scope), depth);

@@ -1,6 +1,6 @@
 //! Text that is safe to print: names from files, arguments and the environment may contain control characters.
 //!
-//! A terminal obeys control characters, and bidirectional controls reorder the text after them. Errors, reports and
+//! A terminal interprets control characters, and bidirectional controls reorder the text after them. Errors, reports and
 //! tables therefore print every text from outside with [`printable`].
 
 use std::fmt::{self, Display, Write};
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_escaped_is_also_escaped_by_debug() {
+    fn control_and_format_characters_are_also_escaped_by_debug() {
         let escaped =
             (0..=0x0010_ffff).filter_map(char::from_u32).filter(|&character| !is_printable(character));
         let mut count = 0;

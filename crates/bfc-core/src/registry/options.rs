@@ -22,7 +22,7 @@ pub struct PoolOptions {
     /// [`AllocatorChoice::Bfc`]. Otherwise that is an error.
     pub allocator_where_possible: bool,
     /// The most bytes that the pool may reserve, or a share of the device's memory. The pool rounds it down to whole
-    /// regions of its source, such as the 2 MiB of a GPU; a limit below one region is an error.
+    /// regions of its source, such as the 2 MiB of a GPU. A limit below one region is an error.
     ///
     /// A limit is fixed: the first request takes all of it as one region, so that no region border splits it. The
     /// system provides pages of host memory when they are first used; other memory is reserved at once. The pool grows

@@ -103,7 +103,7 @@ fn a_region_larger_than_requested_counts_against_the_limit() {
     let nature = Nature { extra: 64 * KIB, ..Nature::default() };
     let (pool, source) = pool_over(nature, BfcConfig::new(Bytes::kib(128)).with_allow_growth(false));
     let blocks: Vec<Block> = (0..8).map(|_| allocate(&pool, 16 * KIB)).collect();
-    // The first region exceeds the limit and returns; the second request leaves room for the excess.
+    // The first region exceeds the limit and returns; the second request leaves space for the excess.
     assert_eq!((pool.stats().bytes_reserved, source.calls(), source.frees()), (128 * KIB, 2, 1));
     pool.check_invariants().unwrap();
     out_of_memory(&pool, 16 * KIB);

@@ -33,8 +33,8 @@ pub use bfc_phase::*;
 ///
 /// A path has at most 255 scopes and 12 KiB. A scope beyond these limits counts as the one above it.
 ///
-/// Fails with BFC_ERROR_INVALID_ARGUMENT beyond 4096 scopes of one thread, and with BFC_ERROR_UNSUPPORTED in handlers that run at
-/// the end of a thread with scopes, such as those of atexit().
+/// Fails with BFC_ERROR_INVALID_ARGUMENT beyond 4096 scopes of one thread. Fails with BFC_ERROR_UNSUPPORTED in handlers that run
+/// at the end of a thread with scopes, such as those of atexit().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bfc_scope_push(name: *const c_char, scope: *mut bfc_scope) -> bfc_status {
     guard(|| {

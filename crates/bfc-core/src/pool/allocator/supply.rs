@@ -96,8 +96,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         }
     }
 
-    /// Takes a region of `bytes` bytes, or of fewer but at least `needed` if the source has less, or if it delivers more
-    /// than requested and thus exceeds the limit.
+    /// Takes a region of `bytes` bytes, or of fewer but at least `needed`. It is smaller if the source has less. It is
+    /// also smaller if the source delivers more than requested and thus exceeds the limit.
     fn take_region(
         &self,
         state: &State<P>,
