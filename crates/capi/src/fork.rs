@@ -67,14 +67,27 @@ pub(crate) fn bytes_in_region(address: u64) -> Option<u64> {
 
 #[cfg(all(unix, not(miri)))]
 mod handlers {
-    use std::cell::RefCell;
+    use std::cell::UnsafeCell;
     use std::sync::MutexGuard;
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
-    thread_local! {
-        /// The lock of the regions during a `fork` of the thread.
-        static HELD: RefCell<Option<MutexGuard<'static, BTreeMap<u64, u64>>>> = const { RefCell::new(None) };
+    /// The lock of the regions during a `fork`. A thread that ends may fork, so this is no thread-local variable.
+    struct Held(UnsafeCell<Option<MutexGuard<'static, BTreeMap<u64, u64>>>>);
+
+    // SAFETY: only the thread that holds the lock accesses the cell, and it is the one that unlocks.
+    unsafe impl Sync for Held {}
+
+    static HELD: Held = Held(UnsafeCell::new(None));
+
+    /// The thread that holds the lock for its `fork`, or 0. Only that thread stores its own number, so each thread can
+    /// tell whether it is the holder.
+    static HOLDER: AtomicUsize = AtomicUsize::new(0);
+
+    fn this_thread() -> usize {
+        // SAFETY: the function has no requirements.
+        unsafe { libc::pthread_self() as usize }
     }
 
     /// Registers the handlers. Takes no lock of this library: another thread may fork meanwhile. Two threads may both
@@ -89,16 +102,22 @@ mod handlers {
     }
 
     extern "C" fn before() {
-        let _ = HELD.try_with(|held| {
-            let held = &mut *held.borrow_mut();
-            if held.is_none() {
-                *held = Some(lock(&REGIONS));
-            }
-        });
+        // The second of two handlers.
+        if HOLDER.load(Ordering::Relaxed) == this_thread() {
+            return;
+        }
+        let regions = lock(&REGIONS);
+        HOLDER.store(this_thread(), Ordering::Relaxed);
+        // SAFETY: this thread holds the lock.
+        unsafe { *HELD.0.get() = Some(regions) };
     }
 
     extern "C" fn after_in_parent() {
-        let _ = HELD.try_with(RefCell::take);
+        if HOLDER.load(Ordering::Relaxed) == this_thread() {
+            HOLDER.store(0, Ordering::Relaxed);
+            // SAFETY: this thread holds the lock. In a child, it is the copy of the one that called `fork`.
+            drop(unsafe { (*HELD.0.get()).take() });
+        }
     }
 
     extern "C" fn after_in_child() {
