@@ -70,13 +70,18 @@ impl Phase {
             .find(|phase| phase.name() == name)
     }
 
-    /// Returns what the name of an op ends with in this phase. Most ops are forward ops, which keep the plain name.
+    /// Returns the suffix of op names in this phase. Most ops are forward ops, which have none.
     pub(crate) const fn suffix(self) -> &'static str {
         match self {
             Self::Forward | Self::Unknown => "",
             Self::Backward => ":backward",
             Self::Optimizer => ":optimizer",
         }
+    }
+
+    /// Returns the phase that the suffix of an op's name states, if there is one.
+    pub(crate) fn of_suffix(name: &str) -> Option<Self> {
+        [Self::Backward, Self::Optimizer].into_iter().find(|phase| name.ends_with(phase.suffix()))
     }
 }
 

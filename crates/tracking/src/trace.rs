@@ -125,6 +125,8 @@ pub struct Trace {
     granule: Option<u64>,
     skipped: Vec<String>,
     cut: Option<Cut>,
+    /// Whether the labels are names of ops with their phases: those of a snapshot that Highwater exported.
+    has_phases: bool,
 }
 
 impl Trace {

@@ -261,6 +261,28 @@ fn a_long_name_is_looked_at_once() {
     [b"", &b"space"[..], b"bytes", name.as_bytes()].iter().for_each(|text| pprof.extend(field(6, text)));
     both_succeed("pprof", &pprof);
 
+    // Labels of long keys and values.
+    let labels = field(3, b"\x08\x03\x10\x03").repeat(64);
+    let mut labeled = field(1, b"\x08\x01\x10\x02");
+    let sample = [labels, field(1, b"\x01"), field(2, b"\x10")].concat();
+    (0..stacks).for_each(|_| labeled.extend(field(2, &sample)));
+    labeled.extend(field(4, b"\x08\x01\x22\x04\x08\x01\x10\x07"));
+    labeled.extend(field(5, b"\x08\x01\x10\x03\x18\x03\x20\x03"));
+    [b"", &b"space"[..], b"bytes", name.as_bytes()].iter().for_each(|text| labeled.extend(field(6, text)));
+    both_succeed("labels", &labeled);
+
+    // A profile that Highwater exported: the comment is text 4.
+    let mut exported =
+        [pprof, field(6, b"granted bytes that were live at the peak"), vec![13 << 3, 4]].concat();
+    exported.extend(field(5, b"\x08\x01\x10\x03\x18\x03\x20\x03"));
+    both_succeed("exported", &exported);
+
+    // Addresses in a file with a long path.
+    let mut text = b"heap profile: 1: 16 [1: 16] @ heapprofile\n".to_vec();
+    text.extend(lines(10_000, |address, text| put!(text, "1: 16 [1: 16] @ 0x{:x}\n", 4096 + address)));
+    text.extend(format!("MAPPED_LIBRARIES:\n1000-9000 r-xp 0 08:01 1 /{name}\n").bytes());
+    both_succeed("heap_text", &text);
+
     // Each row of memray has its own names.
     let row = format!("M,1,16,1,m,{}\n", vec![format!("{0};{0};1", &name[..2000]); depth].join("|"));
     let header = "allocator,num_allocations,size,tid,thread_name,stack_trace\n";

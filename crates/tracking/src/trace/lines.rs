@@ -28,18 +28,33 @@ pub(super) fn each_line(
     builder: &mut Builder,
     mut line: impl FnMut(&mut Builder, u64, &str) -> Result<bool, TraceProblem>,
 ) -> Result<(), TraceError> {
-    let mut lines = LineReader::new(reader, limits.line_bytes);
+    each_raw_line(reader, limits, limits.line_bytes, |number, bytes| {
+        let text = text_of(bytes)?.trim();
+        builder.note_input(text.len() as u64 + 1);
+        Ok(!text.is_empty() && line(builder, number, text)?)
+    })
+}
+
+/// Calls `line` with the number and the bytes of each line of at most so many bytes, until it fails. `line` returns
+/// whether the line contained an event.
+///
+/// # Errors
+/// As [`each_line`].
+pub(super) fn each_raw_line(
+    reader: impl BufRead,
+    limits: &TraceLimits,
+    line_bytes: usize,
+    mut line: impl FnMut(u64, &[u8]) -> Result<bool, TraceProblem>,
+) -> Result<(), TraceError> {
+    let mut lines = LineReader::new(reader, line_bytes);
     let mut idle = 0;
     loop {
         let read = lines.read();
-        let (number, place) = (lines.number, TracePlace::Line(lines.number));
+        let place = TracePlace::Line(lines.number);
         if !read.map_err(|problem| place.of(problem))? {
             return Ok(());
         }
-        let text = lines.text().map_err(|problem| place.of(problem))?.trim();
-        builder.note_input(text.len() as u64 + 1);
-        let is_event =
-            !text.is_empty() && line(builder, number, text).map_err(|problem| place.of(problem))?;
+        let is_event = line(lines.number, &lines.line).map_err(|problem| place.of(problem))?;
         idle += u32::from(!is_event);
         if idle > limits.idle_lines {
             let problem = TraceProblem::TooMany { what: "lines without an event", limit: limits.idle_lines };
@@ -88,7 +103,7 @@ impl<R: BufRead> LineReader<R> {
 
     /// Returns the last line.
     pub(crate) fn text(&self) -> Result<&str, TraceProblem> {
-        std::str::from_utf8(&self.line).map_err(|_| TraceProblem::NotUtf8)
+        text_of(&self.line)
     }
 
     /// Returns the beginning of the last line for an error message.
@@ -100,6 +115,11 @@ impl<R: BufRead> LineReader<R> {
     pub(crate) fn at_end(&mut self) -> bool {
         self.reader.fill_buf().is_ok_and(<[u8]>::is_empty)
     }
+}
+
+/// Returns the text of a line.
+pub(super) fn text_of(line: &[u8]) -> Result<&str, TraceProblem> {
+    std::str::from_utf8(line).map_err(|_| TraceProblem::NotUtf8)
 }
 
 /// UTF-8's byte-order mark, which spreadsheets write.

@@ -89,6 +89,9 @@ bfc_core::debug_as_message!(ProfileProblem);
 /// The most blocks of a profile whose samples are divided into blocks.
 const MOST_BLOCKS: u64 = 1 << 16;
 
+/// The cost of an entry of a table besides its texts, including unused capacity.
+const ENTRY_BYTES: u64 = 96;
+
 /// A profile that is being read.
 struct Reading {
     composer: Composer,

@@ -5,7 +5,7 @@ use std::io::BufRead;
 
 use bfc_core::Category;
 
-use super::profile::{facts, pprof::phase_of, recording_limits};
+use super::profile::{facts, recording_limits};
 use super::read::{self, Format, Opened, TraceFormat};
 use super::{ReadOptions, Trace, TraceError, TraceEvent, TraceLimits, TracePlace, TraceProblem};
 use crate::files::lean::HeldMemory;
@@ -16,7 +16,8 @@ use crate::scope::Phase;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Labels {
     form: LabelForm,
-    /// The phase of labels that name none: if other labels name theirs, it is the forward phase.
+    /// The phase of labels that name none. It is the forward phase if other labels name theirs, in the formats of
+    /// Highwater. Other tools may choose any names.
     unnamed: Phase,
 }
 
@@ -30,7 +31,9 @@ enum LabelForm {
 
 impl Labels {
     fn of(trace: &Trace, form: LabelForm) -> Self {
-        let has_phases = trace.labels().iter().any(|label| phase_of(label).is_some());
+        let states_phases = form == LabelForm::Paths || trace.has_phases;
+        let has_phases =
+            states_phases && trace.labels().iter().any(|label| Phase::of_suffix(label).is_some());
         Self { form, unnamed: if has_phases { Phase::Forward } else { Phase::Unknown } }
     }
 }
@@ -162,7 +165,7 @@ fn owner_of(composer: &mut Composer, label: &str, labels: Labels) -> Result<u32,
         parent = composer.owner(parent, module, None)?;
     }
     let name = composer.name(op)?;
-    Ok(composer.owner(parent, name, Some(phase_of(op).unwrap_or(labels.unnamed)))?)
+    Ok(composer.owner(parent, name, Some(Phase::of_suffix(op).unwrap_or(labels.unnamed)))?)
 }
 
 /// The most modules of a path. Further ones are omitted.

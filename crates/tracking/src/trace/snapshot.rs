@@ -109,7 +109,8 @@ fn trace_of(heap: &Heap, root: Value, options: &ReadOptions) -> Result<Trace, Tr
             reader.live_block(address, bytes, block)
         })
         .map_err(|problem| TracePlace::Snapshot.of(problem))?;
-    let trace = reader.builder.finish();
+    let mut trace = reader.builder.finish();
+    trace.has_phases = snapshot.is_exported();
     if trace.events().is_empty() && !snapshot.is_list() && device.events.is_empty() {
         return Err(TracePlace::Snapshot.of(SnapshotProblem::NoEvents { device: options.device }));
     }
@@ -159,6 +160,12 @@ impl<'a> Snapshot<'a> {
     /// Returns whether this is a bare list of segments, which has no events.
     fn is_list(&self) -> bool {
         matches!(self.root, Value::List(_))
+    }
+
+    /// Returns whether Highwater wrote the snapshot, with the facts of the run in place of PyTorch's settings.
+    fn is_exported(&self) -> bool {
+        let settings = self.heap.get(self.root, "allocator_settings");
+        settings.is_some_and(|settings| self.heap.get(settings, "program").is_some())
     }
 
     /// Returns the list of segments.

@@ -105,7 +105,7 @@ fn labels_of_programs_are_no_pools() {
 }
 
 #[test]
-fn empty_and_damaged_profiles_of_go_are_told_apart() {
+fn empty_and_damaged_profiles_of_go_are_distinguished() {
     assert_eq!(live(&concat(&fields_of_go(&[]))), []);
     let file = concat(&fields_of_go(&[sample(5, 3)]));
     for end in 3..file.len() {
@@ -119,6 +119,34 @@ fn empty_and_damaged_profiles_of_go_are_told_apart() {
     for other in [&b"\x01\x02\x03"[..], b"\x22\x04\0\0\0\0\x99", b"\x32\x01a\x32\x01b"] {
         assert!(refusal(other).contains("not a trace"), "{other:?}");
     }
+}
+
+#[test]
+fn long_texts_of_a_profile_are_cut() {
+    let long = |number: u8, text: &str| {
+        let length = text.len() as u32;
+        let bytes = [length as u8 | 0x80, (length >> 7) as u8 | 0x80, (length >> 14) as u8];
+        [&[number << 3 | 2][..], &bytes, text.as_bytes()].concat()
+    };
+    let name = "n".repeat(1 << 20);
+    // 64 types without bytes that share a name.
+    let file = [field(1, b"\x08\x01\x10\x01").repeat(64), field(6, b""), long(6, &name)].concat();
+    let message = refusal(&file);
+    assert!(message.len() < 2000 && message.contains("nnn… (nnn"), "{}", message.len());
+    // The program of an exported profile.
+    let export = [
+        field(1, b"\x08\x01\x10\x02"),
+        field(2, b"\x0a\x01\x01\x12\x01\x05"),
+        field(4, b"\x08\x01\x22\x02\x08\x01"),
+        field(5, b"\x08\x01\x10\x04"),
+        b"\x6a\x01\x03".to_vec(),
+        [b"", &b"space"[..], b"bytes", b"granted bytes that were live at the peak"]
+            .into_iter()
+            .flat_map(|text| field(6, text))
+            .collect(),
+        long(6, &name),
+    ];
+    assert_eq!(run(&export.concat()).facts().program, "n".repeat(200));
 }
 
 #[test]
@@ -177,6 +205,42 @@ fn symbols_and_libraries_name_the_frames() {
     let names = |name: &str, bytes| (name.to_owned(), bytes);
     assert_eq!(live(file.as_bytes()), [names("main.main.alloc", 64), names("lib c.so.6+0x2010", 32)]);
     assert_eq!(run(file.as_bytes()).facts().program, "/app/prog");
+}
+
+#[test]
+fn symbols_of_callers_are_those_of_their_calls() {
+    // jeprof looks up the byte before a return address, and writes inlined functions behind their callers.
+    let file = "--- symbol\nbinary=/app/prog\n0x1135 outer--inlined\n0x1fff wrong\n0x2000 leaf\n---\n--- growth\n\
+        heap profile: 1: 64 [1: 64] @ growth\n1: 64 [1: 64] @ 0x2000 0x1136\n";
+    assert_eq!(live(file.as_bytes()), [("outer.inlined.leaf".to_owned(), 64)]);
+    // An innermost frame has its own address, also if it is a caller elsewhere.
+    let other = file.replace("@ 0x2000 0x1136", "@ 0x1136 0x2000");
+    assert_eq!(live(other.as_bytes()), [("wrong.0x1136".to_owned(), 64)]);
+}
+
+#[test]
+fn text_profiles_of_go_have_names() {
+    let file = "heap profile: 3: 4192 [4: 5000] @ heap/1048576\n\
+        2: 4096 [3: 4904] @ 0x4a1b2c 0x4a1c00 0x4a1c00 0x43c1e5\n\
+        #\t0x4a1b2b\tmain.inner+0x4a1b2b\t/app/go dir/inner.go:7\n\
+        #\t0x4a1b2b\tmain.alloc[...]+0x2b\t/app/main.go:12\n\
+        #\t0x4a1bff\tmain.(*Tree).grow+0x1f\t/app/tree.go:30\n\
+        #\t0x4a1bff\tmain.(*Tree).grow+0x1f\t/app/tree.go:30\n\n\
+        1: 96 [1: 96] @ 0x4a1b2c 0x43c1e5\n\
+        #\t0x4a1b2b\tmain.inner+0x4a1b2b\t/app/go dir/inner.go:7\n\
+        #\t0x4a1b2b\tmain.alloc[...]+0x2b\t/app/main.go:12\n\n\
+        # runtime.MemStats\n# Alloc = 4192\n# BySize\n";
+    let row = |path: &str, bytes| (path.to_owned(), bytes);
+    let expected = [
+        row("main.(*Tree).grow.main.(*Tree).grow.main.alloc[...].main.inner inner.go:7", 4096),
+        row("main.alloc[...].main.inner inner.go:7", 96),
+    ];
+    for file in [file.to_owned(), file.replace('\n', "\r\n")] {
+        assert_eq!(live(file.as_bytes()), expected);
+        let run = run(file.as_bytes());
+        assert_eq!(run.facts().get("from"), Some("a heap profile of Go"));
+        assert!(run.cut().is_none());
+    }
 }
 
 #[test]

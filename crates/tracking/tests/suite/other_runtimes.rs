@@ -161,6 +161,47 @@ fn one_label_with_a_phase_makes_the_others_forward() {
 }
 
 #[test]
+fn a_label_of_another_tool_states_its_own_phase_only() {
+    let table = b"id,lower,upper,size\nx:backward,0,5,10\ny,0,5,20\n";
+    let phases: Vec<_> = report(table).places.iter().map(|row| (row.op.clone(), row.phase)).collect();
+    assert!(phases.contains(&("y".to_owned(), Phase::Unknown)), "{phases:?}");
+    let frame = |name: &str| format!(r#"[{{"name":"{name}","filename":"op","line":0}}]"#);
+    let event = |name: &str, at: u32| {
+        format!(r#"{{"action":"alloc","addr":{at},"size":9,"stream":0,"frames":{}}}"#, frame(name))
+    };
+    let events = [event("relu:backward", 16), event("relu", 32)].join(",");
+    let snapshot = format!(r#"{{"device_traces":[[{events}]],"segments":[],"allocator_settings":{{}}}}"#);
+    let report = report(snapshot.as_bytes());
+    assert!(report.phases.iter().all(|row| row.phase != Phase::Forward), "{:?}", report.phases);
+}
+
+#[test]
+fn deep_stacks_keep_their_innermost_frames() {
+    // A library's frames between those of the user do not count.
+    let mut file = "v 10550 3\ns e /usr/lib/lib.so\ni 1 1\n".to_owned();
+    let mut stacks = 0;
+    for frame in 0..300 {
+        file += &format!("s 4 f{frame:03}\ni 1 0 {:x}\nt {:x} {stacks:x}\n", frame + 2, frame + 2);
+        stacks += 1;
+        if frame % 7 == 0 {
+            file += &format!("t 1 {stacks:x}\n");
+            stacks += 1;
+        }
+        // Blocks of all depths, so that callees come after their callers.
+        file += &format!("a 10 {stacks:x}\n+ {frame:x}\n");
+    }
+    let run = run(file.as_bytes());
+    for (frame, block) in run.blocks().iter().enumerate() {
+        let lineage = run.lineage(block.owner);
+        let names: Vec<_> = lineage.iter().map(|&owner| run.owner(owner).name.as_str()).collect();
+        let expected: Vec<_> =
+            (frame.saturating_sub(255)..=frame).map(|frame| format!("f{frame:03}")).collect();
+        assert_eq!(names, expected, "{frame}");
+    }
+    assert_eq!(run.blocks().len(), 300);
+}
+
+#[test]
 fn stacks_of_a_long_name_have_one_holder() {
     let file = include_bytes!("../data/heaptrack-long-name.gz");
     let report = report(file);

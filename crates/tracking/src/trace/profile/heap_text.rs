@@ -1,4 +1,4 @@
-//! Heap profiles as text: those of tcmalloc (gperftools) and jemalloc, which `pprof` and `jeprof` read.
+//! Heap profiles as text: those of tcmalloc (gperftools), jemalloc and Go, which `pprof` and `jeprof` read.
 //!
 //! ```text
 //! heap profile:      1:     4096 [     3:    12288] @ heap/524288
@@ -11,32 +11,37 @@
 //! A line has the live blocks and bytes of a stack, then all allocated ones. The innermost frame is first. jemalloc
 //! writes the header `heap_v2/524288`, and a stack before its figures: `t*` for all threads, `t0` for thread 0.
 //!
-//! Bytes are those of the file. A profile that samples contains only some blocks, and the number after the type is the
-//! bytes between two of them. `pprof` divides the figures of a stack by the probability that a block is sampled,
-//! 1 - e^(-size / rate), with half of the rate for the type `heap`. The reader adds that sum to the facts.
+//! Bytes are those of the file. A profile that samples contains only some blocks. The number after the type is the bytes
+//! between two of them. `pprof` divides the figures of a stack by the probability that a block is sampled,
+//! 1 - e^(-size / rate). For the type `heap` it uses half of the rate. The reader adds that sum to the facts.
 //!
-//! Frames have no names, except in the files of `pprof --raw`. They are places in mapped files: `prog+0x1136`.
+//! Most files have no names of functions. Their frames are places in mapped files: `prog+0x1136`. Two kinds have names:
 //!
-//! Source: the readers of legacy profiles in the projects pprof and jemalloc (`jeprof`).
+//! - Files of `pprof --raw` and `jeprof --raw` have a table of symbols: `0x401135 outer--inlined`.
+//! - Go's `/debug/pprof/heap?debug=1` has a comment for each frame behind its stack:
+//!   `#<tab>0x401135<tab>main.alloc+0x15<tab>/app/main.go:12`. Frames of one address are inlined, the innermost first.
+//!
+//! Stacks have return addresses, which are behind the call. Symbols are those of the byte before, except that of the
+//! innermost frame in a table.
+//!
+//! Source: the readers of legacy profiles in the projects pprof and jemalloc (`jeprof`), and `runtime/pprof` of Go.
 
 use std::collections::HashMap;
 use std::io::BufRead;
+use std::ops::Range;
 
 use bfc_core::{Bytes, Category};
 
-use super::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, text_bytes};
-use super::{MOST_BLOCKS, ProfileProblem, Reading, facts};
+use super::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, first_letters, text_bytes};
+use super::{ENTRY_BYTES, MOST_BLOCKS, ProfileProblem, Reading, facts};
 use crate::files::lean;
 use crate::record::{NewBlock, Recording};
 use crate::report::Cut;
-use crate::trace::lines::{LineReader, beginning, number};
+use crate::trace::lines::{beginning, each_raw_line, number};
 use crate::trace::{TraceError, TraceLimits, TracePlace, TraceProblem};
 
 /// The longest line. Stacks are long.
 const LINE_BYTES: usize = 1 << 20;
-
-/// The cost of a map entry besides its texts, including unused capacity.
-const ENTRY_BYTES: u64 = 96;
 
 const EXPECTED: &str = "a heap profile of tcmalloc or jemalloc: `BLOCKS: BYTES [BLOCKS: BYTES] @ ADDRESS...`";
 
@@ -47,8 +52,11 @@ pub(in crate::trace) fn is_first_line(line: &str) -> bool {
 
 /// The lines before symbols, before the profile, and at the end of symbols, in files of `pprof --raw`.
 const SYMBOLS: &str = "--- symbol";
-const HEAP: &str = "--- heap";
+const PROFILES: [&str; 2] = ["--- heap", "--- growth"];
 const END_OF_SYMBOLS: &str = "---";
+
+/// The most functions of one address: those that were inlined there.
+const MOST_INLINED: usize = 16;
 
 /// Returns the rate in the header of jemalloc.
 fn threaded_rate(line: &str) -> Option<u64> {
@@ -63,26 +71,19 @@ pub(in crate::trace) fn read(
     limits: &TraceLimits,
     eighths: u64,
 ) -> Result<(Recording, u64), TraceError> {
-    let mut lines = LineReader::new(reader, limits.line_bytes.max(LINE_BYTES));
-    let mut profile = Profile { reading: Reading::new(limits, eighths), tables: Tables::default() };
-    let (mut idle, mut bytes) = (0, 0);
-    loop {
-        let read = lines.read();
-        let place = TracePlace::Line(lines.number);
-        if !read.map_err(|problem| place.of(problem))? {
-            break;
-        }
-        bytes += lines.line.len() as u64 + 1;
-        profile.reading.composer.memory().note_input(lines.line.len() as u64 + 1);
+    let mut profile = Profile {
+        reading: Reading::new(limits, eighths),
+        tables: Tables::default(),
+        frames: Frames::default(),
+    };
+    let mut bytes = 0;
+    each_raw_line(reader, limits, limits.line_bytes.max(LINE_BYTES), |number, line| {
+        let length = line.len() as u64 + 1;
+        bytes += length;
+        profile.reading.composer.memory().note_input(length);
         // Paths may have any encoding.
-        let line = String::from_utf8_lossy(&lines.line);
-        let is_sample = profile.line(line.trim(), lines.number).map_err(|problem| place.of(problem))?;
-        idle += u32::from(!is_sample);
-        if idle > limits.idle_lines {
-            let problem = TraceProblem::TooMany { what: "lines without an event", limit: limits.idle_lines };
-            return Err(place.of(problem));
-        }
-    }
+        profile.line(String::from_utf8_lossy(line).trim(), number)
+    })?;
     profile.finish(bytes)
 }
 
@@ -118,7 +119,16 @@ struct Mapping {
     start: u64,
     end: u64,
     offset: u64,
-    path: String,
+    /// The number of its path among the texts of the frames.
+    path: u32,
+}
+
+/// A function at an address: texts of the frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Symbol {
+    function: u32,
+    /// The file and the line, if they are known.
+    place: Option<(u32, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -135,13 +145,20 @@ struct Tables {
     addresses: Vec<u64>,
     samples: Vec<Sample>,
     mappings: Vec<Mapping>,
-    symbols: HashMap<u64, String>,
+    /// The functions of all addresses in [`Self::symbols`], the innermost first.
+    functions: Vec<Symbol>,
+    /// The functions of an address.
+    symbols: HashMap<u64, Range<u32>>,
+    /// The address of the last symbol of Go behind the current stack, if it is new.
+    last_of_go: Option<u64>,
+    is_go: bool,
     program: String,
 }
 
 struct Profile {
     reading: Reading,
     tables: Tables,
+    frames: Frames,
 }
 
 impl Profile {
@@ -150,9 +167,10 @@ impl Profile {
         let malformed = || TraceProblem::Malformed { expected: EXPECTED, found: beginning(line) };
         let tables = &mut self.tables;
         match tables.section {
+            Section::Samples if line.starts_with("#\t0x") => self.symbol_of_go(line)?,
             _ if line.is_empty() || line.starts_with('#') => {}
             Section::Header if line == SYMBOLS => tables.section = Section::Symbols,
-            Section::Header if line == HEAP => {}
+            Section::Header if PROFILES.contains(&line) => {}
             Section::Header => self.header(line).ok_or_else(malformed)?,
             Section::Symbols if line == END_OF_SYMBOLS => tables.section = Section::Header,
             Section::Symbols => self.symbol(line)?,
@@ -248,6 +266,7 @@ impl Profile {
         self.reading.charge(lean::cost::<Sample>())?;
         let count = self.tables.addresses.len() as u32 - first;
         lean::push(&mut self.tables.samples, Sample { first, count, line, figures });
+        self.tables.last_of_go = None;
         Ok(())
     }
 
@@ -262,8 +281,60 @@ impl Profile {
             return Ok(());
         };
         let Ok(address) = u64::from_str_radix(address, 16) else { return Ok(()) };
-        self.reading.charge(ENTRY_BYTES + name.len() as u64)?;
-        self.tables.symbols.insert(address, name.trim().to_owned());
+        self.reading.charge(ENTRY_BYTES)?;
+        let first = self.tables.functions.len() as u32;
+        // Callers are in front of the functions that were inlined into them.
+        for name in name.trim().rsplit("--").filter(|name| !name.is_empty()).take(MOST_INLINED) {
+            self.add_function(name, None)?;
+        }
+        self.tables.symbols.insert(address, first..self.tables.functions.len() as u32);
+        Ok(())
+    }
+
+    /// Reads `#`, an address, `NAME+OFFSET` and `FILE:LINE`, separated by tabs. Skips other comments.
+    fn symbol_of_go(&mut self, line: &str) -> Result<(), TraceProblem> {
+        let mut words = line.split('\t').skip(1);
+        let address = words.next().and_then(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+        let (Some(address), Some(name)) = (address, words.next()) else { return Ok(()) };
+        self.tables.is_go = true;
+        let name = name.rsplit_once('+').map_or(name, |(name, _)| name);
+        let place = words.next().and_then(|place| place.rsplit_once(':'));
+        let place = place.and_then(|(file, line)| Some((file, number(line).ok()?)));
+        let tables = &mut self.tables;
+        let is_inlined = tables.last_of_go == Some(address);
+        if !is_inlined {
+            tables.last_of_go = None;
+            if tables.symbols.contains_key(&address) {
+                return Ok(());
+            }
+            self.reading.charge(ENTRY_BYTES)?;
+            let next = tables.functions.len() as u32;
+            tables.symbols.insert(address, next..next);
+            tables.last_of_go = Some(address);
+        }
+        // A recursive function may have an address twice in a stack.
+        let Some(known) = self.tables.symbols.get(&address).cloned() else { return Ok(()) };
+        let is_known = |symbol: &Symbol| {
+            let line = symbol.place.map(|(_, line)| line);
+            self.frames.function(symbol.function) == first_letters(name)
+                && line == place.map(|(_, line)| line)
+        };
+        let functions = &self.tables.functions[known.start as usize..known.end as usize];
+        if functions.len() < MOST_INLINED && !functions.iter().any(is_known) {
+            self.add_function(name, place)?;
+            let end = self.tables.functions.len() as u32;
+            self.tables.symbols.insert(address, known.start..end);
+        }
+        Ok(())
+    }
+
+    /// Adds a function of the last address, with its file and line if they are known.
+    fn add_function(&mut self, name: &str, place: Option<(&str, u64)>) -> Result<(), TraceProblem> {
+        let file = place.map_or("", |(file, _)| file);
+        self.reading.charge(lean::cost::<Symbol>() + text_bytes(name) + text_bytes(file))?;
+        let function = self.frames.add_text(name);
+        let place = place.map(|(file, line)| (self.frames.add_text(file), line));
+        lean::push(&mut self.tables.functions, Symbol { function, place });
         Ok(())
     }
 
@@ -278,21 +349,25 @@ impl Profile {
         let (_permissions, offset, _device) = (words.next(), words.next().and_then(hex), words.next());
         let path = words.next().and_then(|rest| rest.split_once(char::is_whitespace));
         let path = path.map_or("", |(_inode, path)| path.trim());
-        self.reading.charge(lean::cost::<Mapping>() + path.len() as u64)?;
-        let mapping = Mapping { start, end, offset: offset.unwrap_or(0), path: path.to_owned() };
-        lean::push(&mut self.tables.mappings, mapping);
+        if path.is_empty() {
+            return Ok(());
+        }
+        self.reading.charge(lean::cost::<Mapping>() + text_bytes(path))?;
+        // Many addresses share a path, which may be long.
+        let path = self.frames.add_text(path);
+        lean::push(&mut self.tables.mappings, Mapping { start, end, offset: offset.unwrap_or(0), path });
         Ok(())
     }
 
     /// Composes the recording of a file of so many bytes.
     fn finish(mut self, file_bytes: u64) -> Result<(Recording, u64), TraceError> {
-        let Self { reading, tables } = &mut self;
+        let Self { reading, tables, frames } = &mut self;
         tables.mappings.sort_by_key(|mapping| mapping.start);
         let sum = |figure: fn(&Figures) -> u64| {
             tables.samples.iter().fold(0_u64, |sum, sample| sum.saturating_add(figure(&sample.figures)))
         };
         let (all_blocks, all_bytes) = (sum(|figures| figures.blocks), sum(|figures| figures.bytes));
-        let (mut frames, mut known, mut stack) = (Frames::default(), HashMap::new(), Vec::new());
+        let (mut known, mut stack) = (HashMap::new(), Vec::new());
         let mut estimate = 0_f64;
         for sample in &tables.samples {
             let at = |problem: TraceProblem| TracePlace::Line(sample.line).of(problem);
@@ -303,16 +378,18 @@ impl Profile {
             estimate += unsampled_bytes(sample.figures, tables.rate);
             stack.clear();
             let first = sample.first as usize;
-            for &address in &tables.addresses[first..first + sample.count as usize] {
-                let frame = match known.get(&address) {
-                    Some(&frame) => frame,
+            let addresses = &tables.addresses[first..first + sample.count as usize];
+            for (index, &address) in addresses.iter().enumerate() {
+                let is_call = index > 0 || tables.is_go;
+                let found = match known.get(&(address, is_call)) {
+                    Some(found) => Range::clone(found),
                     None => {
-                        let frame = tables.frame(address, &mut frames, reading).map_err(at)?;
-                        known.insert(address, frame);
-                        frame
+                        let found = tables.frames_of(address, is_call, frames, reading).map_err(at)?;
+                        known.insert((address, is_call), found.clone());
+                        found
                     }
                 };
-                stack.push(frame);
+                stack.extend(found);
             }
             let composer = &mut reading.composer;
             composer.select_pool("heap", "host").map_err(|problem| at(problem.into()))?;
@@ -325,7 +402,8 @@ impl Profile {
             }
         }
         let program = if tables.program.is_empty() { "a profiled program" } else { &tables.program };
-        let mut facts = facts(program, "a heap profile of tcmalloc or jemalloc");
+        let writer = if tables.is_go { "Go" } else { "tcmalloc or jemalloc" };
+        let mut facts = facts(program, &format!("a heap profile of {writer}"));
         if tables.rate > 1 {
             facts = facts
                 .with("sampled every", Bytes(tables.rate))
@@ -342,23 +420,44 @@ impl Profile {
 }
 
 impl Tables {
-    /// Adds the frame of an address: its symbol, or its place in a mapped file.
-    fn frame(&self, address: u64, frames: &mut Frames, reading: &mut Reading) -> Result<u32, TraceProblem> {
+    /// Adds the frames of an address, the innermost first: its symbols, or its place in a mapped file. `is_call` is
+    /// whether it is the address to which a call returns.
+    fn frames_of(
+        &self,
+        address: u64,
+        is_call: bool,
+        frames: &mut Frames,
+        reading: &mut Reading,
+    ) -> Result<Range<u32>, TraceProblem> {
+        reading.charge(ENTRY_BYTES)?;
         let index = self.mappings.partition_point(|mapping| mapping.start <= address);
         let mapping = index.checked_sub(1).and_then(|index| self.mappings.get(index));
-        let mapping = mapping.filter(|mapping| address < mapping.end && !mapping.path.is_empty());
-        let function = match (self.symbols.get(&address), mapping) {
-            (Some(symbol), _) => symbol.clone(),
-            (None, Some(Mapping { start, offset, path, .. })) => {
-                let file = path.rsplit('/').next().unwrap_or_default();
-                format!("{file}+{:#x}", (address - start).wrapping_add(*offset))
-            }
-            (None, None) => format!("{address:#x}"),
-        };
-        let path = mapping.map_or("", |mapping| mapping.path.as_str());
-        reading.charge(ENTRY_BYTES + FRAME_BYTES + text_bytes(&function) + text_bytes(path))?;
-        let (function, file) = (frames.add_text(&function), frames.add_text(path));
-        Ok(frames.add(function, file, 0))
+        let mapping = mapping.filter(|mapping| address < mapping.end);
+        let path = mapping.map_or(Frames::NO_TEXT, |mapping| mapping.path);
+        let call = address.checked_sub(1).filter(|_| is_call);
+        let symbols = call.and_then(|call| self.symbols.get(&call)).or_else(|| self.symbols.get(&address));
+        let symbols =
+            symbols.map_or(&[][..], |symbols| &self.functions[symbols.start as usize..symbols.end as usize]);
+        let first = frames.len();
+        for symbol in symbols {
+            reading.charge(FRAME_BYTES)?;
+            let (file, line) = symbol.place.unwrap_or((path, 0));
+            frames.add(symbol.function, file, line);
+        }
+        // Go leaves out only frames of its runtime.
+        if symbols.is_empty() && !self.is_go {
+            let function = match mapping {
+                Some(Mapping { start, offset, path, .. }) => {
+                    let place = (address - start).wrapping_add(*offset);
+                    format!("{}+{place:#x}", frames.file(*path))
+                }
+                None => format!("{address:#x}"),
+            };
+            reading.charge(FRAME_BYTES + text_bytes(&function))?;
+            let function = frames.add_text(&function);
+            frames.add(function, path, 0);
+        }
+        Ok(first..frames.len())
     }
 }
 

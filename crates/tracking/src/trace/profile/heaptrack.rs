@@ -26,8 +26,8 @@ use super::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, text_bytes};
 use super::{ProfileProblem, Reading, facts};
 use crate::files::lean;
 use crate::record::{BlockProblem, Composer, NewBlock, Recording};
-use crate::trace::lines::{LineReader, bad_number, beginning};
-use crate::trace::{TraceError, TraceLimits, TracePlace, TraceProblem};
+use crate::trace::lines::{bad_number, beginning, each_raw_line};
+use crate::trace::{TraceError, TraceLimits, TraceProblem};
 
 /// The longest line. Names of C++ functions are long.
 const LINE_BYTES: usize = 1 << 20;
@@ -53,25 +53,12 @@ pub(in crate::trace) fn read(
     limits: &TraceLimits,
     eighths: u64,
 ) -> Result<(Recording, u64), TraceError> {
-    let mut lines = LineReader::new(reader, limits.line_bytes.max(LINE_BYTES));
     let mut data = Data { reading: Reading::new(limits, eighths), tables: Tables::default(), format: 0 };
-    let mut idle = 0;
-    loop {
-        let read = lines.read();
-        let place = TracePlace::Line(lines.number);
-        if !read.map_err(|problem| place.of(problem))? {
-            break;
-        }
-        data.reading.composer.memory().note_input(lines.line.len() as u64 + 1);
+    each_raw_line(reader, limits, limits.line_bytes.max(LINE_BYTES), |_, line| {
+        data.reading.composer.memory().note_input(line.len() as u64 + 1);
         // Paths may have any encoding.
-        let line = String::from_utf8_lossy(&lines.line);
-        let is_event = data.line(line.trim_end_matches('\r')).map_err(|problem| place.of(problem))?;
-        idle += u32::from(!is_event);
-        if idle > limits.idle_lines {
-            let problem = TraceProblem::TooMany { what: "lines without an event", limit: limits.idle_lines };
-            return Err(place.of(problem));
-        }
-    }
+        data.line(String::from_utf8_lossy(line).trim_end_matches('\r'))
+    })?;
     let program = if data.tables.program.is_empty() { "a program" } else { &data.tables.program };
     let facts = facts(program, "heaptrack");
     data.reading.finish(facts)
@@ -82,8 +69,8 @@ pub(in crate::trace) fn read(
 struct Place {
     first: u32,
     count: u32,
-    /// Whether a frame is outside of libraries.
-    is_user: bool,
+    /// The number of frames outside of libraries.
+    users: u32,
 }
 
 impl Place {
@@ -100,6 +87,8 @@ struct Stack {
     parent: u32,
     /// The innermost stack of this one and its callers whose place is outside of libraries; 0 if there is none.
     user: u32,
+    /// The frames of this stack and its callers: those outside of libraries if there are some.
+    depth: u32,
     /// The owner of the frames as modules, or [`UNKNOWN`].
     modules: u32,
 }
@@ -202,16 +191,17 @@ impl Data {
             let (function, file) = (index(function, texts, "text")?, index(file, texts, "text")?);
             self.reading.charge(FRAME_BYTES)?;
             let frame = frames.add(function, file, line);
-            let place = added.get_or_insert(Place { first: frame, count: 0, is_user: false });
+            let place = added.get_or_insert(Place { first: frame, count: 0, users: 0 });
             place.count += 1;
-            place.is_user |= place.count as usize <= MOST_FRAMES && !frames.is_library(frame);
+            let is_user = place.count as usize <= MOST_FRAMES && !frames.is_library(frame);
+            place.users += u32::from(is_user);
         }
         let place = match added {
             Some(place) => place,
             None => {
                 self.reading.charge(FRAME_BYTES)?;
                 let frame = frames.add(Frames::NO_TEXT, module, 0);
-                Place { first: frame, count: 1, is_user: !frames.is_library(frame) }
+                Place { first: frame, count: 1, users: u32::from(!frames.is_library(frame)) }
             }
         };
         self.reading.charge(lean::cost::<Place>())?;
@@ -247,10 +237,33 @@ impl Data {
 
 impl Tables {
     fn add_stack(&mut self, place: u32, parent: u32) {
-        let is_user = before(&self.places, place).is_some_and(|place| place.is_user);
-        let above = before(&self.stacks, parent).map_or(0, |stack| stack.user);
-        let user = if is_user { self.stacks.len() as u32 + 1 } else { above };
-        lean::push(&mut self.stacks, Stack { place, parent, user, modules: UNKNOWN });
+        let (frames, users) =
+            before(&self.places, place).map_or((0, 0), |place| (place.frames().len() as u32, place.users));
+        let (user_above, depth_above) =
+            before(&self.stacks, parent).map_or((0, 0), |stack| (stack.user, stack.depth));
+        let user = if users > 0 { self.stacks.len() as u32 + 1 } else { user_above };
+        let depth = match (user, user_above) {
+            (0, _) => depth_above.saturating_add(frames),
+            (_, 0) => users,
+            _ => depth_above.saturating_add(users),
+        };
+        lean::push(&mut self.stacks, Stack { place, parent, user, depth, modules: UNKNOWN });
+    }
+
+    /// Returns the innermost frames of a stack and its callers, up to the most of a stack.
+    fn innermost(&self, stack: u32) -> Vec<u32> {
+        let (mut found, mut below) = (Vec::new(), stack);
+        while let Some(&Stack { place, parent, user, .. }) = before(&self.stacks, below) {
+            let frames = before(&self.places, place).map_or(0..0, |place| place.frames());
+            found.extend(frames.filter(|&frame| user == 0 || !self.frames.is_library(frame)));
+            if found.len() >= MOST_FRAMES {
+                break;
+            }
+            // Stacks of libraries between those of the user would make the walk long.
+            below =
+                if user == 0 { parent } else { before(&self.stacks, parent).map_or(0, |stack| stack.user) };
+        }
+        found
     }
 
     /// Returns the owner of the blocks that a stack allocates.
@@ -258,7 +271,12 @@ impl Tables {
         let Some(&found) = before(&self.stacks, stack) else { return Ok(0) };
         // Frames of libraries count only if the stack has no others.
         let stack = if found.user == 0 { stack } else { found.user };
-        let Some(&Stack { place, .. }) = before(&self.stacks, stack) else { return Ok(0) };
+        let Some(&Stack { place, depth, .. }) = before(&self.stacks, stack) else { return Ok(0) };
+        if depth as usize > MOST_FRAMES {
+            // Callees cannot share the owners of a stack whose outer frames are omitted.
+            let innermost = self.innermost(stack);
+            return self.frames.owner_of(composer, &innermost);
+        }
         let mut owner = self.modules_above(composer, stack)?;
         let frames = before(&self.places, place).map_or(0..0, |place| place.frames());
         let counts = |tables: &Self, frame: u32| found.user == 0 || !tables.frames.is_library(frame);

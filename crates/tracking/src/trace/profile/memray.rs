@@ -11,8 +11,8 @@ use bfc_core::Category;
 use super::stacks::{Frames, MOST_FRAMES};
 use super::{MOST_BLOCKS, Reading, facts};
 use crate::record::{NewBlock, Recording};
-use crate::trace::lines::{Cells, LineReader, beginning, fields, number};
-use crate::trace::{TraceError, TraceLimits, TracePlace, TraceProblem};
+use crate::trace::lines::{Cells, beginning, each_raw_line, fields, number, text_of};
+use crate::trace::{TraceError, TraceLimits, TraceProblem};
 
 const HEADER: &str = "allocator,num_allocations,size,tid,thread_name,stack_trace";
 
@@ -30,28 +30,17 @@ pub(in crate::trace) fn read(
     limits: &TraceLimits,
     eighths: u64,
 ) -> Result<(Recording, u64), TraceError> {
-    let mut lines = LineReader::new(reader, limits.line_bytes.max(LINE_BYTES));
     let mut reading = Reading::new(limits, eighths);
-    let (mut idle, mut divisible) = (0, MOST_BLOCKS);
-    loop {
-        let read = lines.read();
-        let place = TracePlace::Line(lines.number);
-        if !read.map_err(|problem| place.of(problem))? {
-            break;
-        }
-        let line = lines.text().map_err(|problem| place.of(problem))?.trim();
+    let mut divisible = MOST_BLOCKS;
+    each_raw_line(reader, limits, limits.line_bytes.max(LINE_BYTES), |_, line| {
+        let line = text_of(line)?.trim();
         reading.composer.memory().note_input(line.len() as u64 + 1);
-        if line.is_empty() || is_first_line(line) {
-            idle += 1;
-            if idle > limits.idle_lines {
-                let problem =
-                    TraceProblem::TooMany { what: "lines without an event", limit: limits.idle_lines };
-                return Err(place.of(problem));
-            }
-            continue;
+        let is_row = !line.is_empty() && !is_first_line(line);
+        if is_row {
+            row(&mut reading, line, &mut divisible)?;
         }
-        row(&mut reading, line, &mut divisible).map_err(|problem| place.of(problem))?;
-    }
+        Ok(is_row)
+    })?;
     let facts = facts("a Python program", "memray");
     reading.finish(facts)
 }

@@ -13,17 +13,15 @@ use bfc_core::Category;
 
 use super::fields::{COMMENT, MODULE, location, profile, sample};
 use super::protobuf::{Message, Value};
-use super::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, text_bytes};
-use super::{MOST_BLOCKS, ProfileProblem, Reading, facts};
-use crate::record::{NewBlock, Recording};
+use super::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, first_letters, text_bytes};
+use super::{ENTRY_BYTES, MOST_BLOCKS, ProfileProblem, Reading, facts};
+use crate::record::{Name, NewBlock, Recording};
 use crate::scope::Phase;
+use crate::trace::lines::beginning;
 use crate::trace::{TraceError, TraceLimits, TracePlace, TraceProblem};
 
 /// The most lines of a location: functions that were inlined there.
 const MOST_INLINED: usize = 16;
-
-/// The cost of an entry of a table, including unused capacity.
-const ENTRY_BYTES: u64 = 96;
 
 /// Returns whether these are the first bytes of a profile. Its fields may have any order.
 pub(in crate::trace) fn is_start(start: &[u8]) -> bool {
@@ -106,7 +104,8 @@ struct Location {
 /// The tables of a profile.
 #[derive(Debug, Default)]
 struct Profile<'a> {
-    texts: Vec<Message<'a>>,
+    /// Texts that are not UTF-8 are empty.
+    texts: Vec<&'a str>,
     /// The name and unit of each value of a sample.
     types: Vec<(u64, u64)>,
     samples: Vec<Message<'a>>,
@@ -159,7 +158,9 @@ impl<'a> Profile<'a> {
                     let [_, id, name, system_name, file] = numbers(message)?;
                     found.functions.insert(id, Function { name, system_name, file });
                 }
-                (profile::STRING_TABLE, Value::Bytes(text)) => found.texts.push(text),
+                (profile::STRING_TABLE, Value::Bytes(text)) => {
+                    found.texts.push(std::str::from_utf8(text.bytes).unwrap_or_default());
+                }
                 (profile::TIME_NANOS, Value::Number(time)) => found.time_ns = time,
                 (profile::COMMENT, Value::Number(comment)) => found.comments.push(comment),
                 (profile::COMMENT, Value::Bytes(mut packed)) if !packed.bytes.is_empty() => {
@@ -190,11 +191,10 @@ impl<'a> Profile<'a> {
         Ok(())
     }
 
-    /// Returns a text; empty if it is not UTF-8.
+    /// Returns a text.
     fn text(&self, index: u64) -> Result<&'a str, TraceProblem> {
-        let text = usize::try_from(index).ok().and_then(|index| self.texts.get(index));
-        let text = text.ok_or(ProfileProblem::Missing { what: "text", number: index })?;
-        Ok(std::str::from_utf8(text.bytes).unwrap_or_default())
+        let text = usize::try_from(index).ok().and_then(|index| self.texts.get(index).copied());
+        Ok(text.ok_or(ProfileProblem::Missing { what: "text", number: index })?)
     }
 
     /// Chooses the values: live bytes if there are several kinds, and the number of their blocks.
@@ -212,7 +212,13 @@ impl<'a> Profile<'a> {
             live.or_else(|| indices.next())
         };
         let bytes = of_unit("bytes").ok_or_else(|| {
-            let found = names.iter().map(|(name, unit)| format!("{name} ({unit})")).collect::<Vec<_>>();
+            // Many types may share a long text.
+            let shown = names.iter().take(MOST_SHOWN);
+            let mut found: Vec<_> =
+                shown.map(|(name, unit)| format!("{} ({})", beginning(name), beginning(unit))).collect();
+            if self.types.len() > MOST_SHOWN {
+                found.push("…".to_owned());
+            }
             at(ProfileProblem::NoBytes { found: found.join(", ") }.into())
         })?;
         Ok(Values { bytes, blocks: of_unit("count") })
@@ -285,12 +291,15 @@ impl<'a> Profile<'a> {
         let root = self.locations.get(&1).and_then(|location| location.lines.first());
         let function = root.and_then(|(function, _)| self.functions.get(function));
         let name = function.filter(|_| self.is_exported()).map(|function| function.name);
-        name.and_then(|name| self.text(name).ok()).unwrap_or("a profiled program")
+        name.and_then(|name| self.text(name).ok()).map_or("a profiled program", first_letters)
     }
 }
 
 /// The most kinds of values, labels and comments that are looked at.
 const MOST_TYPES: usize = 64;
+
+/// The most kinds of values in an error message.
+const MOST_SHOWN: usize = 8;
 
 impl Sample {
     /// Adds a location. Outer ones beyond the limit are omitted.
@@ -313,6 +322,8 @@ struct Stacks<'a> {
     texts: HashMap<u64, u32>,
     /// The owners of an exported profile by location and parent.
     exported: HashMap<(u32, u64), u32>,
+    /// The names of the exported owners, and the phases of ops, by their text.
+    exported_names: HashMap<u64, (Name, Option<Phase>)>,
 }
 
 impl<'a> Stacks<'a> {
@@ -324,6 +335,7 @@ impl<'a> Stacks<'a> {
             locations: HashMap::new(),
             texts: HashMap::new(),
             exported: HashMap::new(),
+            exported_names: HashMap::new(),
         }
     }
 
@@ -421,59 +433,45 @@ impl<'a> Stacks<'a> {
 
     /// Restores the owner of an exported sample. The outermost location is the program.
     fn exported_owner(&mut self, reading: &mut Reading, sample: &Sample) -> Result<u32, TraceProblem> {
-        let (mut owner, mut above) = (0, "");
+        let mut owner = 0;
         for &id in sample.locations.iter().rev().skip(1) {
-            let Some(&(function, _)) = self.profile.location(id)?.lines.first() else { continue };
-            let Function { system_name, file, .. } = self.profile.function(function)?;
-            let system_name = self.profile.text(system_name)?;
             owner = match self.exported.get(&(owner, id)) {
                 Some(&known) => known,
                 None => {
-                    let exported = ExportedOwner::of(system_name, above, self.profile.text(file)?);
+                    let Some(&(function, _)) = self.profile.location(id)?.lines.first() else { continue };
+                    let text = self.profile.function(function)?.system_name;
+                    let (name, phase) = self.exported_name(reading, text)?;
                     reading.charge(ENTRY_BYTES)?;
-                    let name = reading.composer.name(exported.name)?;
-                    let added = reading.composer.owner(owner, name, exported.phase)?;
+                    let added = reading.composer.owner(owner, name, phase)?;
                     self.exported.insert((owner, id), added);
                     added
                 }
             };
-            above = system_name;
         }
         Ok(owner)
     }
-}
 
-/// An owner as the exporter writes it into the system name of a function.
-struct ExportedOwner<'a> {
-    name: &'a str,
-    /// The phase of an op.
-    phase: Option<Phase>,
-}
-
-impl<'a> ExportedOwner<'a> {
-    /// Parses `KIND:NAME`, where the kind is `module` or the phase of an op. The exporter of earlier versions wrote the
-    /// path of the owner; `above` is that of its parent, and `file` that of the module. A module is its own module.
-    fn of(system_name: &'a str, above: &str, file: &str) -> Self {
-        if let Some((kind, name)) = system_name.split_once(':') {
-            if kind == MODULE {
-                return Self { name, phase: None };
-            }
-            if let Some(phase) = Phase::named(kind) {
-                return Self { name, phase: Some(phase) };
-            }
+    /// Parses `KIND:NAME`, as the exporter writes it into the system name of a function. The kind is `module` or the
+    /// phase of an op.
+    fn exported_name(
+        &mut self,
+        reading: &mut Reading,
+        index: u64,
+    ) -> Result<(Name, Option<Phase>), TraceProblem> {
+        if let Some(&known) = self.exported_names.get(&index) {
+            return Ok(known);
         }
-        let name = system_name.strip_prefix(above);
-        let name = name.map_or(system_name, |name| name.strip_prefix('.').unwrap_or(name));
-        Self { name, phase: (file != system_name).then(|| phase_of(name).unwrap_or_default()) }
-    }
-}
-
-/// Returns the phase at the end of an op's name, if there is one. Ops of the forward phase have none.
-pub(in crate::trace) fn phase_of(name: &str) -> Option<Phase> {
-    match name.rsplit_once(':') {
-        Some((_, "backward")) => Some(Phase::Backward),
-        Some((_, "optimizer")) => Some(Phase::Optimizer),
-        _ => None,
+        let text = self.profile.text(index)?;
+        let (kind, name) = text.split_once(':').unwrap_or_default();
+        let (name, phase) = match Phase::named(kind) {
+            _ if kind == MODULE => (name, None),
+            Some(phase) => (name, Some(phase)),
+            None => (text, Some(Phase::Unknown)),
+        };
+        reading.charge(ENTRY_BYTES)?;
+        let found = (reading.composer.name(name)?, phase);
+        self.exported_names.insert(index, found);
+        Ok(found)
     }
 }
 

@@ -63,7 +63,8 @@ impl Text {
     }
 }
 
-fn first_letters(text: &str) -> &str {
+/// Cuts a name to its first letters.
+pub(super) fn first_letters(text: &str) -> &str {
     let end = text.char_indices().nth(MOST_LETTERS).map_or(text.len(), |(index, _)| index);
     &text[..end]
 }
@@ -99,6 +100,21 @@ impl Default for Frames {
 impl Frames {
     /// The number of an unknown text.
     pub(super) const NO_TEXT: u32 = 0;
+
+    /// Returns the number of frames.
+    pub(super) fn len(&self) -> u32 {
+        self.frames.len() as u32
+    }
+
+    /// Returns the first letters of a text.
+    pub(super) fn function(&self, text: u32) -> &str {
+        &self.text(text).function
+    }
+
+    /// Returns the name of the file at the end of a path.
+    pub(super) fn file(&self, text: u32) -> &str {
+        &self.text(text).file
+    }
 
     /// Returns the number of texts.
     pub(super) fn texts(&self) -> usize {
