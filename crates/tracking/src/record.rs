@@ -36,6 +36,7 @@ pub use recording::{
 };
 pub(crate) use steps::StepPart;
 pub use summary::RunSummary;
+pub(crate) use tally::fitting;
 pub use timeline::{Moment, Timeline};
 pub use wire::EventProblem;
 

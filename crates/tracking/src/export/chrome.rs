@@ -8,8 +8,9 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use bfc_core::{Category, printable_json};
+use bfc_core::Category;
 
+use super::json_writer::push_text;
 use super::segments::{Segments, events_by_pool};
 use super::{ExportError, Output};
 use crate::files::boundary::ceil_boundary;
@@ -217,7 +218,9 @@ fn end_of(path: &str) -> &str {
 
 /// Returns a text as a JSON string.
 fn quoted(text: &str) -> String {
-    printable_json(serde_json::Value::from(text)).to_string()
+    let mut quoted = Vec::new();
+    push_text(&mut quoted, text);
+    String::from_utf8(quoted).unwrap_or_default()
 }
 
 /// Nanoseconds, printed as microseconds with three decimals.

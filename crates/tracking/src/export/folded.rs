@@ -6,7 +6,7 @@ use std::io::Write;
 use bfc_core::{Category, is_printable};
 
 use super::{ExportError, Output, at_peak};
-use crate::record::Recording;
+use crate::record::{Recording, fitting};
 
 /// The most bytes of names on each side of a stack. A longer stack loses the names in its middle.
 const MOST_BYTES: usize = 8 << 10;
@@ -26,8 +26,8 @@ pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Res
         }
         let owners = recording.lineage(owner);
         let names: Vec<&str> = owners.iter().map(|&owner| recording.owner(owner).name.as_str()).collect();
-        let outer = fitting(names.iter());
-        let inner = fitting(names[outer..].iter().rev());
+        let outer = fitting(names.iter().copied(), MOST_BYTES);
+        let inner = fitting(names[outer..].iter().copied().rev(), MOST_BYTES);
         let omitted = names.len() - outer - inner;
         names[..outer].iter().for_each(|name| push(&mut line, name));
         if omitted > 0 {
@@ -40,15 +40,6 @@ pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Res
     }
     out.flush(&mut buffer)?;
     Ok(())
-}
-
-/// Returns how many of these names fit on one side of a stack.
-fn fitting<'a>(names: impl Iterator<Item = &'a &'a str>) -> usize {
-    let bytes = names.scan(0, |sum, name| {
-        *sum += name.len() + 1;
-        Some(*sum)
-    });
-    bytes.take_while(|&sum| sum <= MOST_BYTES).count()
 }
 
 /// Appends a name and a separator.

@@ -1,7 +1,23 @@
 //! A streaming JSON writer.
 
+use std::io::Write;
+
+use bfc_core::{is_printable, printable_json};
+
 use super::encoder::Encoder;
-use bfc_core::printable_json;
+
+/// Appends a text as a JSON string.
+pub(super) fn push_text(buffer: &mut Vec<u8>, text: &str) {
+    let start = buffer.len();
+    // Writing into memory does not fail.
+    let _ = serde_json::to_writer(&mut *buffer, text);
+    // Serializers escape only some of the characters.
+    if !text.chars().all(is_printable) {
+        let json = String::from_utf8_lossy(&buffer[start..]).into_owned();
+        buffer.truncate(start);
+        let _ = write!(buffer, "{}", printable_json(json));
+    }
+}
 
 /// Writes JSON into a buffer.
 #[derive(Debug)]
@@ -34,7 +50,7 @@ impl Encoder for JsonWriter {
     }
 
     fn text(&mut self, text: &str) {
-        self.buffer.extend_from_slice(printable_json(serde_json::Value::from(text)).to_string().as_bytes());
+        push_text(&mut self.buffer, text);
     }
 
     fn word(&mut self, word: &'static str) {

@@ -5,7 +5,6 @@
 //! know their first and last event.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bfc_core::{Category, OomReport};
 
@@ -154,10 +153,8 @@ impl Owner {
 
     /// Completes an owner below its parent.
     pub(super) fn below(self, parent: &Self) -> Self {
-        // The hashes of two runs are compared, so they must not be seeded.
-        let mut hasher = DefaultHasher::new();
-        (parent.path_hash, &self.name).hash(&mut hasher);
-        Self { path_hash: hasher.finish(), ..self }
+        let parent = parent.path_hash.to_le_bytes();
+        Self { path_hash: fnv1a(parent.iter().chain(self.name.as_bytes())), ..self }
     }
 
     /// Returns whether this is an op.
@@ -172,6 +169,11 @@ impl Owner {
         let suffix = self.phase.map_or("", Phase::suffix);
         self.name.strip_suffix(suffix).unwrap_or(&self.name)
     }
+}
+
+/// The hash FNV-1a. Runs of different versions are compared by it, so it must not depend on a library.
+fn fnv1a<'a>(bytes: impl Iterator<Item = &'a u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// A pool.

@@ -391,7 +391,7 @@ impl Tally {
 pub(super) const MAX_PATH: usize = 1024;
 
 /// The names from below the root down to an owner, joined by dots.
-pub(super) fn path(owners: &[Owner], owner: u32) -> String {
+pub(super) fn path<'a>(owners: &'a [Owner], owner: u32) -> String {
     let mut lineage = Vec::new();
     let (mut above, mut bytes) = (owner, 0);
     while above != 0 {
@@ -406,9 +406,10 @@ pub(super) fn path(owners: &[Owner], owner: u32) -> String {
     if bytes <= MAX_PATH {
         return names(&lineage);
     }
-    // The end of a path says more than its begin.
-    let outer = fitting(lineage.iter(), MAX_PATH / 4);
-    let inner = fitting(lineage.iter().rev(), MAX_PATH / 2).clamp(1, lineage.len() - outer);
+    // The end of a path is more informative.
+    let name = |owner: &&'a Owner| owner.name.as_str();
+    let outer = fitting(lineage.iter().map(name), MAX_PATH / 4);
+    let inner = fitting(lineage.iter().rev().map(name), MAX_PATH / 2).clamp(1, lineage.len() - outer);
     let (begin, rest) = lineage.split_at(outer);
     let (omitted, end) = rest.split_at(rest.len() - inner);
     let Some(last) = omitted.last() else { return names(&lineage) };
@@ -420,10 +421,10 @@ pub(super) fn path(owners: &[Owner], owner: u32) -> String {
         .join(".")
 }
 
-/// Returns how many of these names fit into so many bytes.
-fn fitting<'a>(owners: impl Iterator<Item = &'a &'a Owner>, most: usize) -> usize {
-    let bytes = owners.scan(0, |sum, owner| {
-        *sum += owner.name.len() + 1;
+/// Returns how many of these names fit into so many bytes, with a separator behind each.
+pub(crate) fn fitting<'a>(names: impl Iterator<Item = &'a str>, most: usize) -> usize {
+    let bytes = names.scan(0, |sum, name| {
+        *sum += name.len() + 1;
         Some(*sum)
     });
     bytes.take_while(|&sum| sum <= most).count()

@@ -179,3 +179,11 @@ fn pools_of_several_streams_are_distinguished() {
     assert_eq!(rows, [Some(1), Some(2)]);
     drop(before);
 }
+
+#[test]
+fn hashes_of_paths_stay_the_same_in_all_versions() {
+    let owner = |name: &str, parent: &Owner| Owner::new(name, 0, None).below(parent);
+    let module = Owner { path_hash: 0xe8a0_0cdb_8527_8938, ..owner("net", &Owner::default()) };
+    assert_eq!(owner("net", &Owner::default()), module);
+    assert_eq!(owner("fc1", &module).path_hash, 0x2c1b_37e2_544b_08f9);
+}
