@@ -60,13 +60,31 @@ impl OutputFile {
 
 /// Prints a result on standard output, as indented JSON or as text. Escapes control characters of names.
 pub(crate) fn print(result: &impl Serialize, json: bool, text: impl FnOnce() -> String) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = BufWriter::new(io::stdout().lock());
     if json {
-        writeln!(stdout, "{}", printable_json(serde_json::to_string_pretty(result)?))?;
+        // A report may be large, so its text is not held in memory.
+        serde_json::to_writer_pretty(PrintableJson(&mut stdout), result)?;
+        writeln!(stdout)?;
     } else {
         write!(stdout, "{}", printable_lines(text()))?;
     }
     stdout.flush()
+}
+
+/// Escapes unprintable characters of JSON on the way to a writer. Each write is complete text, as serializers write it.
+struct PrintableJson<W>(W);
+
+impl<W: Write> Write for PrintableJson<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text =
+            str::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        write!(self.0, "{}", printable_json(text))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 impl Write for OutputFile {
@@ -96,6 +114,31 @@ fn is_same(path: &Path, other: &Path) -> bool {
 mod tests {
     use super::*;
     use tempfile::TempDir;
+
+    #[test]
+    fn json_is_escaped_on_its_way_to_the_output() {
+        /// Remembers the longest write.
+        struct Target(Vec<u8>, usize);
+
+        impl Write for Target {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.1 = self.1.max(bytes.len());
+                self.0.write(bytes)
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let names = vec!["é\u{202e}\u{1b}\"\u{e0001}"; 1000];
+        let mut target = Target(Vec::new(), 0);
+        serde_json::to_writer_pretty(PrintableJson(&mut target), &names).unwrap();
+        let Target(written, longest) = target;
+        let complete = printable_json(serde_json::to_string_pretty(&names).unwrap()).to_string();
+        assert_eq!(String::from_utf8(written).unwrap(), complete);
+        assert!(longest < 20, "{longest}");
+    }
 
     #[test]
     fn a_file_keeps_its_contents_until_it_is_finished() {
