@@ -13,13 +13,16 @@ use std::sync::Arc;
 
 use bfc_core::{
     AddressOnlyMemory, Allocator, AllocatorAttributes, Amount, BfcConfig, Bytes, DeviceId, DeviceKind,
-    Environment, HostMemory, MemoryKind, Pool, PoolOptions, Registry, Share, Span,
+    Environment, EnvironmentError, HostMemory, MemoryKind, Pool, PoolOptions, Registry, Share, Span,
 };
 use highwater_tracking::{Tracker, UsableMemory};
 
 use crate::config::{Memory, PoolSpec};
 use crate::error::{ConfigurationError, Error};
 use crate::fork;
+
+/// The variable with the limit of all pools. Those of some devices begin with it.
+const LIMIT: &str = "HIGHWATER_POOL_LIMIT";
 
 /// The limit of a host pool if the amount of memory is unknown, as in TensorFlow.
 const DEFAULT_LIMIT: Bytes = Bytes::gib(64);
@@ -35,8 +38,12 @@ pub(crate) fn allocator(
 ) -> Result<Arc<dyn Allocator>, Error> {
     let registry = Registry::new();
     let id = device(spec.memory);
-    let options = spec.options.or(Environment::read()?.settings().options(id));
-    check_share(&options)?;
+    let environment = Environment::read()?.settings().options(id);
+    check_share(&spec.options)?;
+    if spec.options.limit.is_none() {
+        check_share_of_environment(&environment, id, |name| std::env::var_os(name).is_some())?;
+    }
+    let options = spec.options.or(environment);
     let (pool, attributes) = match spec.memory {
         Memory::Host => (host(name), AllocatorAttributes::default()),
         Memory::Dry => (dry(name), AllocatorAttributes::default()),
@@ -52,12 +59,33 @@ pub(crate) fn allocator(
     Ok(registry.allocator(id, attributes, None)?.allocator)
 }
 
-/// Refuses a limit above all of the memory, which only a driver that pages to the host could provide.
-fn check_share(options: &PoolOptions) -> Result<(), ConfigurationError> {
+/// Returns a limit above all of the memory, which only a driver that pages to the host could provide.
+fn excessive_share(options: &PoolOptions) -> Option<Share> {
     match options.limit {
-        Some(Amount::Share(limit)) if limit > Share::WHOLE => Err(ConfigurationError::Share { limit }),
-        _ => Ok(()),
+        Some(Amount::Share(limit)) if limit > Share::WHOLE => Some(limit),
+        _ => None,
     }
+}
+
+/// Refuses such a limit in a configuration.
+fn check_share(options: &PoolOptions) -> Result<(), ConfigurationError> {
+    excessive_share(options).map_or(Ok(()), |limit| Err(ConfigurationError::Share { limit }))
+}
+
+/// Refuses such a limit in the environment, and names the variable: the most precise one that is set.
+fn check_share_of_environment(
+    options: &PoolOptions,
+    id: DeviceId,
+    is_set: impl Fn(&str) -> bool,
+) -> Result<(), EnvironmentError> {
+    let Some(limit) = excessive_share(options) else { return Ok(()) };
+    let kind = id.kind.name().to_uppercase();
+    let precise = [format!("{LIMIT}_{kind}_{}", id.ordinal), format!("{LIMIT}_{kind}")];
+    Err(EnvironmentError::BadValue {
+        name: precise.into_iter().find(|name| is_set(name)).unwrap_or_else(|| LIMIT.to_owned()),
+        value: limit.to_string(),
+        expected: "at most 100 % of the memory".to_owned(),
+    })
 }
 
 const fn device(memory: Memory) -> DeviceId {
@@ -107,4 +135,24 @@ fn record_regions(
     registry.on_alloc(id, kind, record(true))?;
     registry.on_free(id, kind, record(false))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_above_all_memory_names_its_variable() {
+        let id = DeviceId::new(DeviceKind::Cuda, 1);
+        for name in [LIMIT, "HIGHWATER_POOL_LIMIT_CUDA", "HIGHWATER_POOL_LIMIT_CUDA_1"] {
+            let environment = |limit| Environment::from_vars([(name, limit)]).unwrap().settings().options(id);
+            let check = |limit| check_share_of_environment(&environment(limit), id, |other| other == name);
+            let message = check("101%").unwrap_err().to_string();
+            let expected = format!(
+                "environment variable {name}: \"101 %\" is not valid: expected at most 100 % of the memory"
+            );
+            assert_eq!(message, expected);
+            assert!(check("100%").is_ok() && check("1MiB").is_ok());
+        }
+    }
 }
