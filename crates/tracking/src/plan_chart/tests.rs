@@ -94,6 +94,7 @@ fn json_has_the_names_of_the_fields_and_null_for_infinite_times() {
         "chosen": 1,
         "measured_peak_bytes": 40 * GIB,
         "measured_seconds": null,
+        "notes": [],
     });
     assert_eq!(serde_json::to_value(&chart).unwrap(), expected);
 }
