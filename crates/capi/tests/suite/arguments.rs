@@ -93,7 +93,7 @@ fn configurations_are_checked_and_names_are_unique() {
     for (text, expected) in [
         (r#"{"name": "a\u0000b"}"#, "without control characters"),
         (r#"{"a\u0000b": 1}"#, r#"no pool option "a\0b"; the options are"#),
-        (r#"{"a\u0000b": null}"#, r"the value of a\0b must be text"),
+        (r#"{"a\u0000b": null}"#, r"the value of a\u{0}b must be text"),
         (r#"{"limit": "1MiB\u0000"}"#, r#""1MiB\0" is not valid"#),
     ] {
         assert_eq!(open(text), Err(BFC_ERROR_INVALID_CONFIGURATION), "{text}");
