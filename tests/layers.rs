@@ -58,6 +58,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "status",
             "error",
+            "fork",
             "last_error",
             "guard text config live run",
             "memory",
