@@ -126,7 +126,7 @@ fn page_text(page: Vec<u8>) -> String {
     let data = BASE64_STANDARD.decode(data.trim()).unwrap();
     let mut text = String::new();
     ZlibDecoder::new(&data[..]).read_to_string(&mut text).unwrap();
-    // What the browser shows.
+    // The text that the browser shows.
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     let mut texts = vec![before.to_owned(), tag.to_owned(), after.to_owned()];
     collect(&value, &mut texts);

@@ -82,7 +82,7 @@ impl Fit {
     }
 }
 
-/// What plans have in common that differ only in recomputation.
+/// The properties that plans share if they differ only in recomputation.
 fn family(plan: &Plan) -> (usize, Option<DType>) {
     (plan.micro_batch, plan.autocast)
 }
