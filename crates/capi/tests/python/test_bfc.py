@@ -152,7 +152,7 @@ class Names(Case):
             try:
                 bfc.Pool({"a\0b": None})
             except bfc.Error as error:
-                assert r"a\0b" in str(error) and "text, a number" in str(error), error
+                assert r"a\u{0}b" in str(error) and "text, a number" in str(error), error
             assert not os.path.exists("run.hwm")
             pool.close()
             """
