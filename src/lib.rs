@@ -35,8 +35,8 @@
 //! |---|---|
 //! | [`Tensor`] | arrays, ops and gradients |
 //! | [`nn`], [`optim`], [`data`], [`io`] | networks, optimizers, data and files |
-//! | `train`, with the feature `train` | a training loop, metrics, logs and options |
-//! | `distributed`, with the feature `distributed` | collective operations between several processes |
+//! | [`train`], [`fit`](mod@fit) | a training loop, metrics, logs and options; plans that fit a device |
+//! | [`distributed`] | collective operations between several processes |
 //! | [`Runtime`], [`Device`] | where programs compute, and how large their pools are |
 //! | [`memory_report`], [`dry_run`], [`largest_fit`], [`testing`] | what a program needs, now and in advance |
 //! | [`alloc`], [`tracking`] | the pools and the accounts, without tensors |
@@ -265,6 +265,8 @@ pub mod prelude {
         ArrayDataset, Augment, Batches, CsvOptions, Dataset, IdxOptions, LabelColumn, Missing, Normalize,
         Sample, TargetColumns, Text, read_csv, read_idx,
     };
+    #[cfg(feature = "images")]
+    pub use crate::data::{Channels, ImageFolder, ImageOptions};
     pub use crate::io::Checkpoint;
     pub use crate::nn::{
         AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu, Embedding, Fans,

@@ -151,6 +151,12 @@ fn csv_of_text(data: &[u8]) {
             assert!(header);
         }
     }
+    let options = CsvOptions { max_values: 1000, ..CsvOptions::default() }.with_text([0_usize]);
+    if let Ok(rows) = read_csv_from(data, "fuzz", &options) {
+        let texts = rows.texts(0).expect("the column is text");
+        assert!(texts.len() == rows.rows() && rows.labels().len() == rows.rows());
+        assert!(texts.iter().map(|text| 24 + text.len()).sum::<usize>() <= 4 * 1000);
+    }
 }
 
 /// Checks the decoder of images.

@@ -6,10 +6,11 @@ use highwater_tensor::{DType, Error, IntoShape, MAX_RANK, Place, Result, Shape};
 
 use super::answers::Answers;
 use super::batches::Batches;
-use super::csv::Encoding;
+use super::csv::{Column, Encoding};
 use super::dataset::Dataset;
 use super::sample::{Sample, batch_shape};
 use super::shuffle;
+use super::texts::{self, TextColumn};
 use crate::io::Array;
 
 /// A data set in host memory: rows of features, each with a label (a class index) or with [targets](Self::with_targets)
@@ -36,6 +37,7 @@ pub struct ArrayDataset {
     /// The shape of a row.
     shape: Shape,
     encoding: Option<Encoding>,
+    texts: Arc<Vec<TextColumn>>,
 }
 
 impl ArrayDataset {
@@ -118,11 +120,13 @@ impl ArrayDataset {
 
     /// Creates a data set from parts that fit together.
     pub(super) fn from_rows(features: Vec<f32>, answers: Answers, rows: usize, shape: Shape) -> Self {
-        Self { features: Arc::new(features), answers: Arc::new(answers), rows, shape, encoding: None }
+        let (features, answers) = (Arc::new(features), Arc::new(answers));
+        Self { features, answers, rows, shape, encoding: None, texts: Arc::default() }
     }
 
-    pub(super) fn with_encoding(self, encoding: Encoding) -> Self {
-        Self { encoding: Some(encoding), ..self }
+    /// Adds what a table has beside numbers: the encoding of its text, and its columns of text.
+    pub(super) fn with_table(self, encoding: Encoding, texts: Vec<TextColumn>) -> Self {
+        Self { encoding: Some(encoding), texts: Arc::new(texts), ..self }
     }
 
     /// Returns the number of rows.
@@ -185,6 +189,24 @@ impl ArrayDataset {
         self.encoding.as_ref().map_or(&[], Encoding::class_names)
     }
 
+    /// Returns the texts of a column, one per row. The column has the name of the header or an index of the file, from 0.
+    ///
+    /// ```
+    /// use highwater::data::{CsvOptions, read_csv_from};
+    /// let csv = "stars,review\n5,\"Good, and cheap\"\n1,Never again\n";
+    /// let options = CsvOptions::default().with_text(["review"]).with_label("stars");
+    /// let data = read_csv_from(csv.as_bytes(), "reviews.csv", &options)?;
+    /// assert_eq!(data.texts("review")?, ["Good, and cheap", "Never again"]);
+    /// assert_eq!(data.labels(), [5, 1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] unless the file was read with this column as [text](super::CsvOptions::with_text).
+    pub fn texts(&self, column: impl Into<Column>) -> Result<&[String]> {
+        texts::find(&self.texts, &column.into()).map(|column| &column.rows[..])
+    }
+
     /// Multiplies every feature by `factor`.
     #[must_use]
     pub fn scaled(mut self, factor: f32) -> Self {
@@ -218,7 +240,8 @@ impl ArrayDataset {
         let mut features = Vec::with_capacity(rows.len() * self.width());
         rows.iter().for_each(|&row| features.extend_from_slice(self.row(row)));
         let selected = Self::from_rows(features, self.answers.select(rows), rows.len(), self.shape);
-        Self { encoding: self.encoding.clone(), ..selected }
+        let texts = self.texts.iter().map(|column| column.select(rows)).collect();
+        Self { encoding: self.encoding.clone(), texts: Arc::new(texts), ..selected }
     }
 
     fn row(&self, row: usize) -> &[f32] {

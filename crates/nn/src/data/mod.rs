@@ -24,6 +24,7 @@ mod part;
 mod sample;
 mod shuffle;
 mod text;
+mod texts;
 mod workers;
 
 pub use array_dataset::ArrayDataset;

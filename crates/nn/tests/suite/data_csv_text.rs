@@ -166,7 +166,7 @@ fn columns_that_do_not_fit_their_role_are_named() {
         ),
         (
             default().with_label("a").with_features(["a"]),
-            "x.csv: column 1 (a): the column is a feature, and also ignored, a label or a target",
+            "x.csv: column 1 (a): the column is a feature, and also text, ignored, a label or a target",
         ),
         (
             default().with_ignored(["a"]).with_one_hot(["a"]),
@@ -199,8 +199,8 @@ fn text_in_place_of_a_number_comes_with_advice() {
         (
             "a,b\nred,2\n",
             header.clone(),
-            "x.csv: line 2, column 1 (a): expected a finite number, found \"red\"; columns of text may be ignored \
-             (`CsvOptions::with_ignored`) or one-hot (`with_one_hot`)",
+            "x.csv: line 2, column 1 (a): expected a finite number, found \"red\"; columns of text may be read as text \
+             (`CsvOptions::with_text`), ignored (`with_ignored`) or one-hot (`with_one_hot`)",
         ),
         (
             "a,b\n1,2\nNA,2\n",
@@ -314,4 +314,73 @@ fn a_header_that_was_read_as_a_row_is_named() {
     }
     let named = CsvOptions::default().with_header(true).with_label(LabelColumn::None);
     assert_eq!(hint("a,b\n,x\n", &named), "`CsvOptions::with_missing` fills missing features");
+}
+
+const REVIEWS: &str = "id,stars,review,title\n7,5,\"Good, \"\"cheap\"\"\", A \n8,1,,B\n9,3,é\u{202e},\n";
+
+fn reviews() -> CsvOptions {
+    CsvOptions::default().with_label("stars").with_text(["title", "review"])
+}
+
+#[test]
+fn columns_of_text_stay_with_their_rows() {
+    let data = parse(REVIEWS, &reviews()).unwrap();
+    assert_eq!((data.width(), data.features(), data.labels()), (1, &[7.0, 8.0, 9.0][..], &[5, 1, 3][..]));
+    assert_eq!(data.encoding().unwrap().feature_names(), ["id"]);
+    assert_eq!(data.texts("review").unwrap(), ["Good, \"cheap\"", "", "é\u{202e}"]);
+    assert_eq!(data.texts(3).unwrap(), ["A", "B", ""]);
+    let (train, test) = data.split(0.34, 1).unwrap();
+    let mut together: Vec<_> = [&train, &test]
+        .into_iter()
+        .flat_map(|part| part.labels().iter().copied().zip(part.texts("title").unwrap().iter().cloned()))
+        .collect();
+    together.sort_unstable();
+    assert_eq!(together, [(1, "B".to_owned()), (3, String::new()), (5, "A".to_owned())]);
+}
+
+#[test]
+fn a_table_may_have_text_and_no_features() {
+    let options = reviews().with_ignored(["id"]);
+    let data = parse(REVIEWS, &options).unwrap();
+    assert_eq!((data.rows(), data.width(), data.features().len()), (3, 0, 0));
+    let without_names = CsvOptions::default().with_text([0_usize]);
+    let data = parse("a,0\nb,1\n", &without_names).unwrap();
+    assert_eq!((data.texts(0).unwrap(), data.labels()), (&["a".to_owned(), "b".to_owned()][..], &[0, 1][..]));
+    // Another file, with the encoding of the first.
+    let again =
+        parse("review,title,stars\nx,y,2\n", &options.with_ignored::<&str>([]).with_encoding_of(&data));
+    assert_eq!(again.unwrap().texts("review").unwrap(), ["x"]);
+}
+
+#[test]
+fn errors_of_text_columns_say_what_to_do() {
+    let texts = |data: &ArrayDataset, name: &str| data.texts(name).unwrap_err().to_string();
+    let data = parse(REVIEWS, &reviews()).unwrap();
+    assert_eq!(
+        texts(&data, "reviews"),
+        "texts: column must be a column of text, got \"reviews\"; the text columns are \"title\", \"review\""
+    );
+    let plain = parse("1,2\n", &CsvOptions::default()).unwrap();
+    assert_eq!(
+        texts(&plain, "a"),
+        "texts: column must be a column of text, got \"a\"; `CsvOptions::with_text` reads columns of text"
+    );
+    let twice =
+        "x.csv: column 2 (stars): the column is text, and also ignored, a label or a target, or text twice";
+    assert_eq!(message(REVIEWS, &CsvOptions::default().with_label("stars").with_text(["stars"])), twice);
+    assert_eq!(
+        message(REVIEWS, &reviews().with_features(["title"])),
+        "x.csv: column 4 (title): the column is a feature, and also text, ignored, a label or a target"
+    );
+    let invalid = read_csv_from(&b"a,b\n\xff,1\n"[..], "x.csv", &CsvOptions::default().with_text(["a"]));
+    assert!(matches!(invalid, Err(DataError::BadField { expected: "text in UTF-8", .. })));
+}
+
+#[test]
+fn texts_count_toward_the_limit_of_values() {
+    // A text of three bytes counts as 7 values; the first row has 8 with its feature, and the second as many.
+    let text = "0,abc,1\n0,abc,1\n";
+    let options = |max_values| CsvOptions { max_values, ..CsvOptions::default() }.with_text([1_usize]);
+    assert_eq!(parse(text, &options(16)).unwrap().rows(), 2);
+    assert_eq!(message(text, &options(15)), "x.csv: line 2: more than the 15 numbers allowed");
 }

@@ -15,6 +15,8 @@ pub(super) struct Columns {
     /// The names of all columns; empty without a header.
     pub(super) names: Vec<String>,
     pub(super) features: Vec<Feature>,
+    /// The columns of text.
+    pub(super) texts: Vec<usize>,
     /// The column of the label, or the columns of the targets in the requested order.
     pub(super) answers: Vec<usize>,
     /// The classes, if the label is text.
@@ -38,7 +40,7 @@ impl Columns {
         let names = if has_header { first.iter().map(name).collect() } else { Vec::new() };
         let header = Header { count: first.len(), names: &names, path };
         let answers = header.answers(options)?;
-        let indices = header.features(options, &answers)?;
+        let (texts, indices) = header.texts_and_features(options, &answers)?;
         let one_hot = options
             .one_hot
             .iter()
@@ -59,7 +61,7 @@ impl Columns {
             None => indices.iter().map(|&index| Feature::new(index, one_hot.contains(&index))).collect(),
         };
         let classes = options.classes();
-        Ok(Self { count: first.len(), names, features, answers, classes })
+        Ok(Self { count: first.len(), names, features, texts, answers, classes })
     }
 
     /// Whether the first line of a file, which was read as a row, may have the names of the columns: no column of numbers
@@ -100,7 +102,14 @@ impl CsvOptions {
         self.header
             || matches!(self.label, LabelColumn::Name(_))
             || matches!(self.targets, Some(TargetColumns::Names(_)))
-            || self.features.iter().flatten().chain(&self.ignored).chain(&self.one_hot).any(is_name)
+            || self
+                .features
+                .iter()
+                .flatten()
+                .chain(&self.text)
+                .chain(&self.ignored)
+                .chain(&self.one_hot)
+                .any(is_name)
             || self.encoding.as_ref().is_some_and(|encoding| encoding.is_named())
     }
 
@@ -151,12 +160,25 @@ impl Header<'_> {
         if label < count { Ok(vec![label]) } else { Err(self.missing("the label", label)) }
     }
 
-    /// Returns the feature columns.
-    fn features(&self, options: &CsvOptions, answers: &[usize]) -> Result<Vec<usize>, DataError> {
+    /// Returns the columns of text and the feature columns.
+    fn texts_and_features(
+        &self,
+        options: &CsvOptions,
+        answers: &[usize],
+    ) -> Result<(Vec<usize>, Vec<usize>), DataError> {
         let mut is_free = vec![true; self.count];
         answers.iter().for_each(|&index| is_free[index] = false);
         for column in &options.ignored {
             is_free[self.find(column, "an ignored column")?] = false;
+        }
+        let mut texts = Vec::with_capacity(options.text.len());
+        for column in &options.text {
+            let index = self.find(column, "a column of text")?;
+            if !std::mem::take(&mut is_free[index]) {
+                return Err(self
+                    .bad(index, "the column is text, and also ignored, a label or a target, or text twice"));
+            }
+            texts.push(index);
         }
         let chosen = if let Some(features) = &options.features {
             features.iter().map(|column| self.find(column, "a feature")).collect::<Result<Vec<_>, _>>()?
@@ -168,9 +190,9 @@ impl Header<'_> {
         };
         match chosen.iter().find(|&&index| !is_free[index]) {
             Some(&index) => {
-                Err(self.bad(index, "the column is a feature, and also ignored, a label or a target"))
+                Err(self.bad(index, "the column is a feature, and also text, ignored, a label or a target"))
             }
-            None => Ok(chosen),
+            None => Ok((texts, chosen)),
         }
     }
 

@@ -131,7 +131,8 @@ impl Field<'_> {
         if self.is_missing() { Err(self.missing(hint)) } else { Ok(()) }
     }
 
-    fn text(&self) -> Result<&str, DataError> {
+    /// Returns the field as text.
+    pub(super) fn text(&self) -> Result<&str, DataError> {
         std::str::from_utf8(self.bytes).map_err(|_| self.bad("text in UTF-8", "save the file as UTF-8"))
     }
 
@@ -168,7 +169,7 @@ impl Field<'_> {
                 "`CsvOptions::with_missing_marks` lists texts that stand for missing values"
             }
             _ if !self.name.is_empty() => {
-                "columns of text may be ignored (`CsvOptions::with_ignored`) or one-hot (`with_one_hot`)"
+                "columns of text may be read as text (`CsvOptions::with_text`), ignored (`with_ignored`) or one-hot (`with_one_hot`)"
             }
             _ if self.row == 1 => HEADER,
             _ => "",

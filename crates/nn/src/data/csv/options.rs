@@ -163,7 +163,7 @@ impl TargetColumns {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct CsvOptions {
-    /// The column of the label. All other columns are features: finite numbers, at least one per row.
+    /// The column of the label. All other columns are features: finite numbers, at least one per row unless there is text.
     pub label: LabelColumn,
     /// The meaning of the label: a whole number, which may be written as a float (`1.0`), or text.
     pub class_names: ClassNames,
@@ -171,6 +171,8 @@ pub struct CsvOptions {
     pub targets: Option<TargetColumns>,
     /// The columns of the features, in this order. If not set, all columns that have no other role.
     pub features: Option<Vec<Column>>,
+    /// Columns of text that [`ArrayDataset::texts`] returns. They are not features.
+    pub text: Vec<Column>,
     /// Columns that the reader skips.
     pub ignored: Vec<Column>,
     /// Features of text. Each category becomes a feature that is 1 in the rows of this category, and 0 otherwise.
@@ -192,7 +194,7 @@ pub struct CsvOptions {
     /// Maximum number of classes, and of categories of a one-hot column.
     pub max_categories: usize,
     /// Maximum number of values in all rows, after one-hot columns became several. It bounds the memory, at 4 bytes per
-    /// value.
+    /// value. A text counts as 6 values and one more for every 4 bytes.
     pub max_values: usize,
     /// Maximum number of bytes of a line, or of a row whose quoted fields span several lines, including blank lines
     /// before it.
@@ -214,6 +216,7 @@ impl Default for CsvOptions {
             class_names: ClassNames::Numbers,
             targets: None,
             features: None,
+            text: Vec::new(),
             ignored: Vec::new(),
             one_hot: Vec::new(),
             missing: Missing::Error,
@@ -268,6 +271,14 @@ impl CsvOptions {
     #[must_use]
     pub fn with_features<C: Into<Column>>(mut self, columns: impl IntoIterator<Item = C>) -> Self {
         self.features = Some(columns.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Sets columns of text, for example reviews to classify. [`ArrayDataset::texts`] returns them, without the spaces
+    /// around each text. An empty field is an empty text.
+    #[must_use]
+    pub fn with_text<C: Into<Column>>(mut self, columns: impl IntoIterator<Item = C>) -> Self {
+        self.text = columns.into_iter().map(Into::into).collect();
         self
     }
 

@@ -13,6 +13,7 @@ use super::field::Field;
 use super::options::{CsvOptions, Missing};
 use crate::data::answers::Answers;
 use crate::data::array_dataset::ArrayDataset;
+use crate::data::texts::TextColumn;
 
 /// The rows that were read so far.
 pub(super) struct Table<'a> {
@@ -24,6 +25,9 @@ pub(super) struct Table<'a> {
     /// A value for each feature column of each row: a number, the number of a category, or NaN for a missing value.
     values: Vec<f32>,
     answers: Answers,
+    texts: Vec<TextColumn>,
+    /// The memory of the texts, in values of 4 bytes.
+    text_values: usize,
 }
 
 /// The final form of a feature column.
@@ -36,7 +40,16 @@ struct Coded {
 
 impl<'a> Table<'a> {
     pub(super) fn new(path: &'a Path, options: &'a CsvOptions) -> Self {
-        Self { path, options, columns: None, rows: 0, values: Vec::new(), answers: Answers::default() }
+        Self {
+            path,
+            options,
+            columns: None,
+            rows: 0,
+            values: Vec::new(),
+            answers: Answers::default(),
+            texts: Vec::new(),
+            text_values: 0,
+        }
     }
 
     /// Checks the number of lines without a row. The last line may be one of them.
@@ -63,6 +76,9 @@ impl<'a> Table<'a> {
         if self.options.targets.is_some() && !columns.answers.is_empty() {
             self.answers = Answers::Targets { values: Vec::new(), width: columns.answers.len() };
         }
+        let text =
+            |&index: &usize| TextColumn { index, name: columns.name(index).to_owned(), rows: Vec::new() };
+        self.texts = columns.texts.iter().map(text).collect();
         self.columns = Some(columns);
         Ok(())
     }
@@ -73,8 +89,8 @@ impl<'a> Table<'a> {
         if self.rows == options.max_rows {
             return Err(self.too_large(line, "rows", options.max_rows));
         }
-        self.reserve_row(line)?;
-        let Self { path, rows, values, answers, .. } = self;
+        self.reserve_row(record, line)?;
+        let Self { path, rows, values, answers, texts, .. } = self;
         // This line or the previous one has set the columns.
         let Some(columns) = &mut self.columns else { return Ok(()) };
         let (row, names) = (*rows + 1, &columns.names);
@@ -96,6 +112,9 @@ impl<'a> Table<'a> {
                 field.number()?
             });
         }
+        for column in texts {
+            column.rows.push(field(column.index).text()?.to_owned());
+        }
         for &index in &columns.answers {
             let field = field(index);
             match (&mut *answers, &mut columns.classes) {
@@ -105,7 +124,7 @@ impl<'a> Table<'a> {
             }
         }
         // Field errors come first: they show that the delimiter is wrong.
-        if columns.features.is_empty() {
+        if columns.features.is_empty() && columns.texts.is_empty() {
             return Err(DataError::NoFeatures { path: self.path.to_owned(), columns: columns.count });
         }
         self.rows += 1;
@@ -113,20 +132,24 @@ impl<'a> Table<'a> {
     }
 
     /// Reserves memory for a row and checks the number of values.
-    fn reserve_row(&mut self, line: u64) -> Result<(), DataError> {
+    fn reserve_row(&mut self, record: &ByteRecord, line: u64) -> Result<(), DataError> {
         let Some(columns) = &self.columns else { return Ok(()) };
         let (features, answered) = (columns.features.len(), columns.answers.len());
         let (values, numbers) = match &self.answers {
             Answers::Labels(_) => (self.values.len(), features),
             Answers::Targets { values, .. } => (self.values.len() + values.len(), features + answered),
         };
-        if values.saturating_add(numbers) > self.options.max_values {
+        let text_of = |&index: &usize| (size_of::<String>() + record[index].len()).div_ceil(size_of::<f32>());
+        self.text_values += columns.texts.iter().map(text_of).sum::<usize>();
+        if values.saturating_add(numbers).saturating_add(self.text_values) > self.options.max_values {
             return Err(self.too_large(line, "numbers", self.options.max_values));
         }
         let reserved = reserve(&mut self.values, features).and_then(|()| match &mut self.answers {
             Answers::Labels(labels) => reserve(labels, 1),
             Answers::Targets { values, width } => reserve(values, *width),
         });
+        let reserved =
+            reserved.and_then(|()| self.texts.iter_mut().try_for_each(|column| reserve(&mut column.rows, 1)));
         reserved.map_err(|_| self.no_memory(line))
     }
 
@@ -159,7 +182,7 @@ impl<'a> Table<'a> {
         self.encode(&coded, width, line)?;
         let shape = Shape::new(&[width]).map_err(|_| self.no_memory(line))?;
         let data = ArrayDataset::from_rows(self.values, self.answers, self.rows, shape);
-        Ok(data.with_encoding(Encoding::new(encodings, class_names)))
+        Ok(data.with_table(Encoding::new(encodings, class_names), self.texts))
     }
 
     /// Returns the mean of each column of numbers, if missing values are filled with it.
@@ -200,7 +223,7 @@ impl<'a> Table<'a> {
             return Ok(());
         }
         let total = self.rows.saturating_mul(width);
-        if total > self.options.max_values {
+        if total.saturating_add(self.text_values) > self.options.max_values {
             return Err(self.too_large(line, "numbers", self.options.max_values));
         }
         let mut encoded: Vec<f32> = Vec::new();
