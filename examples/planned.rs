@@ -105,7 +105,7 @@ fn train(device: &Device, steps: u32) -> highwater::Result<()> {
     for _ in 0..steps {
         let x = Tensor::uniform(device, [64, 64], 0.0, 1.0, &rng)?;
         let y = Tensor::uniform(device, [64, 10], 0.0, 1.0, &rng)?;
-        let loss = network.forward(&x)?.mse_loss(&y, Reduction::Mean)?;
+        let loss = network.forward(&x)?.mse_loss(&y)?;
         optimizer.step(loss.backward()?)?;
     }
     Ok(())

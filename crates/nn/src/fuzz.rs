@@ -5,7 +5,7 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use highwater_tensor::{Device, Reduction, Result, Rng, Tensor};
+use highwater_tensor::{Device, Result, Rng, Tensor};
 
 use crate::checkpoint::Checkpoint;
 #[cfg(feature = "images")]
@@ -211,7 +211,7 @@ impl Training {
     fn step(&mut self, device: &Device) -> Result<()> {
         let x = Tensor::uniform(device, [4, 3], -1.0, 1.0, &self.rng)?;
         let target = Tensor::zeros(device, [4, 2])?;
-        let loss = self.network.forward(&x)?.mse_loss(&target, Reduction::Mean)?;
+        let loss = self.network.forward(&x)?.mse_loss(&target)?;
         self.adam.step(loss.backward()?)
     }
 

@@ -366,9 +366,9 @@ pub(crate) const CASES: &[Case] = &[
         };
         x[0].cross_entropy_with(&targets, options)
     }),
-    case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1], Reduction::Mean)),
-    case("mse_loss, summed", PAIR, |x| x[0].mse_loss(&x[1], Reduction::Sum)),
-    case("mse_loss, of each", PAIR, |x| x[0].mse_loss(&x[1], Reduction::None)),
+    case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1])),
+    case("mse_loss, summed", PAIR, |x| x[0].mse_loss_with(&x[1], Reduction::Sum)),
+    case("mse_loss, of each", PAIR, |x| x[0].mse_loss_with(&x[1], Reduction::None)),
     case("cross_entropy, summed", STRIDED, |x| {
         let options = CrossEntropyOptions { reduction: Reduction::Sum, ..Default::default() };
         x[0].cross_entropy_with(&classes(&x[0], &[3, 0, 2])?, options)
@@ -383,10 +383,10 @@ pub(crate) const CASES: &[Case] = &[
         };
         x[0].cross_entropy_with(&classes(&x[0], &[3, -7, 1])?, options)
     }),
-    case("l1_loss", APART, |x| x[0].l1_loss(&x[1], Reduction::Mean)),
-    case("huber_loss", APART, |x| x[0].huber_loss(&x[1], 0.33, Reduction::Sum)),
-    case("bce_with_logits", LIKELY, |x| x[0].bce_with_logits(&x[1], Reduction::None)),
-    case("kl_div", LIKELY, |x| x[0].kl_div(&x[1], Reduction::Mean)),
+    case("l1_loss", APART, |x| x[0].l1_loss(&x[1])),
+    case("huber_loss", APART, |x| x[0].huber_loss_with(&x[1], 0.33, Reduction::Sum)),
+    case("bce_with_logits", LIKELY, |x| x[0].bce_with_logits_with(&x[1], Reduction::None)),
+    case("kl_div", LIKELY, |x| x[0].kl_div(&x[1])),
     case("prod", STRIDED_CUBE, |x| x[0].prod([0, 2])),
     case("prod, with zeros", CUBE, |x| {
         // A row without a zero, with one, and with two.

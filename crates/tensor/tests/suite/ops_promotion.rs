@@ -20,11 +20,11 @@ const OPS: [(&str, &[&[usize]], Function); 17] = [
     ("conv_transpose2d", &[&[1, 2, 3, 3], &[2, 1, 2, 2]], |x| {
         x[0].conv_transpose2d(&x[1], Conv2dOptions::default())
     }),
-    ("mse_loss", &[&[5], &[5]], |x| x[0].mse_loss(&x[1], Reduction::Mean)),
-    ("l1_loss", &[&[5], &[5]], |x| x[0].l1_loss(&x[1], Reduction::Sum)),
-    ("huber_loss", &[&[5], &[5]], |x| x[0].huber_loss(&x[1], 0.5, Reduction::None)),
-    ("bce_with_logits", &[&[5], &[5]], |x| x[0].bce_with_logits(&x[1], Reduction::Mean)),
-    ("kl_div", &[&[5], &[5]], |x| x[0].kl_div(&x[1], Reduction::Sum)),
+    ("mse_loss", &[&[5], &[5]], |x| x[0].mse_loss(&x[1])),
+    ("l1_loss", &[&[5], &[5]], |x| x[0].l1_loss_with(&x[1], Reduction::Sum)),
+    ("huber_loss", &[&[5], &[5]], |x| x[0].huber_loss_with(&x[1], 0.5, Reduction::None)),
+    ("bce_with_logits", &[&[5], &[5]], |x| x[0].bce_with_logits(&x[1])),
+    ("kl_div", &[&[5], &[5]], |x| x[0].kl_div_with(&x[1], Reduction::Sum)),
 ];
 
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];

@@ -52,8 +52,8 @@ fn computed(name: &str, options: &Value, x: &[Tensor]) -> Result<Tensor> {
         "minimum" => x[0].minimum(&x[1]),
         "max" => x[0].reshape([2, 3])?.max(number() as isize),
         "min" => x[0].reshape([2, 3])?.min(number() as isize),
-        "l1 loss" => x[0].l1_loss(&x[1], Reduction::None),
-        "huber loss" => x[0].huber_loss(&x[1], number(), Reduction::None),
+        "l1 loss" => x[0].l1_loss_with(&x[1], Reduction::None),
+        "huber loss" => x[0].huber_loss_with(&x[1], number(), Reduction::None),
         other => panic!("no op for {other}"),
     }
 }
