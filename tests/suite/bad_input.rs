@@ -140,7 +140,7 @@ fn shapes_without_elements_work_forward_and_backward() {
     let network = Sequential::new()
         .with("fc1", Linear::new(&device, 4, 3, &Rng::new(0)).unwrap())
         .with("relu", Relu)
-        .with("dropout", Dropout::new(0.5, &Rng::new(0)));
+        .with("dropout", Dropout::new(0.5, &Rng::new(0)).unwrap());
     let empty = Tensor::zeros(&device, [0, 4]).unwrap();
     let out = network.forward(&empty).unwrap();
     assert_eq!(out.dims(), [0, 3]);

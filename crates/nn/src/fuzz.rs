@@ -203,7 +203,7 @@ impl Training {
         let network = Sequential::new()
             .with("layer", Linear::new(device, 3, 2, &rng)?)
             .with("norm", BatchNorm::new(device, 2)?)
-            .with("dropout", Dropout::new(0.5, &Rng::new(8)));
+            .with("dropout", Dropout::new(0.5, &Rng::new(8))?);
         let adam = Adam::new(network.parameters(), 1e-3)?;
         Ok(Self { network, adam, rng })
     }

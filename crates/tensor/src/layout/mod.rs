@@ -298,13 +298,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`Error::RankTooLarge`] above [`MAX_RANK`] axes.
-    pub(crate) fn windows(
-        &self,
-        axis: usize,
-        count: usize,
-        size: usize,
-        steps: [usize; 2],
-    ) -> Result<Self> {
+    pub(crate) fn windows(&self, axis: usize, count: usize, size: usize, steps: [usize; 2]) -> Result<Self> {
         let last = self.shape.rank();
         let mut windows = self.with_axis(last)?;
         windows.shape = windows.shape.with_dim(axis, count).with_dim(last, size);

@@ -81,7 +81,9 @@ mod tests {
         let ones = |dims: &[usize]| Tensor::ones(&device, dims).unwrap();
         let message = |result: Result<Tensor>| result.unwrap_err().to_string();
         let x = ones(&[2, 3]);
-        assert!(message(x.cosine_similarity(&ones(&[2]), 0, 0.0)).starts_with("cosine_similarity: shapes [2, 3]"));
+        assert!(
+            message(x.cosine_similarity(&ones(&[2]), 0, 0.0)).starts_with("cosine_similarity: shapes [2, 3]")
+        );
         assert!(message(x.cosine_similarity(&x, 2, 0.0)).starts_with("cosine_similarity: axis 2"));
         for epsilon in [-1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(
@@ -90,6 +92,8 @@ mod tests {
             );
         }
         let whole = Tensor::arange(&device, 0, 3).unwrap();
-        assert!(message(whole.cosine_similarity(&whole, 0, 0.0)).contains("does not support element type i64"));
+        assert!(
+            message(whole.cosine_similarity(&whole, 0, 0.0)).contains("does not support element type i64")
+        );
     }
 }

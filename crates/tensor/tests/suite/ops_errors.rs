@@ -229,10 +229,7 @@ fn element_types_that_an_op_is_not_defined_for_are_named() {
             "dropout: does not support element type i64; convert with `to_dtype`",
         ),
         (|g| g.vector.one_hot(2), "one_hot: does not support element type f32; convert with `to_dtype`"),
-        (
-            |g| g.ints.kl_div(&g.ints),
-            "kl_div: does not support element type i64; convert with `to_dtype`",
-        ),
+        (|g| g.ints.kl_div(&g.ints), "kl_div: does not support element type i64; convert with `to_dtype`"),
         (|g| g.ints.std_all(1), "std: does not support element type i64; convert with `to_dtype`"),
         (|g| g.ints.logsumexp(0), "logsumexp: does not support element type i64; convert with `to_dtype`"),
         (|g| g.ints.norm(Norm::L2, 0), "norm: does not support element type i64; convert with `to_dtype`"),

@@ -1,6 +1,8 @@
 //! Ops on operands of two element types: the result has the type of the table of `DType`, and gradients that of their operand.
 
-use highwater_tensor::{Activation, Conv2dOptions, DType, Device, Reduction, Result, Rng, Runtime, Tensor};
+use highwater_tensor::{
+    Activation, Conv1dOptions, Conv2dOptions, DType, Device, Reduction, Result, Rng, Runtime, Tensor,
+};
 
 type Function = fn(&[Tensor]) -> Result<Tensor>;
 
@@ -15,7 +17,7 @@ const OPS: [(&str, &[&[usize]], Function); 17] = [
     ("linear_gelu", &[&[3, 4], &[4, 2], &[2]], |x| x[0].linear_activation(&x[1], &x[2], Activation::Gelu)),
     ("einsum", &[&[3, 4], &[2, 4]], |x| Tensor::einsum("ik,jk->ij", &[&x[0], &x[1]])),
     ("einsum of three", &[&[3, 4], &[4], &[3]], |x| Tensor::einsum("ik,k,i->k", &[&x[0], &x[1], &x[2]])),
-    ("conv1d", &[&[1, 2, 6], &[3, 2, 3]], |x| x[0].conv1d(&x[1], Conv2dOptions::default())),
+    ("conv1d", &[&[1, 2, 6], &[3, 2, 3]], |x| x[0].conv1d(&x[1], Conv1dOptions::default())),
     ("conv2d", &[&[1, 2, 4, 4], &[3, 2, 2, 2]], |x| x[0].conv2d(&x[1], Conv2dOptions::default())),
     ("conv_transpose2d", &[&[1, 2, 3, 3], &[2, 1, 2, 2]], |x| {
         x[0].conv_transpose2d(&x[1], Conv2dOptions::default())

@@ -110,7 +110,7 @@ const CASES: &[(&str, &[Of], Op)] = &[
         x[0].conv2d(&x[1], Conv2dOptions { groups: 32, ..Conv2dOptions::padded(1) })
     }),
     ("conv1d", &[Numbers(&[16, 32, 512]), Numbers(&[32, 32, 3])], |x| {
-        x[0].conv1d(&x[1], Conv2dOptions::padded(1))
+        x[0].conv1d(&x[1], Conv1dOptions::padded(1))
     }),
     ("conv_transpose", &[Numbers(&[16, 32, 14, 14]), Numbers(&[32, 16, 4, 4])], |x| {
         x[0].conv_transpose2d(&x[1], Conv2dOptions { stride: [2, 2], ..Conv2dOptions::padded(1) })
