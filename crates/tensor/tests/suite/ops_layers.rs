@@ -647,3 +647,31 @@ fn convolutions_with_infinities_and_nan_are_direct_sums() {
         }
     }
 }
+
+#[test]
+fn ops_read_windows_that_overlap_as_they_read_copies() {
+    let device = device();
+    let x = Tensor::randn(&device, [3, 40], &Rng::new(1)).unwrap();
+    type Function = fn(&Tensor) -> Result<Tensor>;
+    let functions: [(&str, Function); 9] = [
+        ("exp", |x| x.exp()),
+        ("sum", |x| x.sum([0, 2])),
+        ("max", |x| x.max(1)),
+        ("cumsum", |x| x.cumsum(-1)),
+        ("softmax", |x| x.softmax(-1)),
+        ("layer_norm", |x| x.layer_norm(None, 1e-5)),
+        ("matmul, batched", |x| x.matmul(&x.transpose(1, 2)?)),
+        ("matmul", |x| x.at(0)?.t()?.matmul(&x.at(1)?)),
+        ("concat", |x| Tensor::concat(&[x, x], 1)),
+    ];
+    for (size, step) in [(2, 1), (9, 1), (8, 4), (33, 1)] {
+        let windows = x.unfold(1, size, step).unwrap();
+        let copies = windows.contiguous().unwrap();
+        for (name, function) in functions {
+            let values = |x: &Tensor| function(x).unwrap().to_vec::<f32>().unwrap();
+            let pairs = values(&windows).into_iter().zip(values(&copies));
+            let largest = pairs.map(|(a, b)| (a - b).abs() / b.abs().max(1.0)).fold(0.0, f32::max);
+            assert!(largest < 1e-5, "{name} of {size} by {step}: {largest}");
+        }
+    }
+}
