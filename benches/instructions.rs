@@ -108,7 +108,7 @@ fn tiny() -> anyhow::Result<Program> {
                 .with("fc3", Linear::new(device, 16, 1, rng)?))
         },
         |device, rng| Tensor::uniform(device, [4, 2], -1.0, 1.0, rng),
-        |y| y.mse_loss(&Tensor::zeros(y.device(), [4, 1])?, Reduction::Mean),
+        |y| y.mse_loss(&Tensor::zeros(y.device(), [4, 1])?),
         sgd,
     )
 }

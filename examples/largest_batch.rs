@@ -35,7 +35,7 @@ fn train(device: &Device, batch: u64) -> Result<()> {
     let mut optimizer = AdamW::new(network.parameters(), 1e-4)?;
     for _ in 0..2 {
         let x = Tensor::normal(device, [batch as usize, 4096], 0.0, 1.0, &rng)?;
-        let loss = network.forward(&x)?.mse_loss(&x, Reduction::Mean)?;
+        let loss = network.forward(&x)?.mse_loss(&x)?;
         optimizer.step(loss.backward()?)?;
     }
     Ok(())

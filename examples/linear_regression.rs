@@ -12,7 +12,7 @@ use highwater::io::{
     Array, Safetensors, SafetensorsLimits, read_safetensors, write_atomically, write_safetensors_to,
 };
 use highwater::train::{Every, Options, Run, SaveOptions, StopSignal};
-use highwater::{Device, Error, Reduction, Rng, Tensor, no_grad};
+use highwater::{Device, Error, Rng, Tensor, no_grad};
 use serde_json::json;
 
 /// The learning rate.
@@ -59,7 +59,7 @@ fn fit(args: &Args, run: &Run) -> anyhow::Result<()> {
     let path = saves.path().filter(|_| !device.is_dry());
     while output.steps() < args.steps && !stop.is_requested() {
         let loss = output.run(|| {
-            let loss = x.matmul(&slope)?.add(&offset)?.mse_loss(&y, Reduction::Mean)?;
+            let loss = x.matmul(&slope)?.add(&offset)?.mse_loss(&y)?;
             let gradients = loss.backward()?;
             // The update must not be recorded. The old tensors are dropped, and their memory is reused.
             let descend = |leaf: &Tensor| match gradients.get(leaf) {

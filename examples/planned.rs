@@ -97,7 +97,7 @@ fn train(device: &Device, steps: u32) -> highwater::Result<()> {
     let network = Sequential::new()
         .with("fc1", Linear::new(device, 64, 256, &rng)?)
         .with("relu1", Relu)
-        .with("dropout1", Dropout::new(0.2, &rng.fork(1)))
+        .with("dropout1", Dropout::new(0.2, &rng.fork(1))?)
         .with("fc2", Linear::new(device, 256, 256, &rng)?)
         .with("relu2", Relu)
         .with("fc3", Linear::new(device, 256, 10, &rng)?);
@@ -105,7 +105,7 @@ fn train(device: &Device, steps: u32) -> highwater::Result<()> {
     for _ in 0..steps {
         let x = Tensor::uniform(device, [64, 64], 0.0, 1.0, &rng)?;
         let y = Tensor::uniform(device, [64, 10], 0.0, 1.0, &rng)?;
-        let loss = network.forward(&x)?.mse_loss(&y, Reduction::Mean)?;
+        let loss = network.forward(&x)?.mse_loss(&y)?;
         optimizer.step(loss.backward()?)?;
     }
     Ok(())

@@ -65,8 +65,7 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let make = |count: usize| generator.forward(&Tensor::normal(device, [count, NOISE], 0.0, 1.0, &rng)?);
     let is_data = Tensor::ones(device, [points, 1])?;
     let is_made = Tensor::zeros(device, [points, 1])?;
-    let judged =
-        |points: &Tensor, as_what: &Tensor| critic.forward(points)?.bce_with_logits(as_what, Reduction::Mean);
+    let judged = |points: &Tensor, as_what: &Tensor| critic.forward(points)?.bce_with_logits(as_what);
 
     let rate = Schedule::Cosine { start: args.learning_rate, end: 0.0, steps: args.steps };
     let mut output = run.output();

@@ -59,17 +59,18 @@ pub use ndarray;
 
 pub use highwater_nn::{LayerSummary, Summary, summary, summary_with_step};
 pub use highwater_tensor::{
-    Activation, AttentionOptions, AutocastGuard, Axes, Buffer, Choice, Conv2dOptions, CrossEntropyOptions,
-    DType, Device, DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules, DeviceSpeed, DryPeak, DryRead,
-    DryRun, DryRunOptions, Element, Error, FitFailure, GradCheck, GradCheckError, Gradients, IntoPart,
-    IntoParts, IntoShape, LargestFit, Layout, Limit, Norm, Op, OpContext, OpPlacement, PadMode, Padding,
-    ParseProfileError, Part, Place, PlacementReason, Pool2dOptions, RawElement, RecordingGuard,
-    RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape,
-    ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph, StepTime, Storage, Tensor, TensorOptions,
-    TensorOrScalar, TrainingGuard, UnknownGradient, UnknownGradients, View, ViewMut, apply, autocast,
-    backend, check_gradients, checkpoint, dlpack, dry_run, evaluating, evaluating_guard, is_recording,
-    is_replaying, is_training, largest_fit, no_grad, no_grad_guard, smallest_pool, testing, training,
-    training_guard, with_device,
+    Activation, AttentionOptions, AutocastGuard, Axes, Buffer, Choice, Conv1dOptions, Conv2dOptions,
+    CrossEntropyOptions, DType, Device, DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules,
+    DeviceSpeed, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, FitFailure, GradCheck,
+    GradCheckError, Gradients, Interpolation, IntoPart, IntoParts, IntoShape, LargestFit, Layout, Limit,
+    Norm, Op, OpContext, OpPlacement, OutputSize, PadMode, Padding, ParseProfileError, Part, Place,
+    PlacementReason, Pool1dOptions, Pool2dOptions, RawElement, RecordingGuard, RecurrentCell,
+    RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, ShapeRule,
+    SmallestPool, SortOrder, StepCounts, StepGraph, StepTime, Storage, Tensor, TensorOptions, TensorOrScalar,
+    TrainingGuard, UnknownGradient, UnknownGradients, View, ViewMut, apply, autocast, backend,
+    check_gradients, checkpoint, dlpack, dry_run, evaluating, evaluating_guard, is_recording, is_replaying,
+    is_training, largest_fit, no_grad, no_grad_guard, smallest_pool, testing, training, training_guard,
+    with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
@@ -160,6 +161,11 @@ pub mod guide {
     #[doc = include_str!("../docs/data.md")]
     pub mod data {}
 
+    #[doc = "[coming-from]: mod@coming_from"]
+    #[doc = "[files]: mod@files"]
+    #[doc = include_str!("../docs/layers.md")]
+    pub mod layers {}
+
     #[doc = "[data]: mod@data"]
     #[doc = "[other]: mod@other_runtimes"]
     #[doc = include_str!("../docs/files.md")]
@@ -200,6 +206,7 @@ pub mod guide {
     #[doc = "[data]: mod@data"]
     #[doc = "[files]: mod@files"]
     #[doc = "[interop]: mod@interop"]
+    #[doc = "[layers]: mod@layers"]
     #[doc = "[training]: mod@training"]
     #[doc = "[bf16]: mod@bf16"]
     #[doc = include_str!("../docs/coming-from.md")]
@@ -225,6 +232,7 @@ pub mod guide {
     #[doc = "[files]: mod@files"]
     #[doc = "[gpu]: mod@gpu"]
     #[doc = "[interop]: mod@interop"]
+    #[doc = "[layers]: mod@layers"]
     #[doc = "[memory]: mod@memory"]
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[pool]: mod@pool"]
@@ -270,18 +278,19 @@ pub mod prelude {
     pub use crate::io::Checkpoint;
     pub use crate::nn::{
         AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu, Embedding, Fans,
-        Flatten, Gelu, GroupNorm, Gru, Hardswish, Init, LayerNorm, LeakyRelu, Linear, LinearOptions,
-        LogSoftmax, Lstm, MaxPool2d, Mish, Module, MultiHeadAttention, PRelu, Parameter, RecurrentOptions,
-        Relu, RmsNorm, Rnn, Sequential, Sigmoid, Silu, Softmax, Tanh, TransformerBlock,
+        Flatten, Gelu, GlobalAvgPool2d, GroupNorm, Gru, Hardswish, Init, InstanceNorm, LayerNorm, LeakyRelu,
+        Linear, LinearOptions, LogSoftmax, Lstm, MaxPool2d, Mish, Module, MultiHeadAttention, PRelu,
+        Parameter, PixelShuffle, RecurrentOptions, Relu, RmsNorm, Rnn, Sequential, Sigmoid, Silu, Softmax,
+        Tanh, TransformerBlock, Upsample,
     };
     pub use crate::optim::{
         Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, ScaledStep, Schedule, Sgd,
     };
     pub use crate::{
-        Activation, AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceProfile,
-        Error, Gradients, IntoPart, Norm, PadMode, Padding, Pool2dOptions, Reduction, Result, Rng, Runtime,
-        SortOrder, StepGraph, Tensor, autocast, checkpoint, evaluating, evaluating_guard, memory_report,
-        module, no_grad, no_grad_guard, visit_parts,
+        Activation, AttentionOptions, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType, Device,
+        DeviceProfile, Error, Gradients, Interpolation, IntoPart, Norm, PadMode, Padding, Pool1dOptions,
+        Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder, StepGraph, Tensor, autocast, checkpoint,
+        evaluating, evaluating_guard, memory_report, module, no_grad, no_grad_guard, visit_parts,
     };
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn autoencoder(
 pub(crate) fn loss(network: &Sequential, pictures: &Tensor) -> Result<Tensor> {
     let back = network.forward(pictures)?;
     let _scope = module("loss");
-    back.mse_loss(pictures, Reduction::Mean)
+    back.mse_loss(pictures)
 }
 
 /// The mean squared error over a data set, as `validation_loss`.

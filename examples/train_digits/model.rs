@@ -54,7 +54,7 @@ fn convolutional(device: &Device, rng: &Rng) -> Result<Sequential> {
         .with("relu2", Relu)
         .with("pool", MaxPool2d::new(2))
         .with("flat", Flatten)
-        .with("dropout", Dropout::new(0.3, &rng.fork(0)))
+        .with("dropout", Dropout::new(0.3, &rng.fork(0))?)
         .with("fc", Linear::new(device, 32 * 4 * 4, 10, rng)?))
 }
 
@@ -70,13 +70,13 @@ impl Module for AsImages {
 
 fn perceptron(device: &Device, rng: &Rng) -> Result<Sequential> {
     Ok(Sequential::new()
-        .with("noise", Dropout::new(0.1, &rng.fork(0)))
+        .with("noise", Dropout::new(0.1, &rng.fork(0))?)
         .with("fc1", Linear::new(device, 64, 256, rng)?)
         .with("relu1", Relu)
-        .with("dropout1", Dropout::new(0.2, &rng.fork(1)))
+        .with("dropout1", Dropout::new(0.2, &rng.fork(1))?)
         .with("fc2", Linear::new(device, 256, 256, rng)?)
         .with("relu2", Relu)
-        .with("dropout2", Dropout::new(0.2, &rng.fork(2)))
+        .with("dropout2", Dropout::new(0.2, &rng.fork(2))?)
         .with("fc3", Linear::new(device, 256, 10, rng)?))
 }
 

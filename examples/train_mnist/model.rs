@@ -31,7 +31,7 @@ fn convolutional(device: &Device, rng: &Rng) -> Result<Sequential> {
         .with("relu2", Relu)
         .with("pool2", MaxPool2d::new(2))
         .with("flat", Flatten)
-        .with("dropout", Dropout::new(0.2, &rng.fork(0)))
+        .with("dropout", Dropout::new(0.2, &rng.fork(0))?)
         .with("fc", Linear::new(device, 32 * 7 * 7, 10, rng)?))
 }
 

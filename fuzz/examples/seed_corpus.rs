@@ -19,7 +19,7 @@ use highwater_nn::fuzz;
 use highwater_nn::io::{Array, Arrays, Safetensors, write_npy_to, write_npz_to, write_safetensors_to};
 use highwater_nn::modules::{Linear, Module};
 use highwater_nn::optim::{Adam, Optimizer};
-use highwater_tensor::{Reduction, Rng, Runtime, Tensor};
+use highwater_tensor::{Rng, Runtime, Tensor};
 use highwater_tracking::{ReadOptions, RunFacts, Step, Trace, plan_of, write_plan};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -199,7 +199,7 @@ fn train(runtime: &Runtime, steps: u64) -> Outcome {
     let y = Tensor::zeros(&device, [64, 2])?;
     for step in 0..steps {
         runtime.tracker().mark(&format!("step {step}"));
-        let loss = layer.forward(&x)?.mse_loss(&y, Reduction::Mean)?;
+        let loss = layer.forward(&x)?.mse_loss(&y)?;
         adam.step(loss.backward()?)?;
     }
     Ok(())

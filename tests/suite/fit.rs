@@ -28,7 +28,7 @@ fn transformer(device: &Device, plan: &Plan, dropout: bool) -> highwater::Result
     let mut blocks = Sequential::new();
     for layer in 0..BLOCKS {
         let block = TransformerBlock::new(device, 32, 4, &rng)?.causal();
-        let block = if dropout { block.with_dropout(0.1, &rng.fork(layer as u64)) } else { block };
+        let block = if dropout { block.with_dropout(0.1, &rng.fork(layer as u64))? } else { block };
         blocks = blocks.with(&layer.to_string(), block);
     }
     let model = Sequential::new()

@@ -17,7 +17,7 @@ impl Training {
         let network = Sequential::new()
             .with("fc1", Linear::new(device, 64, 256, &rng)?)
             .with("relu", Relu)
-            .with("dropout", Dropout::new(0.2, &rng.fork(0)))
+            .with("dropout", Dropout::new(0.2, &rng.fork(0)).unwrap())
             .with("fc2", Linear::new(device, 256, 10, &rng)?);
         let optimizer = AdamW::new(network.parameters(), 0.005)?;
         Ok(Self { network, optimizer, device: device.clone() })

@@ -5,7 +5,7 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use highwater_tensor::{Device, Reduction, Result, Rng, Tensor};
+use highwater_tensor::{Device, Result, Rng, Tensor};
 
 use crate::checkpoint::Checkpoint;
 #[cfg(feature = "images")]
@@ -209,7 +209,7 @@ impl Training {
         let network = Sequential::new()
             .with("layer", Linear::new(device, 3, 2, &rng)?)
             .with("norm", BatchNorm::new(device, 2)?)
-            .with("dropout", Dropout::new(0.5, &Rng::new(8)));
+            .with("dropout", Dropout::new(0.5, &Rng::new(8))?);
         let adam = Adam::new(network.parameters(), 1e-3)?;
         Ok(Self { network, adam, rng })
     }
@@ -217,7 +217,7 @@ impl Training {
     fn step(&mut self, device: &Device) -> Result<()> {
         let x = Tensor::uniform(device, [4, 3], -1.0, 1.0, &self.rng)?;
         let target = Tensor::zeros(device, [4, 2])?;
-        let loss = self.network.forward(&x)?.mse_loss(&target, Reduction::Mean)?;
+        let loss = self.network.forward(&x)?.mse_loss(&target)?;
         self.adam.step(loss.backward()?)
     }
 

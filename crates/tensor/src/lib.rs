@@ -55,9 +55,9 @@ pub use op::{
     no_grad_guard,
 };
 pub use ops::{
-    AttentionOptions, Axes, BatchStatistics, Conv2dOptions, CrossEntropyOptions, IntoPart, IntoParts, Norm,
-    PadMode, Padding, Part, Pool2dOptions, RecurrentWeights, Reduction, RunningStatistics, SortOrder,
-    TensorOptions, TensorOrScalar,
+    AttentionOptions, Axes, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions,
+    Interpolation, IntoPart, IntoParts, Norm, OutputSize, PadMode, Padding, Part, Pool1dOptions,
+    Pool2dOptions, RecurrentWeights, Reduction, RunningStatistics, SortOrder, TensorOptions, TensorOrScalar,
 };
 pub use predict::{
     DryPeak, DryRun, DryRunOptions, FitFailure, LargestFit, SmallestPool, dry_run, largest_fit, smallest_pool,

@@ -2,8 +2,8 @@
 
 use highwater_nn::modules::{BatchNorm, Dropout, Module};
 use highwater_tensor::{
-    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Norm, PadMode, Pool2dOptions,
-    Reduction, Rng, Scalar, SortOrder, Tensor, evaluating,
+    AttentionOptions, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Norm, PadMode,
+    Pool1dOptions, Pool2dOptions, Reduction, Rng, Scalar, SortOrder, Tensor, evaluating,
 };
 
 use crate::case::Case;
@@ -148,6 +148,20 @@ impl<'a> Node<'a> {
         })
     }
 
+    /// A pool over the width alone.
+    fn pool1d(&self) -> Outcome<Pool1dOptions> {
+        let Pool2dOptions { size, stride, padding, ceil_mode, count_include_pad } = self.pool()?;
+        let (size, stride, padding) = (size[1], stride[1], padding[1]);
+        Ok(Pool1dOptions { size, stride, padding, ceil_mode, count_include_pad })
+    }
+
+    /// A convolution over the width alone.
+    fn conv1d(&self) -> Outcome<Conv1dOptions> {
+        let Conv2dOptions { stride, dilation, groups, .. } = self.conv()?;
+        let padding = self.padding()?[1].into();
+        Ok(Conv1dOptions { stride: stride[1], padding, dilation: dilation[1], groups })
+    }
+
     fn conv(&self) -> Outcome<Conv2dOptions> {
         if self.case.list("output_shape").is_some() {
             return Err(because("option output_shape"));
@@ -282,18 +296,18 @@ pub(crate) fn run(node: &Node<'_>) -> Outcome<Vec<Tensor>> {
         }
         "BatchNormalization" if case.whole("training_mode", 0) == 0 => batch_norm(node, x)?,
         "Conv" if x.rank() == 4 => node.with_bias(x.conv2d(node.input(1)?, node.conv()?)?)?,
-        "Conv" if x.rank() == 3 => node.with_bias(x.conv1d(node.input(1)?, node.conv()?)?)?,
+        "Conv" if x.rank() == 3 => node.with_bias(x.conv1d(node.input(1)?, node.conv1d()?)?)?,
         "ConvTranspose" if x.rank() == 4 => {
             node.with_bias(x.conv_transpose2d(node.input(1)?, node.conv()?)?)?
         }
-        "MaxPool" if case.outputs.len() == 1 && x.rank() == 3 => x.max_pool1d(node.pool()?)?,
+        "MaxPool" if case.outputs.len() == 1 && x.rank() == 3 => x.max_pool1d(node.pool1d()?)?,
         "MaxPool" if case.outputs.len() == 1 => x.max_pool2d(node.pool()?)?,
         "AveragePool" => {
             let options = node.pool()?;
             if options.padding != [0, 0] && case.whole("count_include_pad", 0) != 1 {
                 return Err(because("padding that does not count"));
             }
-            if x.rank() == 3 { x.avg_pool1d(options)? } else { x.avg_pool2d(options)? }
+            if x.rank() == 3 { x.avg_pool1d(node.pool1d()?)? } else { x.avg_pool2d(options)? }
         }
         "GlobalAveragePool" => x.mean_keepdim(&(2..x.rank() as isize).collect::<Vec<_>>()[..])?,
         "GlobalMaxPool" => x.max_keepdim(&(2..x.rank() as isize).collect::<Vec<_>>()[..])?,
@@ -370,7 +384,7 @@ fn dropout(node: &Node<'_>, x: &Tensor) -> Outcome<Vec<Tensor>> {
     if node.case.given_number(2).unwrap_or(0.0) != 0.0 {
         return Err(because("random"));
     }
-    let layer = Dropout::new(node.case.given_number(1).unwrap_or(0.5), &Rng::new(0));
+    let layer = Dropout::new(node.case.given_number(1).unwrap_or(0.5), &Rng::new(0))?;
     let kept = evaluating(|| layer.forward(x))?;
     let all = x.eq(x)?;
     Ok([kept, all].into_iter().take(node.case.outputs.len()).collect())

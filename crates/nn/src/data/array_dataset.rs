@@ -91,7 +91,7 @@ impl ArrayDataset {
     ///
     /// ```
     /// use highwater::data::ArrayDataset;
-    /// use highwater::{Device, Reduction, Rng};
+    /// use highwater::{Device, Rng};
     /// use highwater::nn::{Linear, Module};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
     /// let prices = ArrayDataset::new(vec![0.0, 1.0, 2.0, 3.0], vec![], 1)?.with_targets(vec![0.5, 1.5, 2.5, 3.5], 1)?;
@@ -99,7 +99,7 @@ impl ArrayDataset {
     /// for batch in prices.batches(2, &device)?.shuffled(7, 0) {
     ///     let (x, y) = batch?;
     ///     assert_eq!((x.dims(), y.dims()), (&[2, 1][..], &[2, 1][..]));
-    ///     let _gradients = model.forward(&x)?.mse_loss(&y, Reduction::Mean)?.backward()?;
+    ///     let _gradients = model.forward(&x)?.mse_loss(&y)?.backward()?;
     /// }
     /// # Ok::<(), highwater::Error>(())
     /// ```

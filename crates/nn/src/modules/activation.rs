@@ -74,3 +74,16 @@ plain_layer! {
     /// Hardswish activation x min(max(x + 3, 0), 6) / 6; see [`Tensor::hardswish`].
     Hardswish, |x| x.hardswish(), None
 }
+plain_layer! {
+    /// Global average pooling: images `[n, channels, h, w]` to the means of their channels, `[n, channels]`. The same as
+    /// PyTorch's `AdaptiveAvgPool2d(1)` and `Flatten`; see also [`Tensor::adaptive_avg_pool2d`].
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// use highwater::nn::{GlobalAvgPool2d, Module};
+    /// let y = GlobalAvgPool2d.forward(&Tensor::ones(&Device::cpu()?, [8, 16, 7, 7])?)?;
+    /// assert_eq!(y.dims(), [8, 16]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    GlobalAvgPool2d, |x| x.dims4().and_then(|_| x.mean([2, 3])), None
+}

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use highwater_tensor::{Conv2dOptions, DType, Error, Parameter, Place, Pool2dOptions, Result, Rng, Tensor};
+use highwater_tensor::{
+    Conv1dOptions, Conv2dOptions, DType, Error, Parameter, Place, Pool2dOptions, Result, Rng, Tensor,
+};
 use highwater_tracking::ModulePath;
 
 use super::debug::{convolution, pooling};
@@ -58,12 +60,12 @@ fn with_bias(y: Tensor, bias: Option<&Parameter>, places: usize) -> Result<Tenso
     y + &bias.reshape(shape)?
 }
 
-/// Defines a convolutional layer with windows of type `$size` along `$axes` axes. `$method` is the method of [`Tensor`], `$check`
-/// the method that checks the options, and `$shape` the shape of the weight.
+/// Defines a convolutional layer with windows of type `$size_type` along `$axes` axes. `$method` is the method of [`Tensor`],
+/// `$check` the method that checks the `$options`, and `$shape` the shape of the weight.
 macro_rules! conv_layer {
     (
         $(#[$doc:meta])*
-        $name:ident: $method:ident, $check:ident, $axes:literal, $size_type:ty,
+        $name:ident: $method:ident, $options:ident, $check:ident, $axes:literal, $size_type:ty,
         |$inputs:ident, $outputs:ident, $groups:ident, $size:ident| $shape:expr
     ) => {
         $(#[$doc])*
@@ -72,7 +74,7 @@ macro_rules! conv_layer {
             path: ModulePath,
             weight: Parameter,
             bias: Option<Parameter>,
-            options: Conv2dOptions,
+            options: $options,
         }
 
         impl $name {
@@ -87,7 +89,7 @@ macro_rules! conv_layer {
                 inputs: usize,
                 outputs: usize,
                 size: $size_type,
-                options: Conv2dOptions,
+                options: $options,
                 rng: &Rng,
             ) -> Result<Self> {
                 const OP: &str = stringify!($method);
@@ -131,7 +133,7 @@ macro_rules! conv_layer {
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                convolution(f, stringify!($name), &self.weight, self.bias.is_some(), &self.options)
+                convolution(f, stringify!($name), &self.weight, self.bias.is_some(), self.options)
             }
         }
     };
@@ -155,26 +157,25 @@ conv_layer! {
     /// ```
     ///
     /// The weight has the shape `[outputs, inputs / groups, height, width]`.
-    Conv2d: conv2d, for_conv2d, 2, [usize; 2],
+    Conv2d: conv2d, Conv2dOptions, for_conv2d, 2, [usize; 2],
     |inputs, outputs, groups, size| [outputs, inputs / groups, size[0], size[1]]
 }
 
 conv_layer! {
-    /// 1D convolution layer for sequences `[n, channels, len]`: see [`Tensor::conv1d`]. It uses the second element of
-    /// each pair in the options.
+    /// 1D convolution layer for sequences `[n, channels, len]`: see [`Tensor::conv1d`].
     ///
     /// ```
-    /// use highwater::{Conv2dOptions, Device, Rng, Tensor};
+    /// use highwater::{Conv1dOptions, Device, Rng, Tensor};
     /// use highwater::nn::{Conv1d, Module};
     /// let device = Device::cpu()?;
-    /// let options = Conv2dOptions { padding: [0, 2].into(), stride: [1, 2], ..Conv2dOptions::default() };
+    /// let options = Conv1dOptions { stride: 2, ..Conv1dOptions::padded(2) };
     /// let layer = Conv1d::new(&device, 3, 8, 5, options, &Rng::new(0))?;
     /// assert_eq!(layer.forward(&Tensor::zeros(&device, [4, 3, 100])?)?.dims(), [4, 8, 50]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// The weight has the shape `[outputs, inputs / groups, len]`.
-    Conv1d: conv1d, for_conv1d, 1, usize,
+    Conv1d: conv1d, Conv1dOptions, for_conv1d, 1, usize,
     |inputs, outputs, groups, size| [outputs, inputs / groups, size]
 }
 
@@ -192,7 +193,7 @@ conv_layer! {
     /// ```
     ///
     /// The weight has the shape `[inputs, outputs / groups, height, width]`.
-    ConvTranspose2d: conv_transpose2d, for_conv_transpose2d, 2, [usize; 2],
+    ConvTranspose2d: conv_transpose2d, Conv2dOptions, for_conv_transpose2d, 2, [usize; 2],
     |inputs, outputs, groups, size| [inputs, outputs / groups, size[0], size[1]]
 }
 

@@ -58,9 +58,9 @@ pub(super) fn convolution(
     name: &str,
     weight: &Parameter,
     has_bias: bool,
-    options: &Conv2dOptions,
+    options: impl Into<Conv2dOptions>,
 ) -> fmt::Result {
-    let value = weight.value();
+    let (value, options) = (weight.value(), options.into());
     let [first, second, sizes @ ..] = value.dims() else { return layer(f, name, []) };
     let (grouped, axes) = (second.saturating_mul(options.groups), sizes.len());
     let is_transposed = name.starts_with("ConvTranspose");
@@ -102,7 +102,7 @@ pub(super) fn pooling(f: &mut fmt::Formatter<'_>, name: &str, options: &Pool2dOp
 mod tests {
     use super::super::*;
     use super::*;
-    use highwater_tensor::{Activation, Padding, Result, Rng, Runtime};
+    use highwater_tensor::{Activation, Conv1dOptions, Interpolation, Result, Rng, Runtime};
 
     /// A user's module.
     #[derive(Debug)]
@@ -122,14 +122,15 @@ mod tests {
         let half = linear(2, 3).without_bias();
         half.convert(DType::BF16).unwrap();
         let strided = Conv2dOptions { stride: [2, 1], groups: 2, ..Conv2dOptions::padded(1) };
-        let sequence =
-            Conv2dOptions { stride: [1, 2], padding: Padding::Zeros([0, 3]), ..Conv2dOptions::default() };
+        let sequence = Conv1dOptions { stride: 2, ..Conv1dOptions::padded(3) };
         let larger = Conv2dOptions { stride: [2, 2], output_padding: [1, 1], ..Conv2dOptions::default() };
         let pool =
             Pool2dOptions { stride: [1, 1], padding: [1, 1], ceil_mode: true, ..Pool2dOptions::square(3) };
         let deep = RecurrentOptions { layers: 3, bidirectional: true, dropout: 0.5, ..Default::default() };
         let attention = MultiHeadAttention::new(&device, 8, 2, &rng).unwrap().causal();
-        let printed: [(&dyn fmt::Debug, &str); 21] = [
+        let table = Embedding::new(&device, 100, 8, &rng).unwrap();
+        let aligned = Interpolation::Bilinear { align_corners: true };
+        let printed: [(&dyn fmt::Debug, &str); 28] = [
             (&linear(784, 256), "Linear(784 -> 256)"),
             (&linear(4, 4).with_activation(Activation::Relu), "Linear(4 -> 4, relu)"),
             (&half, "Linear(2 -> 3, no bias, bf16)"),
@@ -149,8 +150,15 @@ mod tests {
             (&RmsNorm::new(&device, 8).unwrap().with_epsilon(0.5), "RmsNorm(8, epsilon 0.5)"),
             (&GroupNorm::new(&device, 2, 8).unwrap(), "GroupNorm(8, groups 2)"),
             (&BatchNorm::new(&device, 8).unwrap().with_momentum(0.5), "BatchNorm(8, momentum 0.5)"),
-            (&Embedding::new(&device, 100, 8, &rng).unwrap(), "Embedding(100 -> 8)"),
-            (&Dropout::new(0.1, &rng), "Dropout(0.1)"),
+            (&table, "Embedding(100 -> 8)"),
+            (&table.clone().with_padding_idx(3).unwrap(), "Embedding(100 -> 8, padding 3)"),
+            (&InstanceNorm::new(8), "InstanceNorm(8)"),
+            (&InstanceNorm::new(8).with_affine(&device).unwrap(), "InstanceNorm(8, affine)"),
+            (&GlobalAvgPool2d, "GlobalAvgPool2d"),
+            (&PixelShuffle::new(2), "PixelShuffle(2)"),
+            (&Upsample::new(2.0, Interpolation::Nearest), "Upsample(scale 2, nearest)"),
+            (&Upsample::new([8, 9], aligned), "Upsample(8x9, bilinear, align corners)"),
+            (&Dropout::new(0.1, &rng).unwrap(), "Dropout(0.1)"),
             (&Elu::default(), "Elu(1)"),
             (&Softmax::new(-1), "Softmax(axis -1)"),
             (&Gru::new(&device, 4, 8, &rng).unwrap(), "Gru(4 -> 8)"),
@@ -159,7 +167,10 @@ mod tests {
                 "Lstm(4 -> 8, layers 3, bidirectional, dropout 0.5)",
             ),
             (&Rnn::new(&device, 4, 8, &rng).unwrap(), "Rnn(4 -> 8)"),
-            (&attention.with_dropout(0.5, &rng), "MultiHeadAttention(8, heads 2, causal, dropout 0.5)"),
+            (
+                &attention.with_dropout(0.5, &rng).unwrap(),
+                "MultiHeadAttention(8, heads 2, causal, dropout 0.5)",
+            ),
         ];
         for (layer, expected) in printed {
             assert_eq!(format!("{layer:?}"), expected);

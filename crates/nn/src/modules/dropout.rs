@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use highwater_tensor::{Result, Rng, Tensor, is_training};
+use highwater_tensor::{Error, Result, Rng, Tensor, is_training};
 use highwater_tracking::ModulePath;
 
 use super::debug::layer;
@@ -19,7 +19,7 @@ use super::{in_path, unchanged};
 /// ```
 /// use highwater::{Device, Rng, Tensor, no_grad};
 /// use highwater::nn::{Dropout, Module};
-/// let dropout = Dropout::new(0.5, &Rng::new(0));
+/// let dropout = Dropout::new(0.5, &Rng::new(0))?;
 /// let x = Tensor::ones(&Device::cpu()?, [100])?;
 /// assert!(dropout.forward(&x)?.to_vec::<f32>()?.contains(&0.0));
 /// assert_eq!(no_grad(|| dropout.forward(&x))?.to_vec::<f32>()?, [1.0; 100]);
@@ -35,16 +35,19 @@ pub struct Dropout {
 impl Dropout {
     /// Creates a dropout layer with probability `p`. It draws from a clone of `rng`, which shares its sequence.
     ///
-    /// Forward in training fails with [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless 0 ≤ p < 1.
-    #[must_use]
-    pub fn new(p: f64, rng: &Rng) -> Self {
-        Self { path: ModulePath::new(), p, rng: rng.clone() }
+    /// # Errors
+    /// [`Error::BadArgument`] unless 0 ≤ p < 1.
+    pub fn new(p: f64, rng: &Rng) -> Result<Self> {
+        if (0.0..1.0).contains(&p) {
+            return Ok(Self { path: ModulePath::new(), p, rng: rng.clone() });
+        }
+        let (argument, expected) = ("p", "at least 0 and below 1");
+        Err(Error::BadArgument { op: "dropout", argument, expected, got: p.to_string() })
     }
 
     /// Returns the probability and the generator; `None` if the layer currently drops nothing.
     pub(super) fn acting(&self) -> Option<(f64, &Rng)> {
-        // Includes invalid probabilities, which the op rejects.
-        (is_training() && self.p != 0.0).then_some((self.p, &self.rng))
+        (is_training() && self.p > 0.0).then_some((self.p, &self.rng))
     }
 }
 

@@ -124,8 +124,17 @@ impl Linear {
         Self { activation: Some(activation), ..self }
     }
 
-    /// Removes the bias.
-    pub(super) fn without_bias(self) -> Self {
+    /// Returns the layer without a bias. A norm after the layer would cancel it.
+    ///
+    /// ```
+    /// use highwater::{Device, Rng};
+    /// use highwater::nn::{Linear, Module};
+    /// let layer = Linear::new(&Device::cpu()?, 64, 10, &Rng::new(0))?.without_bias();
+    /// assert_eq!(layer.parameter_count(), 64 * 10);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    #[must_use]
+    pub fn without_bias(self) -> Self {
         Self { bias: None, ..self }
     }
 

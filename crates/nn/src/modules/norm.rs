@@ -6,9 +6,9 @@ use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
 use highwater_tracking::ModulePath;
 
 use super::debug::{dtype, layer, size, when};
-use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
+use super::{in_layer, in_path};
 
 /// The default ε, which is added to variances to prevent a division by 0.
 pub(super) const EPSILON: f64 = 1e-5;
@@ -143,6 +143,86 @@ impl Module for GroupNorm {
     visit_parts!(path, weight, bias);
 }
 
+/// Instance normalization: brings each channel of each example to mean 0 and variance 1; see [`Tensor::instance_norm`].
+///
+/// As in PyTorch, the layer has no parameters unless [`with_affine`](Self::with_affine) adds them, and keeps no running
+/// means.
+///
+/// ```
+/// use highwater::{Device, Tensor};
+/// use highwater::nn::{InstanceNorm, Module};
+/// let device = Device::cpu()?;
+/// let (norm, affine) = (InstanceNorm::new(1), InstanceNorm::new(1).with_affine(&device)?);
+/// let x = Tensor::from_slice(&device, &[1.0f32, 3.0], [1, 1, 2])?;
+/// assert!((norm.forward(&x)?.to_vec::<f32>()?[1] - 1.0).abs() < 1e-4);
+/// assert_eq!((norm.parameter_count(), affine.parameter_count()), (0, 2));
+/// # Ok::<(), highwater::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct InstanceNorm {
+    path: ModulePath,
+    channels: usize,
+    weight: Option<Parameter>,
+    bias: Option<Parameter>,
+    epsilon: f64,
+}
+
+impl InstanceNorm {
+    /// Creates a layer for `channels` channels without parameters, with ε = 10⁻⁵.
+    ///
+    /// Forward fails with [`Error::BadArgument`] for another number of channels.
+    #[must_use]
+    pub const fn new(channels: usize) -> Self {
+        Self { path: ModulePath::new(), channels, weight: None, bias: None, epsilon: EPSILON }
+    }
+
+    /// Adds a weight of 1 and a bias of 0 for each channel (`f32`), as PyTorch's `affine=True`.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn with_affine(self, place: &impl Place) -> Result<Self> {
+        let (weight, bias) = (constant(place, self.channels, 1.0)?, constant(place, self.channels, 0.0)?);
+        Ok(Self { weight: Some(weight), bias: Some(bias), ..self })
+    }
+
+    /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
+    ///
+    /// Forward fails with [`Error::BadArgument`] unless it is finite and not negative.
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
+    }
+
+    fn check_channels(&self, x: &Tensor) -> Result<()> {
+        match x.dims() {
+            [_, channels, ..] if *channels != self.channels => Err(Error::BadArgument {
+                op: "instance_norm",
+                argument: "x",
+                expected: "of the layer's number of channels",
+                got: format!("shape {} for {} channels", x.shape(), self.channels),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Module for InstanceNorm {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let normalized = |affine: Option<(&Tensor, &Tensor)>| {
+            self.check_channels(x)?;
+            x.instance_norm(affine, self.epsilon)
+        };
+        match (&self.weight, &self.bias) {
+            (Some(weight), Some(bias)) => {
+                in_layer(&self.path, weight, || normalized(Some((&weight.tensor(), &bias.tensor()))))
+            }
+            _ => in_path(&self.path, || normalized(None)),
+        }
+    }
+
+    visit_parts!(path, weight, bias);
+}
+
 /// Checks that `channels` can be divided into groups of equal size.
 fn check_groups(op: &'static str, groups: usize, channels: usize) -> Result<()> {
     if groups > 0 && channels.is_multiple_of(groups) {
@@ -167,6 +247,15 @@ impl fmt::Debug for RmsNorm {
 impl fmt::Debug for GroupNorm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         norm(f, "GroupNorm", &self.weight, Some(format!("groups {}", self.groups)), self.epsilon)
+    }
+}
+
+impl fmt::Debug for InstanceNorm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let option = when(self.weight.is_some(), "affine");
+        let epsilon = when(self.epsilon != EPSILON, format!("epsilon {:?}", self.epsilon));
+        let dtype = self.weight.as_ref().and_then(dtype);
+        layer(f, "InstanceNorm", [Some(self.channels.to_string()), option, epsilon, dtype])
     }
 }
 

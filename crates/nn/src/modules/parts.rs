@@ -317,7 +317,7 @@ mod tests {
     }
 
     fn inner(device: &Device) -> Result<Inner> {
-        Ok(Inner { norm: BatchNorm::new(device, 3)?, dropout: Dropout::new(0.5, &Rng::new(0)) })
+        Ok(Inner { norm: BatchNorm::new(device, 3)?, dropout: Dropout::new(0.5, &Rng::new(0))? })
     }
 
     fn paths<T>(parts: Vec<(String, T)>) -> Vec<String> {

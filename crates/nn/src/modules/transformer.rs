@@ -2,65 +2,19 @@
 
 use std::fmt;
 
-use highwater_tensor::{Activation, AttentionOptions, DType, Error, Parameter, Place, Result, Rng, Tensor};
+use highwater_tensor::{Activation, AttentionOptions, Error, Place, Result, Rng, Tensor};
 use highwater_tracking::ModulePath;
 
-use super::debug::{dtype, layer, mapping, size, when};
+use super::debug::{dtype, layer, size, when};
 use super::dropout::Dropout;
-use super::in_layer;
-use super::init::{Fans, Init};
+use super::init::Init;
 use super::linear::{Linear, LinearOptions};
 use super::module::Module;
 use super::norm::LayerNorm;
 use super::outputs::output;
 
-/// The initial standard deviation of transformer weights, as in GPT-2.
-const SPREAD: f64 = 0.02;
-
-/// Embedding layer: a table with a row for each token.
-///
-/// ```
-/// use highwater::{Device, Rng, Tensor};
-/// use highwater::nn::{Embedding, Module};
-/// let device = Device::cpu()?;
-/// let table = Embedding::new(&device, 100, 16, &Rng::new(0))?;
-/// let tokens = Tensor::from_slice(&device, &[3i64, 99, 3, 0], [2, 2])?;
-/// assert_eq!(table.forward(&tokens)?.dims(), [2, 2, 16]);
-/// # Ok::<(), highwater::Error>(())
-/// ```
-#[derive(Clone)]
-pub struct Embedding {
-    path: ModulePath,
-    weight: Parameter,
-}
-
-impl Embedding {
-    /// Creates a table for `tokens` tokens with rows of `width` values (`f32`), normally distributed with standard
-    /// deviation 0.02.
-    ///
-    /// # Errors
-    /// [`Error::Allocation`] if there is no memory.
-    pub fn new(place: &impl Place, tokens: usize, width: usize, rng: &Rng) -> Result<Self> {
-        let (init, fans) = (Init::Normal { mean: 0.0, std: SPREAD }, Fans { inputs: tokens, outputs: width });
-        let weight = init.parameter(place, [tokens, width], DType::F32, fans, rng)?;
-        Ok(Self { path: ModulePath::new(), weight })
-    }
-
-    /// Returns the table, of shape `[tokens, width]`.
-    #[must_use]
-    pub const fn weight(&self) -> &Parameter {
-        &self.weight
-    }
-}
-
-impl Module for Embedding {
-    /// Looks up tokens (`i64`, any shape); the rows are a new last axis.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        in_layer(&self.path, &self.weight, || self.weight.tensor().embedding(x))
-    }
-
-    visit_parts!(path, weight);
-}
+/// The initial standard deviation of transformer weights and embeddings, as in GPT-2.
+pub(super) const SPREAD: f64 = 0.02;
 
 /// Multi-head self-attention layer: `[n, len, width]` to `[n, len, width]`.
 #[derive(Clone)]
@@ -103,11 +57,12 @@ impl MultiHeadAttention {
     }
 
     /// Returns the layer with dropout on the attention weights, with probability `p` [in
-    /// training](highwater_tensor::is_training). See [`Tensor::attention_with_dropout`] for its memory use, and
-    /// [`Dropout::new`] for `p` and `rng`.
-    #[must_use]
-    pub fn with_dropout(self, p: f64, rng: &Rng) -> Self {
-        Self { dropout: Some(Dropout::new(p, rng)), ..self }
+    /// training](highwater_tensor::is_training). See [`Tensor::attention_with_dropout`] for its memory use.
+    ///
+    /// # Errors
+    /// See [`Dropout::new`].
+    pub fn with_dropout(self, p: f64, rng: &Rng) -> Result<Self> {
+        Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
     }
 
     /// Removes the biases.
@@ -226,25 +181,29 @@ impl TransformerBlock {
     }
 
     /// Returns the block with dropout on the outputs of attention and MLP before they are added to x, with probability
-    /// `p` [in training](highwater_tensor::is_training). See [`Dropout::new`] for `p` and `rng`.
+    /// `p` [in training](highwater_tensor::is_training).
     ///
     /// ```
     /// use highwater::{Device, Rng, Tensor};
     /// use highwater::nn::{Module, TransformerBlock};
     /// let (device, rng) = (Device::cpu()?, Rng::new(0));
-    /// let block = TransformerBlock::new(&device, 32, 4, &rng)?.causal().with_dropout(0.1, &rng.fork(1));
+    /// let block = TransformerBlock::new(&device, 32, 4, &rng)?.causal().with_dropout(0.1, &rng.fork(1))?;
     /// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
-    #[must_use]
-    pub fn with_dropout(self, p: f64, rng: &Rng) -> Self {
-        Self { dropout: Some(Dropout::new(p, rng)), ..self }
+    ///
+    /// # Errors
+    /// See [`Dropout::new`].
+    pub fn with_dropout(self, p: f64, rng: &Rng) -> Result<Self> {
+        Ok(Self { dropout: Some(Dropout::new(p, rng)?), ..self })
     }
 
     /// Returns the block with dropout on the attention weights: see [`MultiHeadAttention::with_dropout`].
-    #[must_use]
-    pub fn with_attention_dropout(self, p: f64, rng: &Rng) -> Self {
-        Self { attention: self.attention.with_dropout(p, rng), ..self }
+    ///
+    /// # Errors
+    /// See [`Dropout::new`].
+    pub fn with_attention_dropout(self, p: f64, rng: &Rng) -> Result<Self> {
+        Ok(Self { attention: self.attention.with_dropout(p, rng)?, ..self })
     }
 
     /// Removes the biases of all linear layers, including those of the attention. The norms keep theirs.
@@ -292,13 +251,6 @@ impl Module for TransformerBlock {
     }
 
     visit_parts!(path, norm1, attention, norm2, up, down, dropout);
-}
-
-impl fmt::Debug for Embedding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (tokens, width) = (size(&self.weight, 0), size(&self.weight, 1));
-        layer(f, "Embedding", [mapping(tokens, width), dtype(&self.weight)])
-    }
 }
 
 impl fmt::Debug for MultiHeadAttention {

@@ -39,6 +39,14 @@ class Recurrent(nn.Module):
         return self.head(self.encoder(self.table(x))[0])
 
 
+def resizing():
+    return nn.Sequential(
+        nn.Conv2d(2, 8, 3, padding=1, bias=False), nn.InstanceNorm2d(8, affine=True), nn.ReLU(), nn.PixelShuffle(2),
+        nn.InstanceNorm2d(2), nn.Upsample(scale_factor=1.5, mode="bilinear"), nn.ConvTranspose2d(2, 4, 2, stride=2),
+        nn.Upsample((6, 5)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3, bias=False),
+    )
+
+
 def train(net, x):
     """A few steps, so that running means and biases differ from their initial values."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -53,6 +61,7 @@ cases = {}
 for name, net, x in [
     ("convolutional", Convolutional(), torch.randn(4, 1, 9, 10)),
     ("recurrent", Recurrent(), torch.randint(0, 8, (2, 5))),
+    ("resizing", resizing(), torch.randn(2, 2, 3, 4)),
 ]:
     net = train(net, x)
     torch.save(net.state_dict(), f"{name}.pt")

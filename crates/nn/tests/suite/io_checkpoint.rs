@@ -19,7 +19,7 @@ fn net(device: &Device, seed: u64, hidden: usize) -> Sequential {
     Sequential::new()
         .with("fc1", Linear::new(device, 4, hidden, &rng).unwrap())
         .with("relu", Relu)
-        .with("dropout", Dropout::new(0.3, &rng.fork(1)))
+        .with("dropout", Dropout::new(0.3, &rng.fork(1)).unwrap())
         .with("fc2", Linear::new(device, hidden, 3, &rng).unwrap())
 }
 
@@ -113,7 +113,7 @@ impl Module for Dropouts {
 
 #[test]
 fn random_generators_with_equal_paths_are_refused() {
-    let both = Dropouts([1, 2].map(|seed| Dropout::new(0.5, &Rng::new(seed))));
+    let both = Dropouts([1, 2].map(|seed| Dropout::new(0.5, &Rng::new(seed)).unwrap()));
     let message = Checkpoint::of(&both).unwrap_err().to_string();
     assert!(message.ends_with("random generators have unique paths, got rng twice"), "{message}");
     let single = Checkpoint::of(&both.0[0]).unwrap();
@@ -122,7 +122,7 @@ fn random_generators_with_equal_paths_are_refused() {
     let message = single.restore_all(&both, &mut adam).unwrap_err().to_string();
     assert!(message.contains("rng twice"), "{message}");
     // `Sequential` renames the second dropout if names with dots lead to the same path.
-    let dropout = || Dropout::new(0.5, &Rng::new(1));
+    let dropout = || Dropout::new(0.5, &Rng::new(1)).unwrap();
     let inside = Sequential::new().with("b", dropout());
     let net = Sequential::new().with("a", inside).with("a.b", dropout());
     assert_eq!(rng_paths(&net), ["a.b.rng", "a.b2.rng"]);

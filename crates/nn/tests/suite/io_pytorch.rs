@@ -3,11 +3,14 @@
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_nn::io::Array;
 use highwater_nn::modules::{
-    AvgPool2d, BatchNorm, Conv2d, Elu, Embedding, Flatten, Gru, Hardswish, Linear, Lstm, MaxPool2d, Mish,
-    Module, Nonlinearity, PRelu, RecurrentOptions, Relu, Rnn, Sequential, Softmax,
+    AvgPool2d, BatchNorm, Conv2d, ConvTranspose2d, Elu, Embedding, Flatten, GlobalAvgPool2d, Gru, Hardswish,
+    InstanceNorm, Linear, Lstm, MaxPool2d, Mish, Module, Nonlinearity, PRelu, PixelShuffle, RecurrentOptions,
+    Relu, Rnn, Sequential, Softmax, Upsample,
 };
 use highwater_nn::visit_parts;
-use highwater_tensor::{Conv2dOptions, Device, Error, Pool2dOptions, Result, Rng, Runtime, Tensor, no_grad};
+use highwater_tensor::{
+    Conv2dOptions, Device, Error, Interpolation, Pool2dOptions, Result, Rng, Runtime, Tensor, no_grad,
+};
 use serde_json::Value;
 
 fn device() -> Device {
@@ -395,6 +398,30 @@ fn a_recurrent_network_of_pytorch_is_loaded_by_its_names() {
     assert_as_in_pytorch("recurrent", &net, |x| {
         let tokens: Vec<i64> = x.iter().map(|&x| x as i64).collect();
         Tensor::from_slice(&device, &tokens, [2, 5]).unwrap()
+    });
+}
+
+/// Here one layer computes the means and flattens them, so that the numbers of later layers differ.
+#[test]
+fn a_network_that_resizes_images_is_that_of_pytorch() {
+    let (device, rng) = (device(), Rng::new(0));
+    let twice = Conv2dOptions { stride: [2, 2], ..Conv2dOptions::default() };
+    let conv = Conv2d::new(&device, 2, 8, [3, 3], Conv2dOptions::padded(1), &rng).unwrap();
+    let bilinear = Interpolation::Bilinear { align_corners: false };
+    let net = Sequential::new()
+        .with("conv", conv.without_bias())
+        .with("norm", InstanceNorm::new(8).with_affine(&device).unwrap())
+        .with("relu", Relu)
+        .with("shuffle", PixelShuffle::new(2))
+        .with("norm", InstanceNorm::new(2))
+        .with("upsample", Upsample::new(1.5, bilinear))
+        .with("transposed", ConvTranspose2d::new(&device, 2, 4, [2, 2], twice, &rng).unwrap())
+        .with("nearest", Upsample::new([6, 5], Interpolation::Nearest))
+        .with("means", GlobalAvgPool2d)
+        .with("fc", Linear::new(&device, 4, 3, &rng).unwrap().without_bias());
+    assert_as_in_pytorch("resizing", &net, |x| {
+        let x: Vec<f32> = x.iter().map(|&x| x as f32).collect();
+        Tensor::from_slice(&device, &x, [2, 2, 3, 4]).unwrap()
     });
 }
 

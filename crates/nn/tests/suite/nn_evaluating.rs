@@ -35,7 +35,7 @@ fn assert_near(found: &[f32], expected: &[f32]) {
 #[test]
 fn dropout_in_evaluation_is_the_identity() {
     let (device, rng) = (device(), Rng::new(1));
-    let dropout = Dropout::new(0.5, &rng.fork(0));
+    let dropout = Dropout::new(0.5, &rng.fork(0)).unwrap();
     let drawn = || dropout.rngs().into_iter().map(|(_, rng)| rng.state()).collect::<Vec<_>>();
     let (x, before) = (input(&device, &[4, 5]), drawn());
     let y = evaluating(|| dropout.forward(&x)).unwrap();
@@ -85,7 +85,7 @@ fn attention_obeys() {
     let device = device();
     obeys(&device, &[2, 5, 8], |p| {
         let heads = MultiHeadAttention::new(&device, 8, 2, &Rng::new(0)).unwrap().causal();
-        Box::new(heads.with_dropout(p, &Rng::new(1)))
+        Box::new(heads.with_dropout(p, &Rng::new(1)).unwrap())
     });
 }
 
@@ -94,7 +94,7 @@ fn transformer_blocks_obey() {
     let device = device();
     obeys(&device, &[2, 5, 8], |p| {
         let block = TransformerBlock::new(&device, 8, 2, &Rng::new(0)).unwrap().causal();
-        Box::new(block.with_dropout(p, &Rng::new(1)))
+        Box::new(block.with_dropout(p, &Rng::new(1)).unwrap())
     });
 }
 
@@ -171,7 +171,7 @@ fn a_checkpoint_reruns_with_its_mode_and_running_means() {
         Sequential::new()
             .with("fc", Linear::new(&device, 3, 2, &Rng::new(3)).unwrap())
             .with("norm", BatchNorm::new(&device, 2).unwrap())
-            .with("dropout", Dropout::new(0.5, &rng.fork(0)))
+            .with("dropout", Dropout::new(0.5, &rng.fork(0)).unwrap())
     };
     let x = input(&device, &[6, 3]);
     let plain = net();

@@ -3,13 +3,14 @@
 use crate::ops_table::{device, runtime};
 use bfc_core::{Bytes, Category};
 use highwater_nn::modules::{
-    BatchNorm, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu, Fans, Gelu, GroupNorm, Hardswish, Init,
-    LayerNorm, LeakyRelu, Linear, LinearOptions, LogSoftmax, Mish, Module, MultiHeadAttention, PRelu,
-    Parameter, Relu, RmsNorm, Sequential, Sigmoid, Softmax, Tanh, TransformerBlock,
+    BatchNorm, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu, Fans, Gelu, GlobalAvgPool2d, GroupNorm,
+    Hardswish, Init, InstanceNorm, LayerNorm, LeakyRelu, Linear, LinearOptions, LogSoftmax, Mish, Module,
+    MultiHeadAttention, PRelu, Parameter, PixelShuffle, Relu, RmsNorm, Sequential, Sigmoid, Softmax, Tanh,
+    TransformerBlock, Upsample,
 };
 use highwater_tensor::{
-    Conv2dOptions, DType, Device, Error, GradCheck, Gradients, Result, Rng, Runtime, Tensor, check_gradients,
-    no_grad,
+    Conv1dOptions, Conv2dOptions, DType, Device, Error, GradCheck, Gradients, Interpolation, Result, Rng,
+    Runtime, Tensor, check_gradients, no_grad,
 };
 use highwater_tracking::{Report, module};
 
@@ -95,7 +96,7 @@ fn activations_are_their_ops() {
 fn dropout_in_training_keeps_the_mean() {
     let device = device();
     let x = Tensor::ones(&device, [10_000]).unwrap();
-    let dropout = Dropout::new(0.25, &Rng::new(3));
+    let dropout = Dropout::new(0.25, &Rng::new(3)).unwrap();
     let dropped = dropout.forward(&x).unwrap().to_vec::<f32>().unwrap();
     let zeros = dropped.iter().filter(|&&value| value == 0.0).count();
     // Six standard deviations of a binomial count with mean 2500.
@@ -108,7 +109,7 @@ fn dropout_in_training_keeps_the_mean() {
 fn dropout_restarts_its_sequence_with_its_seed() {
     let x = Tensor::ones(&device(), [100]).unwrap();
     let twice = || {
-        let dropout = Dropout::new(0.5, &Rng::new(3));
+        let dropout = Dropout::new(0.5, &Rng::new(3)).unwrap();
         [(); 2].map(|()| dropout.forward(&x).unwrap().to_vec::<f32>().unwrap())
     };
     assert_eq!(twice(), twice());
@@ -120,9 +121,9 @@ fn layers_share_the_sequence_of_their_generator() {
     let (device, rng) = (device(), Rng::new(3));
     let x = Tensor::ones(&device, [100]).unwrap();
     let values = |dropout: &Dropout| dropout.forward(&x).unwrap().to_vec::<f32>().unwrap();
-    let (first, second) = (Dropout::new(0.5, &rng), Dropout::new(0.5, &rng));
-    let independent = Dropout::new(0.5, &rng.fork(0));
-    let alone = values(&Dropout::new(0.5, &Rng::new(3).fork(0)));
+    let (first, second) = (Dropout::new(0.5, &rng).unwrap(), Dropout::new(0.5, &rng).unwrap());
+    let independent = Dropout::new(0.5, &rng.fork(0)).unwrap();
+    let alone = values(&Dropout::new(0.5, &Rng::new(3).fork(0)).unwrap());
     assert_ne!(values(&first), values(&second), "both advance one sequence");
     assert_eq!(rng.state().sequence, 2);
     assert_eq!(values(&independent), alone, "the others do not advance a fork");
@@ -155,11 +156,11 @@ fn activations_with_options_are_those_of_tensors() {
 #[test]
 fn dropout_of_everything_or_less_than_nothing_is_refused() {
     let x = Tensor::ones(&device(), [3]).unwrap();
-    for p in [1.0, -0.1, f64::NAN] {
-        let refused = Dropout::new(p, &Rng::new(0)).forward(&x);
+    for p in [1.0, 1.5, -0.1, f64::NAN] {
+        let refused = Dropout::new(p, &Rng::new(0));
         assert!(matches!(refused, Err(Error::BadArgument { op: "dropout", argument: "p", .. })));
     }
-    assert!(Dropout::new(0.0, &Rng::new(0)).forward(&x).unwrap().shares_buffer_with(&x));
+    assert!(Dropout::new(0.0, &Rng::new(0)).unwrap().forward(&x).unwrap().shares_buffer_with(&x));
 }
 
 #[test]
@@ -381,7 +382,9 @@ fn layers_without_biases_have_weights_alone_and_add_nothing() {
     assert_eq!(layer.forward(&x).unwrap().to_vec::<f32>().unwrap(), product.to_vec::<f32>().unwrap());
     assert!(layer.bias().is_none());
     assert_eq!(paths(&layer), ["weight"]);
-    assert_eq!(paths(&Conv1d::new(&device, 2, 3, 2, options, &rng).unwrap().without_bias()), ["weight"]);
+    let sequence = Conv1d::new(&device, 2, 3, 2, Conv1dOptions::default(), &rng).unwrap();
+    assert_eq!(paths(&sequence.without_bias()), ["weight"]);
+    assert_eq!(paths(&Linear::new(&device, 2, 3, &rng).unwrap().without_bias()), ["weight"]);
     let transposed = ConvTranspose2d::new(&device, 2, 3, [2, 2], options, &rng).unwrap().without_bias();
     assert_eq!(paths(&transposed), ["weight"]);
     let attention = MultiHeadAttention::new(&device, 4, 2, &rng).unwrap().causal().without_bias();
@@ -397,13 +400,14 @@ fn norms_add_the_epsilon_that_was_set_to_variances() {
     let device = device();
     // Of variance 1 and mean square 1.
     let x = Tensor::from_slice(&device, &[-1.0f32, 1.0, -1.0, 1.0], [1, 4]).unwrap();
-    let columns = x.reshape([4, 1]).unwrap();
+    let (columns, image) = (x.reshape([4, 1]).unwrap(), x.reshape([1, 1, 4]).unwrap());
     let with = |epsilon: f64| -> Vec<(Box<dyn Module>, &Tensor)> {
         vec![
             (Box::new(LayerNorm::new(&device, 4).unwrap().with_epsilon(epsilon)), &x),
             (Box::new(RmsNorm::new(&device, 4).unwrap().with_epsilon(epsilon)), &x),
             (Box::new(GroupNorm::new(&device, 1, 4).unwrap().with_epsilon(epsilon)), &x),
             (Box::new(BatchNorm::new(&device, 1).unwrap().with_epsilon(epsilon)), &columns),
+            (Box::new(InstanceNorm::new(1).with_epsilon(epsilon)), &image),
         ]
     };
     for (epsilon, expected) in [(3.0, 0.5f32), (0.0, 1.0)] {
@@ -447,5 +451,36 @@ fn biases_and_residuals_are_added_where_the_layers_results_lie() {
     for parameter in [layer.weight(), layer.bias().unwrap()] {
         let of = |gradients: &Gradients| gradients.get(&parameter.tensor()).unwrap().to_vec::<f32>().unwrap();
         assert_eq!(of(&gradients), of(&expected));
+    }
+}
+
+#[test]
+fn layers_of_images_equal_their_ops() {
+    let device = device();
+    let x = Tensor::normal(&device, [2, 4, 3, 5], 0.0, 1.0, &Rng::new(1)).unwrap();
+    let same = |module: &dyn Module, expected: Result<Tensor>| {
+        let (y, expected) = (module.forward(&x).unwrap(), expected.unwrap());
+        assert_eq!(y.dims(), expected.dims(), "{module:?}");
+        assert_eq!(y.to_vec::<f32>().unwrap(), expected.to_vec::<f32>().unwrap(), "{module:?}");
+    };
+    let bilinear = Interpolation::Bilinear { align_corners: true };
+    same(&Upsample::new([6, 6], bilinear), x.interpolate([6, 6], bilinear));
+    same(&Upsample::new(2.0, Interpolation::Nearest), x.interpolate(2.0, Interpolation::Nearest));
+    same(&PixelShuffle::new(2), x.pixel_shuffle(2));
+    same(&GlobalAvgPool2d, x.adaptive_avg_pool2d([1, 1]).and_then(|means| means.flatten_from(1)));
+    assert!(matches!(GlobalAvgPool2d.forward(&x.at(0).unwrap()), Err(Error::BadRank { .. })));
+    same(&InstanceNorm::new(4), x.group_norm(4, None, 1e-5));
+
+    let affine = InstanceNorm::new(4).with_affine(&device).unwrap();
+    let parameters = affine.parameters();
+    assert_eq!([&parameters[0].0, &parameters[1].0], ["weight", "bias"]);
+    let (weight, bias) = (tensor(&device, &[1.0, 2.0, 3.0, 4.0], &[4]), tensor(&device, &[5.0; 4], &[4]));
+    parameters[0].1.set(&weight).unwrap();
+    parameters[1].1.set(&bias).unwrap();
+    same(&affine, x.group_norm(4, Some((&weight, &bias)), 1e-5));
+    for norm in [InstanceNorm::new(3), InstanceNorm::new(3).with_affine(&device).unwrap()] {
+        let expected = "instance_norm: x must be of the layer's number of channels, \
+                        got shape [2, 4, 3, 5] for 3 channels";
+        assert_eq!(norm.forward(&x).unwrap_err().to_string(), expected);
     }
 }

@@ -235,7 +235,7 @@ fn a_shape_error_names_the_module() {
 fn a_repeated_part_has_the_paths_of_the_first_run() {
     let device = device();
     let net = Sequential::new()
-        .with("dropout", Dropout::new(0.1, &Rng::new(1)))
+        .with("dropout", Dropout::new(0.1, &Rng::new(1)).unwrap())
         .with("block", Checkpointed::new(Block::new(&device, &Rng::new(0))));
     let _parameters = net.parameters();
     let loss = {

@@ -69,14 +69,14 @@ fn a_mask_hides_padding_and_nothing_else() {
 fn attention_drops_weights_only_while_gradients_are_recorded() {
     let device = device();
     let make = || MultiHeadAttention::new(&device, 6, 2, &Rng::new(3)).unwrap().causal();
-    let (plain, dropping) = (make(), make().with_dropout(0.5, &Rng::new(9)));
+    let (plain, dropping) = (make(), make().with_dropout(0.5, &Rng::new(9)).unwrap());
     let x = Tensor::normal(&device, [2, 5, 6], 0.0, 1.0, &Rng::new(4)).unwrap();
     let values = |heads: &MultiHeadAttention| heads.forward(&x).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(no_grad(|| Ok(values(&dropping))).unwrap(), values(&plain));
     let first = values(&dropping);
     assert_ne!(first, values(&plain));
     assert_ne!(first, values(&dropping), "each pass drops others");
-    assert_eq!(first, values(&make().with_dropout(0.5, &Rng::new(9))), "one seed gives one run");
+    assert_eq!(first, values(&make().with_dropout(0.5, &Rng::new(9)).unwrap()), "one seed gives one run");
 
     // With a mask as well: what is hidden stays so.
     let mask = Tensor::full(&device, [5, 5], f32::NEG_INFINITY).unwrap();
@@ -88,8 +88,8 @@ fn attention_drops_weights_only_while_gradients_are_recorded() {
     assert_eq!(rng_paths(&dropping), ["dropout.rng"]);
     assert_eq!(dropping.parameters().len(), plain.parameters().len());
     for p in [1.0, -0.5] {
-        let refused = make().with_dropout(p, &Rng::new(0)).forward(&x);
-        assert!(matches!(refused, Err(Error::BadArgument { .. })));
+        let refused = make().with_dropout(p, &Rng::new(0));
+        assert!(matches!(refused, Err(Error::BadArgument { op: "dropout", argument: "p", .. })));
     }
 }
 
@@ -140,20 +140,23 @@ fn a_causal_block_does_not_look_ahead() {
 fn a_block_drops_what_it_adds_only_while_gradients_are_recorded() {
     let device = device();
     let make = || TransformerBlock::new(&device, 6, 2, &Rng::new(3)).unwrap().causal();
-    let (plain, dropping) = (make(), make().with_dropout(0.5, &Rng::new(9)));
+    let (plain, dropping) = (make(), make().with_dropout(0.5, &Rng::new(9)).unwrap());
     let x = Tensor::normal(&device, [2, 5, 6], 0.0, 1.0, &Rng::new(4)).unwrap();
     let values = |block: &TransformerBlock| block.forward(&x).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(no_grad(|| Ok(values(&dropping))).unwrap(), values(&plain));
     let first = values(&dropping);
     assert_ne!(first, values(&dropping), "each pass drops others");
-    assert_eq!(first, values(&make().with_dropout(0.5, &Rng::new(9))), "one seed gives one run");
+    assert_eq!(first, values(&make().with_dropout(0.5, &Rng::new(9)).unwrap()), "one seed gives one run");
     // Where neither adds anything, a quarter of all places, x is as it was.
     let kept =
         first.iter().zip(x.to_vec::<f32>().unwrap()).filter(|(after, before)| *after == before).count();
     assert!((5..30).contains(&kept), "{kept} of 60");
     assert_eq!(rng_paths(&dropping), ["dropout.rng"]);
-    let refused = make().with_dropout(1.0, &Rng::new(0)).forward(&x).unwrap_err().to_string();
-    assert!(refused.ends_with("dropout: p must be at least 0 and below 1, got 1"), "{refused}");
+    for refused in [make().with_dropout(1.5, &Rng::new(0)), make().with_attention_dropout(1.5, &Rng::new(0))]
+    {
+        let message = refused.unwrap_err().to_string();
+        assert_eq!(message, "dropout: p must be at least 0 and below 1, got 1.5");
+    }
 }
 
 #[test]
@@ -167,11 +170,38 @@ fn rows_of_an_embedding_that_are_used_twice_learn_twice() {
 }
 
 #[test]
+fn a_padding_row_is_zero_and_learns_nothing() {
+    let device = device();
+    let table = Embedding::new(&device, 3, 2, &Rng::new(7)).unwrap();
+    let before = table.weight().value().to_vec::<f32>().unwrap();
+    let table = table.with_padding_idx(1).unwrap();
+    let values = || table.weight().value().to_vec::<f32>().unwrap();
+    assert_eq!(values(), [before[0], before[1], 0.0, 0.0, before[4], before[5]]);
+    let tokens = Tensor::from_slice(&device, &[1i64, 2, 1, 0, 2], [5]).unwrap();
+    let gradient = || {
+        let loss = table.forward(&tokens).unwrap().sum_all().unwrap();
+        loss.backward().unwrap().get(&table.weight().tensor()).unwrap().to_vec::<f32>().unwrap()
+    };
+    assert_eq!(gradient(), [1.0, 1.0, 0.0, 0.0, 2.0, 2.0]);
+
+    // As in PyTorch, loaded values stay, and a gradient that does not come from the layer counts.
+    let loaded = Tensor::full(&device, [3, 2], f32::INFINITY).unwrap();
+    table.weight().set(&loaded).unwrap();
+    assert_eq!(table.forward(&tokens).unwrap().to_vec::<f32>().unwrap(), [f32::INFINITY; 10]);
+    assert_eq!(gradient(), [1.0, 1.0, 0.0, 0.0, 2.0, 2.0]);
+
+    table.freeze();
+    assert!(!table.forward(&tokens).unwrap().requires_grad());
+    let refused = table.with_padding_idx(3).unwrap_err().to_string();
+    assert_eq!(refused, "embedding: index 3 is out of range for length 3");
+}
+
+#[test]
 fn a_block_drops_weights_of_its_attention_in_training_alone() {
     let device = device();
     let block = |p: f64| {
         let block = TransformerBlock::new(&device, 4, 2, &Rng::new(0)).unwrap();
-        block.with_attention_dropout(p, &Rng::new(5))
+        block.with_attention_dropout(p, &Rng::new(5)).unwrap()
     };
     let x = Tensor::normal(&device, [1, 6, 4], 0.0, 1.0, &Rng::new(2)).unwrap();
     let values = |block: &TransformerBlock| block.forward(&x).unwrap().to_vec::<f32>().unwrap();

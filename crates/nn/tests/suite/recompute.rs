@@ -28,7 +28,7 @@ impl Block {
         let inner = Sequential::new()
             .with("up", Linear::new(device, WIDTH, hidden, rng).unwrap())
             .with("gelu", Gelu)
-            .with("dropout", Dropout::new(0.2, &rng.fork(1)))
+            .with("dropout", Dropout::new(0.2, &rng.fork(1)).unwrap())
             .with("down", Linear::new(device, hidden, WIDTH, rng).unwrap());
         Self { norm: LayerNorm::new(device, WIDTH).unwrap(), inner }
     }
@@ -76,7 +76,7 @@ fn perceptron(device: &Device) -> Sequential {
     Sequential::new()
         .with("fc1", linear(WIDTH, 32))
         .with("relu", Relu)
-        .with("dropout", Dropout::new(0.3, &rng.fork(1)))
+        .with("dropout", Dropout::new(0.3, &rng.fork(1)).unwrap())
         .with("fc2", linear(32, 16))
         .with("gelu", Gelu)
         .with("norm", LayerNorm::new(device, 16).unwrap())
@@ -93,7 +93,7 @@ fn convolutions(device: &Device) -> Sequential {
         net = net.with("conv", conv).with("norm", norm).with("relu", Relu);
         net = match stage {
             0 => net.with("pool", MaxPool2d::new(2)),
-            1 => net.with("dropout", Dropout::new(0.2, &rng.fork(1))),
+            1 => net.with("dropout", Dropout::new(0.2, &rng.fork(1)).unwrap()),
             _ => net.with("pool", AvgPool2d::new(2)),
         };
     }
@@ -196,7 +196,11 @@ fn shared_blocks_train_to_the_same_bits() {
     let make = |device: &Device| {
         let rng = Rng::new(2);
         let block = || {
-            TransformerBlock::new(device, WIDTH, 2, &rng).unwrap().causal().with_dropout(0.1, &rng.fork(7))
+            TransformerBlock::new(device, WIDTH, 2, &rng)
+                .unwrap()
+                .causal()
+                .with_dropout(0.1, &rng.fork(7))
+                .unwrap()
         };
         Shared { blocks: (0..3).map(|_| std::sync::Arc::new(block())).collect() }
     };
@@ -451,7 +455,7 @@ fn mixed(device: &Device) -> Sequential {
         .with("pool", MaxPool2d::new(2))
         .with("conv2", conv(8, 24))
         .with("gelu", Gelu)
-        .with("dropout", Dropout::new(0.2, &rng.fork(1)))
+        .with("dropout", Dropout::new(0.2, &rng.fork(1)).unwrap())
         .with("conv3", conv(24, 6))
         .with("relu", Relu)
         .with("pool", AvgPool2d::new(2))

@@ -38,7 +38,7 @@ pub(super) const OP: &str = "checkpoint";
 ///     Sequential::new()
 ///         .with("wide", Linear::new(&device, 8, 512, &rng)?)
 ///         .with("relu", Relu)
-///         .with("dropout", Dropout::new(0.1, &rng.fork(1)))
+///         .with("dropout", Dropout::new(0.1, &rng.fork(1))?)
 ///         .with("narrow", Linear::new(&device, 512, 8, &rng)?),
 /// );
 /// let x = Tensor::ones(&device, [32, 8])?;

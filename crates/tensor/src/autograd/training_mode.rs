@@ -64,7 +64,7 @@ impl TrainingMode {
 /// ```
 /// use highwater::{Device, Rng, Tensor, evaluating};
 /// use highwater::nn::{Dropout, Module};
-/// let dropout = Dropout::new(0.5, &Rng::new(0));
+/// let dropout = Dropout::new(0.5, &Rng::new(0))?;
 /// let x = Tensor::ones(&Device::cpu()?, [100])?.requiring_grad()?;
 /// let y = evaluating(|| dropout.forward(&x))?;
 /// let gradients = y.sum_all()?.backward()?;
@@ -90,7 +90,7 @@ pub fn evaluating_guard() -> TrainingGuard {
 /// ```
 /// use highwater::{Device, Rng, Tensor, no_grad, training};
 /// use highwater::nn::{Dropout, Module};
-/// let dropout = Dropout::new(0.5, &Rng::new(0));
+/// let dropout = Dropout::new(0.5, &Rng::new(0))?;
 /// let x = Tensor::ones(&Device::cpu()?, [100])?;
 /// let y = no_grad(|| training(|| dropout.forward(&x)))?;
 /// assert!(y.to_vec::<f32>()?.contains(&0.0));

@@ -292,6 +292,21 @@ impl Layout {
         along.without_axis(second)
     }
 
+    /// Returns windows of `size` elements along an axis. The axis counts the windows, and a new last axis has their
+    /// elements. `steps` are the distances of windows and of their elements. Windows may overlap; the caller ensures that
+    /// the axis contains them.
+    ///
+    /// # Errors
+    /// [`Error::RankTooLarge`] above [`MAX_RANK`] axes.
+    pub(crate) fn windows(&self, axis: usize, count: usize, size: usize, steps: [usize; 2]) -> Result<Self> {
+        let last = self.shape.rank();
+        let mut windows = self.with_axis(last)?;
+        windows.shape = windows.shape.with_dim(axis, count).with_dim(last, size);
+        let [of_windows, of_elements] = steps.map(|step| self.strides[axis].saturating_mul(step));
+        (windows.strides[axis], windows.strides[last]) = (of_windows, of_elements);
+        Ok(windows)
+    }
+
     /// Returns every `step`-th element of the range `start..end` along one axis.
     ///
     /// # Errors

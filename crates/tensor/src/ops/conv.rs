@@ -14,154 +14,19 @@
 //! The op allocates one output, and a workspace while it computes. It saves x for the gradient of w, and w for the
 //! gradient of x, if these are required. Operands that are not contiguous are copied.
 
+mod options;
 mod padding;
 
+pub use self::options::{Conv1dOptions, Conv2dOptions};
 pub use self::padding::Padding;
-use super::{along_rows, apply_promoted, if_needed, same_dtype, supported};
-use crate::backend::{Convolution, Kernel, Window, Workspace};
+use super::{apply_promoted, if_needed, same_dtype, supported};
+use crate::backend::{Kernel, Window, Workspace};
 use crate::error::{Error, Result, ShapeRule};
 use crate::layout::Layout;
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
-
-/// Options of a convolution. Each pair is for height and width.
-///
-/// ```
-/// use highwater::Conv2dOptions;
-/// let options = Conv2dOptions { stride: [2, 2], ..Conv2dOptions::padded(1) };
-/// assert_eq!((options.padding, options.groups), ([1, 1].into(), 1));
-/// let same = Conv2dOptions { dilation: [2, 2], ..Conv2dOptions::same() };
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Conv2dOptions {
-    /// Distance from one window to the next.
-    pub stride: [usize; 2],
-    /// Zeros before the first element and after the last.
-    pub padding: Padding,
-    /// Distance between neighboring elements of a window.
-    pub dilation: [usize; 2],
-    /// Number of groups that the channels are divided into.
-    pub groups: usize,
-    /// Extra rows and columns at the end of a transposed convolution's output. They resolve the ambiguity between
-    /// several output sizes for one input.
-    pub output_padding: [usize; 2],
-}
-
-impl Default for Conv2dOptions {
-    /// Stride 1, no padding, dilation 1, one group.
-    fn default() -> Self {
-        Self::padded(0)
-    }
-}
-
-impl Conv2dOptions {
-    /// Stride 1 with `padding` zeros on each side. Windows of size 2 · `padding` + 1 keep the image size.
-    #[must_use]
-    pub const fn padded(padding: usize) -> Self {
-        Self {
-            stride: [1, 1],
-            padding: Padding::Zeros([padding; 2]),
-            dilation: [1, 1],
-            groups: 1,
-            output_padding: [0, 0],
-        }
-    }
-
-    /// Stride 1 with as many zeros as keep the image size: see [`Padding::Same`].
-    #[must_use]
-    pub const fn same() -> Self {
-        Self { padding: Padding::Same, ..Self::padded(0) }
-    }
-
-    /// Checks the options of [`Tensor::conv2d`].
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] for strides, dilations or groups of 0, for options of transposed convolutions, and for
-    /// [`Padding::Same`] with strides above 1.
-    pub fn for_conv2d(self, op: &'static str) -> Result<Self> {
-        self.check(op)?;
-        if self.padding == Padding::Same && self.stride != [1, 1] {
-            let (argument, expected) = ("stride", "1, as Padding::Same keeps the size");
-            return Err(Error::BadArgument { op, argument, expected, got: format!("{:?}", self.stride) });
-        }
-        if self.output_padding == [0, 0] {
-            return Ok(self);
-        }
-        let (argument, expected) = ("output_padding", "none, as the convolution is not transposed");
-        Err(Error::BadArgument { op, argument, expected, got: format!("{:?}", self.output_padding) })
-    }
-
-    /// Checks the options of [`Tensor::conv1d`], which uses the second element of each pair.
-    ///
-    /// # Errors
-    /// See [`for_conv2d`](Self::for_conv2d); also [`Error::BadArgument`] for options of the first axis.
-    pub fn for_conv1d(self, op: &'static str) -> Result<Self> {
-        let options = Self {
-            stride: along_rows(op, "stride", self.stride, 1)?,
-            padding: match self.padding {
-                Padding::Zeros(zeros) => Padding::Zeros(along_rows(op, "padding", zeros, 0)?),
-                Padding::Same => Padding::Same,
-            },
-            dilation: along_rows(op, "dilation", self.dilation, 1)?,
-            ..self
-        };
-        options.for_conv2d(op)
-    }
-
-    /// Checks the options of [`Tensor::conv_transpose2d`].
-    ///
-    /// # Errors
-    /// [`Error::BadArgument`] for strides, dilations or groups of 0, for output padding that is neither below the
-    /// stride nor below the dilation, and for [`Padding::Same`].
-    pub fn for_conv_transpose2d(self, op: &'static str) -> Result<Self> {
-        self.check(op)?;
-        if self.padding == Padding::Same {
-            let (argument, expected) = ("padding", "numbers of zeros, as the convolution is transposed");
-            return Err(Error::BadArgument { op, argument, expected, got: "Padding::Same".to_owned() });
-        }
-        let Self { output_padding, stride, dilation, .. } = self;
-        if (0..2).all(|axis| output_padding[axis] < stride[axis].max(dilation[axis])) {
-            return Ok(self);
-        }
-        let (argument, expected) = ("output_padding", "less than the stride or the dilation");
-        let got = format!("{output_padding:?} for {stride:?} and {dilation:?}");
-        Err(Error::BadArgument { op, argument, expected, got })
-    }
-
-    fn convolution(&self, weight: &Shape) -> Convolution {
-        let zeros = self.padding.zeros();
-        let window = |axis: usize| Window {
-            size: weight[2 + axis],
-            stride: self.stride[axis],
-            padding: zeros[axis],
-            dilation: self.dilation[axis],
-        };
-        Convolution { windows: [window(0), window(1)], groups: self.groups }
-    }
-
-    /// # Errors
-    /// [`Error::BadArgument`] for strides, dilations or groups of 0.
-    fn check(&self, op: &'static str) -> Result<()> {
-        let wrong = |argument: &'static str, got: String| Error::BadArgument {
-            op,
-            argument,
-            expected: "at least 1",
-            got,
-        };
-        if self.stride.contains(&0) {
-            return Err(wrong("stride", format!("{:?}", self.stride)));
-        }
-        if self.dilation.contains(&0) {
-            return Err(wrong("dilation", format!("{:?}", self.dilation)));
-        }
-        if self.groups == 0 {
-            return Err(wrong("groups", "0".to_owned()));
-        }
-        Ok(())
-    }
-}
 
 /// The axis of size 1 that turns a sequence into an image of one row.
 const ROWS: usize = 2;
@@ -377,7 +242,7 @@ impl Tensor {
     /// - [`Error::Allocation`] if there is no memory
     pub fn conv2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv2d";
-        let (x, options) = options.for_conv2d(op)?.padded_for(self, weight, 4)?;
+        let (x, options) = options.for_conv2d(op)?.padded_for(self, window(weight), 4)?;
         apply_promoted(Convolve { op, options, transposed: false, rank: 4 }, &x, weight)
     }
 
@@ -399,16 +264,30 @@ impl Tensor {
 
     /// 1D convolution (cross-correlation) of sequences with filters, as PyTorch's `conv1d`.
     ///
-    /// Shapes: sequences (`self`) `[n, channels, len]`, filters `[out channels, channels / groups, k]`. The op uses the
-    /// second element of each pair in `options`. The first must be the default or equal.
+    /// Shapes: sequences (`self`) `[n, channels, len]`, filters `[out channels, channels / groups, k]`.
+    ///
+    /// ```
+    /// use highwater::{Conv1dOptions, Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let signal = Tensor::from_slice(&device, &[1.0f32, 2.0, 4.0, 8.0], [1, 1, 4])?;
+    /// let difference = Tensor::from_slice(&device, &[-1.0f32, 1.0], [1, 1, 2])?;
+    /// let options = Conv1dOptions { stride: 2, ..Conv1dOptions::default() };
+    /// assert_eq!(signal.conv1d(&difference, options)?.to_vec::<f32>()?, [1.0, 4.0]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// See [`Tensor::conv2d`], with three axes; also [`Error::BadArgument`] for options of the first axis.
-    pub fn conv1d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
+    /// See [`Tensor::conv2d`], with three axes.
+    pub fn conv1d(&self, weight: &Self, options: Conv1dOptions) -> Result<Self> {
         let op = "conv1d";
-        let (x, options) = options.for_conv1d(op)?.padded_for(self, weight, 3)?;
+        let (x, options) = options.for_conv1d(op)?.padded_for(self, window(weight), 3)?;
         apply_promoted(Convolve { op, options, transposed: false, rank: 3 }, &x, weight)
     }
+}
+
+/// Returns the size of the filters; nothing for a weight with too few axes, which the op reports.
+fn window(weight: &Tensor) -> &[usize] {
+    weight.dims().get(2..).unwrap_or_default()
 }
 
 #[cfg(test)]

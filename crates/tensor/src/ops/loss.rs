@@ -211,6 +211,8 @@ fn scaled(ctx: &OpContext<'_>, mut grad: Tensor, factor: f64) -> Result<Tensor> 
 }
 
 /// # Loss functions
+///
+/// Each loss is a mean. Its variant that ends in `_with` takes a [`Reduction`].
 impl Tensor {
     /// Cross-entropy loss of logits with class indices: the mean over the rows of `-ln softmax(row)[target]`. NaN for
     /// no rows.
@@ -243,22 +245,30 @@ impl Tensor {
         }
     }
 
-    /// Squared error loss (MSE): the squared differences from `target`, which has the same shape.
+    /// Squared error loss (MSE): the mean of the squared differences from `target`, which has the same shape.
     ///
     /// ```
     /// use highwater::{Device, Reduction, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[1.0f32, 5.0], [2])?;
     /// let target = Tensor::from_slice(&device, &[2.0f32, 2.0], [2])?;
-    /// assert_eq!(x.mse_loss(&target, Reduction::Mean)?.item::<f32>()?, 5.0);
-    /// assert_eq!(x.mse_loss(&target, Reduction::None)?.to_vec::<f32>()?, [1.0, 9.0]);
+    /// assert_eq!(x.mse_loss(&target)?.item::<f32>()?, 5.0);
+    /// assert_eq!(x.mse_loss_with(&target, Reduction::None)?.to_vec::<f32>()?, [1.0, 9.0]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for different shapes, [`Error::UnsupportedDType`] unless the promoted type is a float,
     /// [`Error::Allocation`] if there is no memory.
-    pub fn mse_loss(&self, target: &Self, reduction: Reduction) -> Result<Self> {
+    pub fn mse_loss(&self, target: &Self) -> Result<Self> {
+        self.mse_loss_with(target, Reduction::Mean)
+    }
+
+    /// Squared error loss with another reduction. See [`Tensor::mse_loss`].
+    ///
+    /// # Errors
+    /// See [`Tensor::mse_loss`].
+    pub fn mse_loss_with(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         if self.dtype() != target.dtype() {
             let [x, target] = promoted(self, target)?;
             return apply_builtin(MseLoss(reduction), &[&x, &target]);
@@ -313,7 +323,7 @@ mod tests {
                         values.into_iter().map(f64::to_bits).collect::<Vec<_>>()
                     })
                 };
-                let loss = || x.mse_loss(&target, reduction).unwrap();
+                let loss = || x.mse_loss_with(&target, reduction).unwrap();
                 let through = gradients(&loss().mul_scalar(1.0).unwrap());
                 assert_eq!(gradients(&loss()), through, "{reduction:?} of {dims:?} in {dtype}");
             }
@@ -328,7 +338,7 @@ mod tests {
         let loss = logits.cross_entropy(&targets).unwrap();
         assert!(loss.item::<f32>().unwrap().is_nan());
         assert_eq!(loss.backward().unwrap().get(&logits).unwrap().dims(), [0, 3]);
-        assert!(logits.mse_loss(&logits, Reduction::Mean).unwrap().item::<f32>().unwrap().is_nan());
+        assert!(logits.mse_loss(&logits).unwrap().item::<f32>().unwrap().is_nan());
     }
 
     #[test]
@@ -354,7 +364,7 @@ mod tests {
             "cross_entropy: index -1 is out of range for length 3"
         );
         assert_eq!(
-            logits.mse_loss(&Tensor::zeros(&device, 3).unwrap(), Reduction::Mean).unwrap_err().to_string(),
+            logits.mse_loss(&Tensor::zeros(&device, 3).unwrap()).unwrap_err().to_string(),
             "mse_loss: shapes [2, 3] and [3] do not match: they must be equal"
         );
     }
@@ -364,7 +374,7 @@ mod tests {
         let device = cpu();
         let leaf = |values: &[f32]| Tensor::from_slice(&device, values, 2).unwrap().requiring_grad().unwrap();
         let (x, target) = (leaf(&[1.0, 5.0]), leaf(&[2.0, 2.0]));
-        let loss = x.mse_loss(&target, Reduction::Mean).unwrap();
+        let loss = x.mse_loss(&target).unwrap();
         assert_eq!(loss.item::<f32>().unwrap(), 5.0);
         let gradients = loss.backward().unwrap();
         assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>().unwrap(), [-1.0, 3.0]);

@@ -47,6 +47,7 @@ mod slice;
 mod sort;
 mod split;
 mod triangle;
+mod unfold;
 
 // Products
 mod einsum;
@@ -56,9 +57,12 @@ mod matmul;
 // Neural networks
 mod attention;
 mod conv;
+mod cosine;
 mod dropout;
+mod interpolate;
 mod loss;
 mod norm;
+mod pixel_shuffle;
 mod pool;
 mod prelu;
 mod recurrent;
@@ -69,12 +73,13 @@ pub use attention::AttentionOptions;
 pub use axes::Axes;
 pub use batch_norm::{BatchStatistics, RunningStatistics};
 pub use compare::TensorOrScalar;
-pub use conv::{Conv2dOptions, Padding};
+pub use conv::{Conv1dOptions, Conv2dOptions, Padding};
 pub use create::TensorOptions;
+pub use interpolate::{Interpolation, OutputSize};
 pub use loss::{CrossEntropyOptions, Reduction};
 pub use pad::PadMode;
 pub use part::{IntoPart, IntoParts, Part};
-pub use pool::Pool2dOptions;
+pub use pool::{Pool1dOptions, Pool2dOptions};
 pub use recurrent::RecurrentWeights;
 pub use sort::SortOrder;
 pub use vector_norm::Norm;
@@ -161,24 +166,6 @@ fn expect_dtype(
     let (dtype, shape) = (tensor.dtype(), tensor.shape());
     let got = format!("{dtype} of shape {shape} for a tensor of shape {}", of.shape());
     Err(Error::BadArgument { op, argument, expected, got })
-}
-
-/// Converts options of two axes to those of one: the second element of each pair. The first must be `neutral` or equal
-/// to the second.
-///
-/// # Errors
-/// [`Error::BadArgument`] for another first element, which the op would ignore.
-fn along_rows(
-    op: &'static str,
-    argument: &'static str,
-    pair: [usize; 2],
-    neutral: usize,
-) -> Result<[usize; 2]> {
-    if pair[0] == neutral || pair[0] == pair[1] {
-        return Ok([neutral, pair[1]]);
-    }
-    let expected = "equal in both elements, or the default in the first";
-    Err(Error::BadArgument { op, argument, expected, got: format!("{pair:?}") })
 }
 
 /// Computes the gradient of the `index`-th input only if it is required.

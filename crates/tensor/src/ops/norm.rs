@@ -1,10 +1,11 @@
-//! Normalization: layer norm, RMS norm and group norm.
+//! Normalization: layer norm, RMS norm, group norm and instance norm.
 //!
 //! | op | y | parameters |
 //! |---|---|---|
 //! | `layer_norm` | (x - μ) / √(σ² + ε) · w + b over the last axis | w, b of its size, or neither |
 //! | `rms_norm` | x / √(mean(x²) + ε) · w over the last axis | w of its size, or none |
 //! | `group_norm` | as `layer_norm`, over the channels of a group and all further axes | w, b of the size of axis 1 |
+//! | `instance_norm` | as `group_norm`, with one channel per group | the same |
 //!
 //! The gradients, with x̂ = (x - μ) / √(σ² + ε) and h = w ∂L/∂y:
 //!
@@ -12,7 +13,7 @@
 //! - ∂L/∂w = Σ x̂ ∂L/∂y
 //! - ∂L/∂b = Σ ∂L/∂y
 //!
-//! See Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019; Wu and He 2018.
+//! See Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019; Wu and He 2018; Ulyanov et al. 2016.
 //!
 //! Saves x and two values per row, in f32 for 16-bit floats. One pass computes the gradients of w and b.
 
@@ -236,10 +237,46 @@ impl Tensor {
     /// [`Tensor::layer_norm`].
     pub fn group_norm(&self, groups: usize, affine: Option<(&Self, &Self)>, epsilon: f64) -> Result<Self> {
         let op = "group_norm";
-        let [n, channels, ..] = *self.dims() else {
-            return Err(Error::BadRank { op, expected: "at least two axes", shape: *self.shape() });
-        };
-        check_groups(op, groups, channels)?;
+        check_groups(op, groups, self.channels(op)?)?;
+        self.normalized_groups(op, groups, affine, epsilon)
+    }
+
+    /// Instance normalization of x `[n, channels, ..]`: (x - μ) / √(σ² + `epsilon`) · w + b, with μ and σ² over all axes
+    /// after the channels. This is [`Tensor::group_norm`] with one channel per group.
+    ///
+    /// `affine` holds w and b, each of shape `[channels]`.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 3.0, 10.0, 30.0], [1, 2, 2])?;
+    /// assert_eq!(x.instance_norm(None, 0.0)?.to_vec::<f32>()?, [-1.0, 1.0, -1.0, 1.0]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] below two axes; else as [`Tensor::layer_norm`].
+    pub fn instance_norm(&self, affine: Option<(&Self, &Self)>, epsilon: f64) -> Result<Self> {
+        let op = "instance_norm";
+        self.normalized_groups(op, self.channels(op)?.max(1), affine, epsilon)
+    }
+
+    /// Returns the number of channels, which are the second axis.
+    fn channels(&self, op: &'static str) -> Result<usize> {
+        match *self.dims() {
+            [_, channels, ..] => Ok(channels),
+            _ => Err(Error::BadRank { op, expected: "at least two axes", shape: *self.shape() }),
+        }
+    }
+
+    /// Normalizes groups of channels. The groups divide the channels.
+    fn normalized_groups(
+        &self,
+        op: &'static str,
+        groups: usize,
+        affine: Option<(&Self, &Self)>,
+        epsilon: f64,
+    ) -> Result<Self> {
+        let (n, channels) = (self.dims()[0], self.channels(op)?);
         let places = self.elements().checked_div(n.saturating_mul(channels)).unwrap_or(0);
         let of_group = channels / groups;
         let x = self.reshape([n, groups, of_group, places])?;

@@ -11,7 +11,7 @@
 //! x has shape `[.., h, w]`. Each op allocates one output. Max pooling saves x and finds the maxima again in backward,
 //! because indices would need more memory. Average pooling saves nothing. The op copies x unless it is contiguous.
 
-use super::{along_rows, supported};
+use super::supported;
 use crate::autograd::apply;
 use crate::backend::{Kernel, PoolAxis, PoolReduction, PoolWindow, Window};
 use crate::error::{Error, Result};
@@ -21,7 +21,7 @@ use crate::op::{Op, OpContext};
 use crate::shape::{DType, MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
-/// Window options of pooling. Each pair is for height and width.
+/// Options of the windows of 2D pooling. Each pair is for height and width.
 ///
 /// ```
 /// use highwater::{Device, Pool2dOptions, Tensor};
@@ -69,21 +69,14 @@ impl Pool2dOptions {
     /// # Errors
     /// [`Error::BadArgument`] for options out of range.
     pub fn axes(&self, op: &'static str) -> Result<[PoolAxis; 2]> {
-        let axis = |axis: usize| {
-            let (size, stride, padding) = (self.size[axis], self.stride[axis], self.padding[axis]);
-            if size == 0 || stride == 0 || padding > size / 2 {
-                return Err(Error::BadArgument {
-                    op,
-                    argument: "options",
-                    expected: "sizes and strides of at least 1, and padding of at most half the size",
-                    got: format!("size {size}, stride {stride}, padding {padding}"),
-                });
-            }
-            let Self { ceil_mode, count_include_pad, .. } = *self;
-            let window = Window { size, stride, padding, dilation: 1 };
-            Ok(PoolAxis::Sliding(PoolWindow { window, ceil_mode, count_include_pad }))
+        let axis = |axis: usize| Pool1dOptions {
+            size: self.size[axis],
+            stride: self.stride[axis],
+            padding: self.padding[axis],
+            ceil_mode: self.ceil_mode,
+            count_include_pad: self.count_include_pad,
         };
-        Ok([axis(0)?, axis(1)?])
+        Ok([axis(0).axis(op)?, axis(1).axis(op)?])
     }
 }
 
@@ -91,6 +84,62 @@ impl Pool2dOptions {
 impl From<usize> for Pool2dOptions {
     fn from(size: usize) -> Self {
         Self::square(size)
+    }
+}
+
+/// Options of the windows of 1D pooling.
+///
+/// ```
+/// use highwater::{Device, Pool1dOptions, Tensor};
+/// let options = Pool1dOptions { stride: 1, ..Pool1dOptions::new(3) };
+/// let x = Tensor::ones(&Device::cpu()?, [1, 1, 5])?;
+/// assert_eq!(x.avg_pool1d(options)?.dims(), [1, 1, 3]);
+/// # Ok::<(), highwater::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pool1dOptions {
+    /// Size of a window.
+    pub size: usize,
+    /// Distance from one window to the next.
+    pub stride: usize,
+    /// Positions before the first element and after the last; at most half of the size.
+    pub padding: usize,
+    /// See [`Pool2dOptions::ceil_mode`].
+    pub ceil_mode: bool,
+    /// See [`Pool2dOptions::count_include_pad`].
+    pub count_include_pad: bool,
+}
+
+impl Pool1dOptions {
+    /// Windows without overlap and without padding.
+    #[must_use]
+    pub const fn new(size: usize) -> Self {
+        Self { size, stride: size, padding: 0, ceil_mode: false, count_include_pad: true }
+    }
+
+    /// Returns the windows along the axis.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for options out of range.
+    pub fn axis(&self, op: &'static str) -> Result<PoolAxis> {
+        let Self { size, stride, padding, ceil_mode, count_include_pad } = *self;
+        if size == 0 || stride == 0 || padding > size / 2 {
+            return Err(Error::BadArgument {
+                op,
+                argument: "options",
+                expected: "sizes and strides of at least 1, and padding of at most half the size",
+                got: format!("size {size}, stride {stride}, padding {padding}"),
+            });
+        }
+        let window = Window { size, stride, padding, dilation: 1 };
+        Ok(PoolAxis::Sliding(PoolWindow { window, ceil_mode, count_include_pad }))
+    }
+}
+
+/// Converts a size to windows without overlap.
+impl From<usize> for Pool1dOptions {
+    fn from(size: usize) -> Self {
+        Self::new(size)
     }
 }
 
@@ -257,9 +306,6 @@ impl Tensor {
 
     /// 1D max pooling over the last axis.
     ///
-    /// It uses the second element of each pair in `options`. The first must be equal, or that of a window of one row:
-    /// size and stride 1, padding 0.
-    ///
     /// ```
     /// use highwater::{Device, Tensor};
     /// let signal = Tensor::from_slice(&Device::cpu()?, &[1.0f32, 5.0, 2.0, 3.0], [1, 1, 4])?;
@@ -268,29 +314,23 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// See [`Tensor::max_pool2d`]; [`Error::BadRank`] without an axis or with the maximum number of axes;
-    /// [`Error::BadArgument`] also for options of the first axis.
-    pub fn max_pool1d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
+    /// See [`Tensor::max_pool2d`]; [`Error::BadRank`] without an axis or with the maximum number of axes.
+    pub fn max_pool1d(&self, options: impl Into<Pool1dOptions>) -> Result<Self> {
         self.pool1d("max_pool1d", PoolReduction::Max, options.into())
     }
 
-    /// 1D average pooling over the last axis; see [`Tensor::avg_pool2d`]. For the options see [`Tensor::max_pool1d`].
+    /// 1D average pooling over the last axis; see [`Tensor::avg_pool2d`].
     ///
     /// # Errors
     /// See [`Tensor::max_pool1d`].
-    pub fn avg_pool1d(&self, options: impl Into<Pool2dOptions>) -> Result<Self> {
+    pub fn avg_pool1d(&self, options: impl Into<Pool1dOptions>) -> Result<Self> {
         self.pool1d("avg_pool1d", PoolReduction::Mean, options.into())
     }
 
     /// Pools rows as images of one row.
-    fn pool1d(&self, op: &'static str, pool: PoolReduction, options: Pool2dOptions) -> Result<Self> {
-        let options = Pool2dOptions {
-            size: along_rows(op, "size", options.size, 1)?,
-            stride: along_rows(op, "stride", options.stride, 1)?,
-            padding: along_rows(op, "padding", options.padding, 0)?,
-            ..options
-        };
-        apply(Pool2d { op, pool, axes: options.axes(op)?, of_rows: true }, &[self])
+    fn pool1d(&self, op: &'static str, pool: PoolReduction, options: Pool1dOptions) -> Result<Self> {
+        let axes = [Pool1dOptions::new(1).axis(op)?, options.axis(op)?];
+        apply(Pool2d { op, pool, axes, of_rows: true }, &[self])
     }
 }
 

@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 /// usual.
 ///
 /// ```
-/// use highwater::{Device, Error, Reduction, Rng, StepGraph, Tensor};
+/// use highwater::{Device, Error, Rng, StepGraph, Tensor};
 /// use highwater::nn::{Linear, Module};
 /// use highwater::optim::{Optimizer, Sgd};
 ///
@@ -37,7 +37,7 @@ use crate::error::{Error, Result};
 /// for _ in 0..10 {
 ///     let (x, y) = (Tensor::ones(&device, [8, 4])?, Tensor::ones(&device, [8, 1])?);
 ///     let loss = step.run(|| {
-///         let loss = model.forward(&x)?.mse_loss(&y, Reduction::Mean)?;
+///         let loss = model.forward(&x)?.mse_loss(&y)?;
 ///         optimizer.step(loss.backward()?)?;
 ///         Ok::<_, Error>(loss)
 ///     })?;

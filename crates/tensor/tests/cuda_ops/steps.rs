@@ -21,7 +21,7 @@ impl Training {
         let model = Sequential::new()
             .with("first", Linear::new(device, 6, 16, &rng).unwrap())
             .with("relu", Relu)
-            .with("dropout", Dropout::new(0.3, &rng.fork(1)))
+            .with("dropout", Dropout::new(0.3, &rng.fork(1)).unwrap())
             .with("second", Linear::new(device, 16, 4, &rng).unwrap());
         let optimizer = AdamW::new(model.parameters(), 0.02).unwrap();
         Self { device: device.clone(), model, optimizer, data: Rng::new(2) }

@@ -10,9 +10,9 @@ pub(crate) mod counting;
 pub(crate) mod surrounded;
 
 use highwater_tensor::{
-    Activation, AttentionOptions, BatchStatistics, Conv2dOptions, CrossEntropyOptions, DType, Device,
-    DeviceProfile, IntoPart, Norm, PadMode, Pool2dOptions, RecurrentCell, RecurrentWeights, Reduction,
-    Result, Rng, Runtime, RuntimeBuilder, SortOrder, Tensor,
+    Activation, AttentionOptions, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType,
+    Device, DeviceProfile, Interpolation, IntoPart, Norm, PadMode, Pool1dOptions, Pool2dOptions,
+    RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, SortOrder, Tensor,
 };
 
 use surrounded::{beside, floats_beside};
@@ -366,9 +366,9 @@ pub(crate) const CASES: &[Case] = &[
         };
         x[0].cross_entropy_with(&targets, options)
     }),
-    case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1], Reduction::Mean)),
-    case("mse_loss, summed", PAIR, |x| x[0].mse_loss(&x[1], Reduction::Sum)),
-    case("mse_loss, of each", PAIR, |x| x[0].mse_loss(&x[1], Reduction::None)),
+    case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1])),
+    case("mse_loss, summed", PAIR, |x| x[0].mse_loss_with(&x[1], Reduction::Sum)),
+    case("mse_loss, of each", PAIR, |x| x[0].mse_loss_with(&x[1], Reduction::None)),
     case("cross_entropy, summed", STRIDED, |x| {
         let options = CrossEntropyOptions { reduction: Reduction::Sum, ..Default::default() };
         x[0].cross_entropy_with(&classes(&x[0], &[3, 0, 2])?, options)
@@ -383,10 +383,10 @@ pub(crate) const CASES: &[Case] = &[
         };
         x[0].cross_entropy_with(&classes(&x[0], &[3, -7, 1])?, options)
     }),
-    case("l1_loss", APART, |x| x[0].l1_loss(&x[1], Reduction::Mean)),
-    case("huber_loss", APART, |x| x[0].huber_loss(&x[1], 0.33, Reduction::Sum)),
-    case("bce_with_logits", LIKELY, |x| x[0].bce_with_logits(&x[1], Reduction::None)),
-    case("kl_div", LIKELY, |x| x[0].kl_div(&x[1], Reduction::Mean)),
+    case("l1_loss", APART, |x| x[0].l1_loss(&x[1])),
+    case("huber_loss", APART, |x| x[0].huber_loss_with(&x[1], 0.33, Reduction::Sum)),
+    case("bce_with_logits", LIKELY, |x| x[0].bce_with_logits_with(&x[1], Reduction::None)),
+    case("kl_div", LIKELY, |x| x[0].kl_div(&x[1])),
     case("prod", STRIDED_CUBE, |x| x[0].prod([0, 2])),
     case("prod, with zeros", CUBE, |x| {
         // A row without a zero, with one, and with two.
@@ -490,7 +490,7 @@ pub(crate) const CASES: &[Case] = &[
         x[0].conv2d(&x[1], Conv2dOptions::same())
     }),
     case("conv1d", &[(&[2, 2, 9], Any, Transposed), (&[3, 2, 3], Any, InOrder)], |x| {
-        x[0].conv1d(&x[1], Conv2dOptions { stride: [1, 2], padding: [0, 1].into(), ..Default::default() })
+        x[0].conv1d(&x[1], Conv1dOptions { stride: 2, ..Conv1dOptions::padded(1) })
     }),
     case("conv_transpose2d", &[(&[2, 4, 3, 2], Any, Transposed), (&[4, 3, 2, 3], Any, InOrder)], |x| {
         let options = Conv2dOptions {
@@ -539,14 +539,39 @@ pub(crate) const CASES: &[Case] = &[
     case("select", STRIDED_CUBE, |x| x[0].select(1, -1)),
     case("reshape, inferred", STRIDED, |x| x[0].reshape((2, -1))),
     case("max_pool1d", &[(&[2, 3, 7], Distinct(0.0), Transposed)], |x| {
-        x[0].max_pool1d(Pool2dOptions {
-            size: [3, 3],
-            stride: [1, 2],
-            padding: [0, 1],
-            ..Pool2dOptions::square(1)
-        })
+        x[0].max_pool1d(Pool1dOptions { stride: 2, padding: 1, ..Pool1dOptions::new(3) })
     }),
     case("avg_pool1d", &[(&[2, 3, 7], Any, WithGaps)], |x| x[0].avg_pool1d(3)),
+    case("unfold", STRIDED_CUBE, |x| x[0].unfold(1, 2, 1)),
+    case("unfold, with gaps between windows", CUBE, |x| x[0].unfold(2, 1, 3)),
+    case("unfold2d", &[(&[2, 2, 5, 4], Any, Transposed)], |x| {
+        let options = Conv2dOptions { stride: [2, 1], dilation: [1, 2], ..Conv2dOptions::padded(1) };
+        x[0].unfold2d([3, 2], options)
+    }),
+    case("pixel_shuffle", &[(&[2, 8, 2, 3], Any, WithGaps)], |x| x[0].pixel_shuffle(2)),
+    case("pixel_unshuffle", &[(&[1, 2, 4, 2], Any, Transposed)], |x| x[0].pixel_unshuffle(2)),
+    case("interpolate, nearest", &[(&[1, 2, 3, 4], Any, Transposed)], |x| {
+        x[0].interpolate([5, 3], Interpolation::Nearest)
+    }),
+    case("interpolate, bilinear", &[(&[2, 1, 3, 4], Any, WithGaps)], |x| {
+        x[0].interpolate(1.7, Interpolation::Bilinear { align_corners: false })
+    }),
+    case("interpolate, bilinear, aligned", &[(&[1, 2, 3, 4], Any, Transposed)], |x| {
+        x[0].interpolate([2, 7], Interpolation::Bilinear { align_corners: true })
+    }),
+    case(
+        "instance_norm",
+        &[(&[2, 2, 4], Any, Transposed), (&[2], Any, InOrder), (&[2], Any, WithGaps)],
+        |x| x[0].instance_norm(Some((&x[1], &x[2])), 1e-5),
+    ),
+    case("cosine_similarity", &[(&[3, 4], Positive, Transposed), (&[3, 4], Positive, WithGaps)], |x| {
+        x[0].cosine_similarity(&x[1], 1, 1e-8)
+    }),
+    case(
+        "cosine_similarity, broadcast",
+        &[(&[2, 3, 4], Positive, InOrder), (&[3, 1], Positive, InOrder)],
+        |x| x[0].cosine_similarity(&x[1], 1, 1e-8),
+    ),
     case("attention", HEADS, |x| x[0].attention(&x[1], &x[2], None, AttentionOptions::default())),
     case("attention, causal", HEADS, |x| {
         x[0].attention(&x[1], &x[2], None, AttentionOptions { causal: true, scale: Some(0.7) })

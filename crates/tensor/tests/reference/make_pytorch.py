@@ -76,4 +76,27 @@ case("l1 loss", [], lambda x, t: F.l1_loss(x, t, reduction="none"), finite, torc
 for delta in [0.5, 1.0]:
     case("huber loss", [delta], lambda x, t: F.huber_loss(x, t, reduction="none", delta=delta), finite, torch.zeros(9))
 
+# Axis, size and step of windows.
+for axis, size, step in [(0, 2, 1), (1, 3, 2), (-1, 2, 3), (2, 4, 1)]:
+    case("unfold", [axis, size, step], lambda x: x.unfold(axis, size, step), values(3, 5, 4))
+# Window, stride, padding and dilation.
+for window in [(2, 3), 1, 0, 1], [(3, 2), 2, 1, 1], [(2, 2), 1, 2, 2]:
+    size, stride, padding, dilation = window
+    case("unfold2d", [*size, stride, padding, dilation],
+         lambda x: F.unfold(x, size, dilation=dilation, padding=padding, stride=stride), values(2, 2, 5, 4))
+case("pixel shuffle", [2], lambda x: F.pixel_shuffle(x, 2), values(2, 8, 2, 3))
+case("pixel unshuffle", [3], lambda x: F.pixel_unshuffle(x, 3), values(1, 2, 3, 6))
+# The size, or the scale, of the result.
+for mode, corners in [("nearest", None), ("bilinear", False), ("bilinear", True)]:
+    for size in [(6, 10), (7, 4), (3, 5), (1, 1), (2, 9)]:
+        case("interpolate", [mode, bool(corners), "size", *size],
+             lambda x: F.interpolate(x, size=size, mode=mode, align_corners=corners), values(1, 2, 3, 5))
+    for scale in [(2.0, 2.0), (1.7, 0.5), (0.7, 1.1), (1.3, 3.0)]:
+        case("interpolate", [mode, bool(corners), "scale", *scale],
+             lambda x: F.interpolate(x, scale_factor=scale, mode=mode, align_corners=corners), values(1, 2, 3, 5))
+case("instance norm", [], lambda x: F.instance_norm(x), values(2, 3, 4))
+case("instance norm", [], lambda x, w, b: F.instance_norm(x, weight=w, bias=b), values(2, 3, 2, 4), values(3), values(3))
+case("cosine similarity", [1], lambda x, y: F.cosine_similarity(x, y, 1), values(3, 4), values(3, 4))
+case("cosine similarity", [-2], lambda x, y: F.cosine_similarity(x, y, -2), values(2, 3, 4), values(3, 1))
+
 print("[" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "]")

@@ -4,8 +4,8 @@ use std::thread;
 
 use crate::ops_table::{device, dry_device};
 use highwater_tensor::{
-    Activation, AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Padding, Result,
-    Rng, Tensor, autocast, checkpoint, no_grad,
+    Activation, AttentionOptions, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error,
+    Padding, Result, Rng, Tensor, autocast, checkpoint, no_grad,
 };
 use highwater_tracking::Report;
 
@@ -30,7 +30,7 @@ const PRODUCTS: [(&str, &[usize], &[usize], Product); 13] = [
         x.conv2d(w, Conv2dOptions { groups: 2, ..STRIDED })
     }),
     ("a pointwise conv2d", &[2, 20, 8, 9], &[16, 20, 1, 1], |x, w| x.conv2d(w, Conv2dOptions::padded(0))),
-    ("conv1d", &[2, 3, 20], &[16, 3, 5], |x, w| x.conv1d(w, Conv2dOptions::same())),
+    ("conv1d", &[2, 3, 20], &[16, 3, 5], |x, w| x.conv1d(w, Conv1dOptions::same())),
     ("conv_transpose2d", &[2, 3, 4, 5], &[3, 4, 3, 2], |x, w| x.conv_transpose2d(w, STRIDED)),
 ];
 

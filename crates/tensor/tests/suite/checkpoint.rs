@@ -19,7 +19,7 @@ fn block(device: &Device, rng: &Rng) -> Sequential {
     Sequential::new()
         .with("up", Linear::new(device, WIDTH, 8 * WIDTH, rng).unwrap())
         .with("gelu", Gelu)
-        .with("dropout", Dropout::new(0.25, &rng.fork(9)))
+        .with("dropout", Dropout::new(0.25, &rng.fork(9)).unwrap())
         .with("down", Linear::new(device, 8 * WIDTH, WIDTH, rng).unwrap())
 }
 
@@ -144,7 +144,7 @@ fn a_program_runs_once_without_gradients_and_twice_with() {
 #[test]
 fn layers_that_act_in_training_alone_act_in_both_runs() {
     let device = device();
-    let dropout = Arc::new(Dropout::new(0.5, &Rng::new(4)));
+    let dropout = Arc::new(Dropout::new(0.5, &Rng::new(4)).unwrap());
     let x = Tensor::ones(&device, 1000).unwrap().requiring_grad().unwrap();
     let inside = Arc::clone(&dropout);
     let y = checkpoint(&x, move |x| inside.forward(&inside.forward(x)?)).unwrap();

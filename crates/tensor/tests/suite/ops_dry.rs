@@ -127,7 +127,7 @@ fn products_of_two_types_make_the_same_requests() {
         let filter = leaf(&[3, 2, 2, 2], DType::F64)?;
         let y = x.matmul(&weight)?.add(&x.linear(&weight, &bias)?)?;
         let target = Tensor::zeros_of(device, [3, 2], DType::F64)?;
-        let loss = y.mse_loss(&target, Reduction::Mean)?.add(&y.l1_loss(&target, Reduction::Sum)?)?;
+        let loss = y.mse_loss(&target)?.add(&y.l1_loss_with(&target, Reduction::Sum)?)?;
         let convolved = image.conv2d(&filter, Conv2dOptions::default())?.sum_all()?;
         let contracted = Tensor::einsum("ik,kj->", &[&x, &weight])?;
         let gradients = loss.add(&convolved)?.add(&contracted)?.backward()?;

@@ -180,9 +180,9 @@ fn losses_of_certain_predictions_stay_finite() {
     let device = device();
     let logits = leaf(&device, &[-500.0, 500.0]);
     let wrong = Tensor::from_slice(&device, &[1.0f32, 0.0], 2).unwrap();
-    let losses = logits.bce_with_logits(&wrong, Reduction::None).unwrap();
+    let losses = logits.bce_with_logits_with(&wrong, Reduction::None).unwrap();
     assert_eq!(losses.to_vec::<f32>().unwrap(), [500.0, 500.0]);
-    assert_eq!(gradient(&logits, |x| x.bce_with_logits(&wrong, Reduction::Sum)), [-1.0, 1.0]);
+    assert_eq!(gradient(&logits, |x| x.bce_with_logits_with(&wrong, Reduction::Sum)), [-1.0, 1.0]);
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn shapes_that_do_not_match_are_both_named() {
             "stack: shapes [2, 3] and [4] do not match: they must be equal",
         ),
         (
-            |g| g.matrix.mse_loss(&g.vector, Reduction::Mean),
+            |g| g.matrix.mse_loss(&g.vector),
             "mse_loss: shapes [2, 3] and [4] do not match: they must be equal",
         ),
         (
@@ -143,7 +143,7 @@ fn shapes_that_do_not_match_are_both_named() {
             "gather: shapes [2, 3] and [2] do not match: the indices must have as many axes, and at most the same sizes except along the axis",
         ),
         (
-            |g| g.matrix.l1_loss(&g.vector, Reduction::Sum),
+            |g| g.matrix.l1_loss_with(&g.vector, Reduction::Sum),
             "l1_loss: shapes [2, 3] and [4] do not match: they must be equal",
         ),
         (
@@ -229,10 +229,7 @@ fn element_types_that_an_op_is_not_defined_for_are_named() {
             "dropout: does not support element type i64; convert with `to_dtype`",
         ),
         (|g| g.vector.one_hot(2), "one_hot: does not support element type f32; convert with `to_dtype`"),
-        (
-            |g| g.ints.kl_div(&g.ints, Reduction::Mean),
-            "kl_div: does not support element type i64; convert with `to_dtype`",
-        ),
+        (|g| g.ints.kl_div(&g.ints), "kl_div: does not support element type i64; convert with `to_dtype`"),
         (|g| g.ints.std_all(1), "std: does not support element type i64; convert with `to_dtype`"),
         (|g| g.ints.logsumexp(0), "logsumexp: does not support element type i64; convert with `to_dtype`"),
         (|g| g.ints.norm(Norm::L2, 0), "norm: does not support element type i64; convert with `to_dtype`"),
@@ -335,8 +332,8 @@ fn arguments_that_an_op_cannot_follow_are_named() {
     let given = Given::new(&device()).unwrap();
     let (x, v) = (&given.matrix, &given.vector);
     for (result, expected) in [
-        (x.huber_loss(x, 0.0, Reduction::Mean), "huber_loss: delta must be above 0, got 0"),
-        (x.huber_loss(x, f64::NAN, Reduction::Mean), "huber_loss: delta must be above 0, got NaN"),
+        (x.huber_loss(x, 0.0), "huber_loss: delta must be above 0, got 0"),
+        (x.huber_loss(x, f64::NAN), "huber_loss: delta must be above 0, got NaN"),
         (parts(x.split(0, 0)), "split: size must be at least 1, got 0 for shape [2, 3]"),
         (parts(x.chunk(1, 0)), "chunk: count must be at least 1, got 0 for shape [2, 3]"),
         (

@@ -2,7 +2,7 @@
 
 use crate::ops_table::device;
 use bfc_core::Bytes;
-use highwater_tensor::{Conv2dOptions, Error, Pool2dOptions, Result, Runtime, Tensor};
+use highwater_tensor::{Conv1dOptions, Conv2dOptions, Error, Pool1dOptions, Result, Runtime, Tensor};
 
 #[test]
 fn oom_errors_of_ops_along_an_axis_name_the_given_axes() {
@@ -17,15 +17,10 @@ fn oom_errors_of_ops_along_an_axis_name_the_given_axes() {
         );
         assert_eq!(error.out_of_memory().unwrap().subject.as_ref().unwrap().extents, dims);
     };
-    told(
-        x.conv1d(&filters, Conv2dOptions { padding: [0, 1].into(), ..Default::default() }),
-        "conv1d",
-        &[2, 32, 8192],
-    );
+    told(x.conv1d(&filters, Conv1dOptions::padded(1)), "conv1d", &[2, 32, 8192]);
     let rows = ones(&[16, 8192]);
-    let side_by_side = Pool2dOptions { stride: [1, 1], ..Pool2dOptions::square(1) };
-    told(rows.max_pool1d(side_by_side), "max_pool1d", &[16, 8192]);
-    told(rows.avg_pool1d(side_by_side), "avg_pool1d", &[16, 8192]);
+    told(rows.max_pool1d(1), "max_pool1d", &[16, 8192]);
+    told(rows.avg_pool1d(1), "avg_pool1d", &[16, 8192]);
     drop((x, rows));
 
     // Errors of their gradients name the given axes too.
@@ -41,7 +36,7 @@ fn oom_errors_of_ops_along_an_axis_name_the_given_axes() {
         );
     };
     let filter = ones(&[1, 4, 8]);
-    let sparse = Conv2dOptions { stride: [1, 8], ..Conv2dOptions::default() };
+    let sparse = Conv1dOptions { stride: 8, ..Conv1dOptions::default() };
     backward_told("conv1d", &[2, 4, 8192], &|x| x.conv1d(&filter, sparse));
     backward_told("max_pool1d", &[8, 8192], &|x| x.max_pool1d(64));
     backward_told("avg_pool1d", &[8, 8192], &|x| x.avg_pool1d(64));
@@ -55,7 +50,7 @@ fn errors_of_ops_along_an_axis_name_the_given_shapes() {
     let conv = |options| x.conv1d(&filters, options);
     let message = |result: Result<Tensor>| result.unwrap_err().to_string();
     assert_eq!(
-        message(x.conv1d(&ones(&[4, 2, 3]), Conv2dOptions::default())),
+        message(x.conv1d(&ones(&[4, 2, 3]), Conv1dOptions::default())),
         "conv1d: shapes [2, 3, 8] and [4, 2, 3] do not match: the channels must be groups times those of the weight, and the groups must divide its filters"
     );
     assert_eq!(
@@ -67,29 +62,33 @@ fn errors_of_ops_along_an_axis_name_the_given_shapes() {
         let refused = ones(dims).avg_pool1d(1);
         assert!(matches!(refused, Err(Error::BadRank { op: "avg_pool1d", .. })), "{refused:?}");
     }
-    // The stride is equal in both elements, or the default in the first.
-    let stride = |stride| Conv2dOptions { stride, ..Conv2dOptions::default() };
-    assert_eq!(conv(stride([2, 2])).unwrap().dims(), conv(stride([1, 2])).unwrap().dims());
+    let plain = Conv1dOptions::default();
+    let at_least_one = "must be at least 1, got 0";
+    assert_eq!(message(conv(Conv1dOptions { stride: 0, ..plain })), format!("conv1d: stride {at_least_one}"));
     assert_eq!(
-        message(conv(stride([2, 1]))),
-        "conv1d: stride must be equal in both elements, or the default in the first, got [2, 1]"
+        message(conv(Conv1dOptions { dilation: 0, ..plain })),
+        format!("conv1d: dilation {at_least_one}")
     );
-    let padding = Conv2dOptions { padding: [usize::MAX, 0].into(), ..Conv2dOptions::default() };
-    assert!(message(conv(padding)).starts_with("conv1d: padding must be equal in both elements"));
-    for (options, lost) in [
-        (Pool2dOptions { size: [3, 2], ..Pool2dOptions::square(2) }, "size"),
-        (Pool2dOptions { stride: [3, 2], ..Pool2dOptions::square(2) }, "stride"),
-        (Pool2dOptions { size: [0, 2], ..Pool2dOptions::square(2) }, "size"),
-        (Pool2dOptions { padding: [1, 0], ..Pool2dOptions::square(2) }, "padding"),
+    assert_eq!(message(conv(Conv1dOptions { groups: 0, ..plain })), format!("conv1d: groups {at_least_one}"));
+    assert_eq!(
+        message(conv(Conv1dOptions { stride: 2, ..Conv1dOptions::same() })),
+        "conv1d: stride must be 1, as Padding::Same keeps the size, got 2"
+    );
+    for options in [
+        Pool1dOptions::new(0),
+        Pool1dOptions { stride: 0, ..Pool1dOptions::new(2) },
+        Pool1dOptions { padding: 2, ..Pool1dOptions::new(2) },
     ] {
         for (result, op) in [(x.max_pool1d(options), "max_pool1d"), (x.avg_pool1d(options), "avg_pool1d")] {
-            let start =
-                format!("{op}: {lost} must be equal in both elements, or the default in the first, got [");
-            assert!(result.unwrap_err().to_string().starts_with(&start));
+            let Pool1dOptions { size, stride, padding, .. } = options;
+            let expected = format!(
+                "{op}: options must be sizes and strides of at least 1, and padding of at most half the size, \
+                 got size {size}, stride {stride}, padding {padding}"
+            );
+            assert_eq!(message(result), expected);
         }
     }
     let more = Conv2dOptions { output_padding: [0, 1], ..Conv2dOptions::default() };
     let refused = "output_padding must be none, as the convolution is not transposed, got [0, 1]";
-    assert_eq!(message(conv(more)), format!("conv1d: {refused}"));
     assert_eq!(message(ones(&[1, 1, 4, 4]).conv2d(&ones(&[1, 1, 2, 2]), more)), format!("conv2d: {refused}"));
 }

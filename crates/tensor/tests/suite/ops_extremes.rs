@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use crate::ops_table::{device, dry_device};
 use highwater_tensor::{
-    Conv2dOptions, DType, Device, Error, PadMode, Pool2dOptions, Result, SortOrder, Tensor,
+    Conv2dOptions, DType, Device, Error, PadMode, Pool1dOptions, Pool2dOptions, Result, SortOrder, Tensor,
 };
 
 const MAX: usize = usize::MAX;
@@ -222,7 +222,7 @@ fn pools_take_any_size_stride_and_padding() {
                         ..Pool2dOptions::square(1)
                     };
                     let (largest, mean) = (leaf.max_pool2d(options), leaf.avg_pool2d(options));
-                    let row = leaf.max_pool1d(options);
+                    let row = leaf.max_pool1d(Pool1dOptions { stride, padding, ..Pool1dOptions::new(size) });
                     let what = format!("{options:?} on {len}");
                     let window = Sliding {
                         size: size as i128,

@@ -2,7 +2,8 @@
 
 use crate::ops_table::{Numbers, device};
 use highwater_tensor::{
-    AttentionOptions, Conv2dOptions, DType, Device, Error, Pool2dOptions, Result, Rng, Tensor,
+    AttentionOptions, Conv1dOptions, Conv2dOptions, DType, Device, Error, Pool1dOptions, Pool2dOptions,
+    Result, Rng, Tensor,
 };
 
 /// Returns fewer rounds if an emulator runs the kernels.
@@ -193,13 +194,10 @@ fn pools_are_the_largest_and_the_mean_of_their_windows() {
         let rows = |pooled: highwater_tensor::Result<Tensor>| pooled.unwrap().to_vec::<f64>().unwrap();
         let flat =
             Pool2dOptions { size: [1, size[1]], stride: [1, stride[1]], padding: [0, padding[1]], ..options };
-        // For 1D pools, equal values in both elements mean the same as the default in the first.
-        let both =
-            Pool2dOptions { size: [size[1]; 2], stride: [stride[1]; 2], padding: [padding[1]; 2], ..options };
-        for options in [flat, both] {
-            assert_eq!(rows(images.max_pool1d(options)), rows(images.max_pool2d(flat)));
-            assert_eq!(rows(images.avg_pool1d(options)), rows(images.avg_pool2d(flat)));
-        }
+        let along_rows =
+            Pool1dOptions { stride: stride[1], padding: padding[1], ..Pool1dOptions::new(size[1]) };
+        assert_eq!(rows(images.max_pool1d(along_rows)), rows(images.max_pool2d(flat)));
+        assert_eq!(rows(images.avg_pool1d(along_rows)), rows(images.avg_pool2d(flat)));
         let (mut adaptive, mut largest) = (Vec::new(), Vec::new());
         for at in 0..n * asked[0] * asked[1] {
             let (ox, oy, image) = (at % asked[1], at / asked[1] % asked[0], at / (asked[0] * asked[1]));
@@ -533,7 +531,7 @@ fn operands_that_do_not_fit_are_named() {
             .contains("[3, 3] on [5, 5] with padding [0, 0] and dilation [1, 3] (")
     );
     assert!(
-        message(zeros(&[1, 4, 5]).conv1d(&zeros(&[2, 4, 8]), Conv2dOptions::padded(1)))
+        message(zeros(&[1, 4, 5]).conv1d(&zeros(&[2, 4, 8]), Conv1dOptions::padded(1)))
             .ends_with("a window of [8] on [5] with padding [1] (shapes [1, 4, 5] and [2, 4, 8])")
     );
     assert!(
@@ -545,7 +543,10 @@ fn operands_that_do_not_fit_are_named() {
         message(image.conv2d(&zeros(&[2, 4, 3, 3]), still)),
         "conv2d: stride must be at least 1, got [0, 1]"
     );
-    assert!(matches!(image.conv1d(&image, plain), Err(Error::BadRank { op: "conv1d", .. })));
+    assert!(matches!(
+        image.conv1d(&image, Conv1dOptions::default()),
+        Err(Error::BadRank { op: "conv1d", .. })
+    ));
     assert!(matches!(
         image.max_pool2d(Pool2dOptions { padding: [2, 0], ..Pool2dOptions::square(3) }),
         Err(Error::BadArgument { op: "max_pool2d", .. })
@@ -643,6 +644,34 @@ fn convolutions_with_infinities_and_nan_are_direct_sums() {
                 if place / (9 * CHANNELS) == 5 { is_value(found) } else { found.is_finite() }
             };
             assert_right(gradients.get(&weight).unwrap(), "weight of a gradient", is_right);
+        }
+    }
+}
+
+#[test]
+fn ops_read_windows_that_overlap_as_they_read_copies() {
+    let device = device();
+    let x = Tensor::randn(&device, [3, 40], &Rng::new(1)).unwrap();
+    type Function = fn(&Tensor) -> Result<Tensor>;
+    let functions: [(&str, Function); 9] = [
+        ("exp", |x| x.exp()),
+        ("sum", |x| x.sum([0, 2])),
+        ("max", |x| x.max(1)),
+        ("cumsum", |x| x.cumsum(-1)),
+        ("softmax", |x| x.softmax(-1)),
+        ("layer_norm", |x| x.layer_norm(None, 1e-5)),
+        ("matmul, batched", |x| x.matmul(&x.transpose(1, 2)?)),
+        ("matmul", |x| x.at(0)?.t()?.matmul(&x.at(1)?)),
+        ("concat", |x| Tensor::concat(&[x, x], 1)),
+    ];
+    for (size, step) in [(2, 1), (9, 1), (8, 4), (33, 1)] {
+        let windows = x.unfold(1, size, step).unwrap();
+        let copies = windows.contiguous().unwrap();
+        for (name, function) in functions {
+            let values = |x: &Tensor| function(x).unwrap().to_vec::<f32>().unwrap();
+            let pairs = values(&windows).into_iter().zip(values(&copies));
+            let largest = pairs.map(|(a, b)| (a - b).abs() / b.abs().max(1.0)).fold(0.0, f32::max);
+            assert!(largest < 1e-5, "{name} of {size} by {step}: {largest}");
         }
     }
 }

@@ -100,6 +100,7 @@ fn views_share_the_buffer_of_their_input() {
         "slice",
         "slice_step",
         "narrow",
+        "unfold",
     ];
     for case in CASES.iter().filter(|case| views.contains(&case.name)) {
         let inputs = inputs(case, &device, DType::F32);

@@ -130,8 +130,8 @@ fn rows_and_columns_of_layers_are_summed_accurately() {
     assert_near("mean of losses", &loss, 2_f64.ln(), PAIRWISE);
     let zero = Tensor::zeros(&device, COUNT).unwrap();
     for loss in [
-        tenths(&device, COUNT).l1_loss(&zero, Reduction::Sum).unwrap(),
-        tenths(&device, COUNT).huber_loss(&zero, 1.0, Reduction::Sum).unwrap().mul_scalar(20.0).unwrap(),
+        tenths(&device, COUNT).l1_loss_with(&zero, Reduction::Sum).unwrap(),
+        tenths(&device, COUNT).huber_loss_with(&zero, 1.0, Reduction::Sum).unwrap().mul_scalar(20.0).unwrap(),
     ] {
         assert_near("sum of losses", &loss, TENTH * count, 2.0 * PAIRWISE);
     }

@@ -1,6 +1,8 @@
 //! Ops on operands of two element types: the result has the type of the table of `DType`, and gradients that of their operand.
 
-use highwater_tensor::{Activation, Conv2dOptions, DType, Device, Reduction, Result, Rng, Runtime, Tensor};
+use highwater_tensor::{
+    Activation, Conv1dOptions, Conv2dOptions, DType, Device, Reduction, Result, Rng, Runtime, Tensor,
+};
 
 type Function = fn(&[Tensor]) -> Result<Tensor>;
 
@@ -15,16 +17,16 @@ const OPS: [(&str, &[&[usize]], Function); 17] = [
     ("linear_gelu", &[&[3, 4], &[4, 2], &[2]], |x| x[0].linear_activation(&x[1], &x[2], Activation::Gelu)),
     ("einsum", &[&[3, 4], &[2, 4]], |x| Tensor::einsum("ik,jk->ij", &[&x[0], &x[1]])),
     ("einsum of three", &[&[3, 4], &[4], &[3]], |x| Tensor::einsum("ik,k,i->k", &[&x[0], &x[1], &x[2]])),
-    ("conv1d", &[&[1, 2, 6], &[3, 2, 3]], |x| x[0].conv1d(&x[1], Conv2dOptions::default())),
+    ("conv1d", &[&[1, 2, 6], &[3, 2, 3]], |x| x[0].conv1d(&x[1], Conv1dOptions::default())),
     ("conv2d", &[&[1, 2, 4, 4], &[3, 2, 2, 2]], |x| x[0].conv2d(&x[1], Conv2dOptions::default())),
     ("conv_transpose2d", &[&[1, 2, 3, 3], &[2, 1, 2, 2]], |x| {
         x[0].conv_transpose2d(&x[1], Conv2dOptions::default())
     }),
-    ("mse_loss", &[&[5], &[5]], |x| x[0].mse_loss(&x[1], Reduction::Mean)),
-    ("l1_loss", &[&[5], &[5]], |x| x[0].l1_loss(&x[1], Reduction::Sum)),
-    ("huber_loss", &[&[5], &[5]], |x| x[0].huber_loss(&x[1], 0.5, Reduction::None)),
-    ("bce_with_logits", &[&[5], &[5]], |x| x[0].bce_with_logits(&x[1], Reduction::Mean)),
-    ("kl_div", &[&[5], &[5]], |x| x[0].kl_div(&x[1], Reduction::Sum)),
+    ("mse_loss", &[&[5], &[5]], |x| x[0].mse_loss(&x[1])),
+    ("l1_loss", &[&[5], &[5]], |x| x[0].l1_loss_with(&x[1], Reduction::Sum)),
+    ("huber_loss", &[&[5], &[5]], |x| x[0].huber_loss_with(&x[1], 0.5, Reduction::None)),
+    ("bce_with_logits", &[&[5], &[5]], |x| x[0].bce_with_logits(&x[1])),
+    ("kl_div", &[&[5], &[5]], |x| x[0].kl_div_with(&x[1], Reduction::Sum)),
 ];
 
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];

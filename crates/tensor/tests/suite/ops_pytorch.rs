@@ -1,7 +1,9 @@
 //! Compares ops and their gradients with PyTorch, whose results `reference/make_pytorch.py` wrote.
 
 use crate::ops_table::device;
-use highwater_tensor::{Conv2dOptions, DType, Device, Pool2dOptions, Reduction, Result, Tensor};
+use highwater_tensor::{
+    Conv2dOptions, DType, Device, Interpolation, OutputSize, Pool2dOptions, Reduction, Result, Tensor,
+};
 use serde_json::Value;
 
 const CASES: &str = include_str!("../reference/pytorch.json");
@@ -27,8 +29,22 @@ fn pool(options: &Value) -> Pool2dOptions {
     }
 }
 
+/// The interpolation and the size of its result.
+fn interpolation(options: &Value) -> (OutputSize, Interpolation) {
+    let interpolation = match options[0].as_str().unwrap() {
+        "nearest" => Interpolation::Nearest,
+        _ => Interpolation::Bilinear { align_corners: options[1].as_bool().unwrap() },
+    };
+    let to = [3, 4].map(|index: usize| options[index].as_f64().unwrap());
+    match options[2].as_str().unwrap() {
+        "size" => (to.map(|size| size as usize).into(), interpolation),
+        _ => (to.into(), interpolation),
+    }
+}
+
 fn computed(name: &str, options: &Value, x: &[Tensor]) -> Result<Tensor> {
     let number = || options[0].as_f64().unwrap();
+    let size = |index: usize| options[index].as_f64().unwrap() as usize;
     match name {
         "elu" => x[0].elu(number()),
         "mish" => x[0].mish(),
@@ -52,8 +68,22 @@ fn computed(name: &str, options: &Value, x: &[Tensor]) -> Result<Tensor> {
         "minimum" => x[0].minimum(&x[1]),
         "max" => x[0].reshape([2, 3])?.max(number() as isize),
         "min" => x[0].reshape([2, 3])?.min(number() as isize),
-        "l1 loss" => x[0].l1_loss(&x[1], Reduction::None),
-        "huber loss" => x[0].huber_loss(&x[1], number(), Reduction::None),
+        "l1 loss" => x[0].l1_loss_with(&x[1], Reduction::None),
+        "huber loss" => x[0].huber_loss_with(&x[1], number(), Reduction::None),
+        "unfold" => x[0].unfold(number() as isize, size(1), size(2)),
+        "unfold2d" => {
+            let [stride, dilation] = [size(2), size(4)].map(|number| [number; 2]);
+            let options = Conv2dOptions { stride, dilation, ..Conv2dOptions::padded(size(3)) };
+            x[0].unfold2d([size(0), size(1)], options)
+        }
+        "pixel shuffle" => x[0].pixel_shuffle(size(0)),
+        "pixel unshuffle" => x[0].pixel_unshuffle(size(0)),
+        "interpolate" => {
+            let (to, interpolation) = interpolation(options);
+            x[0].interpolate(to, interpolation)
+        }
+        "instance norm" => x[0].instance_norm(x.get(1).zip(x.get(2)), 1e-5),
+        "cosine similarity" => x[0].cosine_similarity(&x[1], number() as isize, 1e-8),
         other => panic!("no op for {other}"),
     }
 }

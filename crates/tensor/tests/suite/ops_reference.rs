@@ -91,11 +91,11 @@ fn run(name: &str, x: &[Tensor]) -> Result<Vec<Tensor>> {
     };
     let plain = CrossEntropyOptions::default();
     one(match words[..] {
-        ["l1", word] => x[0].l1_loss(&x[1], reduction(word)),
-        ["mse", word] => x[0].mse_loss(&x[1], reduction(word)),
-        ["huber", word] => x[0].huber_loss(&x[1], 0.7, reduction(word)),
-        ["bce", word] => x[0].bce_with_logits(&x[1], reduction(word)),
-        ["kl", word] => x[0].kl_div(&x[1], reduction(word)),
+        ["l1", word] => x[0].l1_loss_with(&x[1], reduction(word)),
+        ["mse", word] => x[0].mse_loss_with(&x[1], reduction(word)),
+        ["huber", word] => x[0].huber_loss_with(&x[1], 0.7, reduction(word)),
+        ["bce", word] => x[0].bce_with_logits_with(&x[1], reduction(word)),
+        ["kl", word] => x[0].kl_div_with(&x[1], reduction(word)),
         ["cross", "entropy", word] => cross_entropy(plain, word),
         ["cross", "entropy", "smoothed", word] => {
             cross_entropy(CrossEntropyOptions { label_smoothing: 0.1, ..plain }, word)

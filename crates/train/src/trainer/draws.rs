@@ -62,7 +62,9 @@ mod tests {
     /// The first key that each micro-batch of two steps draws, if this process computes every `size`-th one.
     fn keys(rank: u64, size: u64) -> Vec<RandomKey> {
         let rng = Rng::new(5);
-        let model = Sequential::new().with("a", Dropout::new(0.5, &rng)).with("b", Dropout::new(0.5, &rng));
+        let model = Sequential::new()
+            .with("a", Dropout::new(0.5, &rng).unwrap())
+            .with("b", Dropout::new(0.5, &rng).unwrap());
         let mut draws = Draws::new(&model, 4);
         let mut keys = Vec::new();
         for _ in 0..2 {
@@ -95,7 +97,7 @@ mod tests {
     #[test]
     fn a_step_of_one_batch_leaves_the_generators_alone() {
         let rng = Rng::new(5);
-        let model = Dropout::new(0.5, &rng);
+        let model = Dropout::new(0.5, &rng).unwrap();
         let mut draws = Draws::new(&model, 1);
         draws.begin();
         draws.place(0);

@@ -59,14 +59,14 @@ const MEANS: [(&str, Loss); 17] = [
         let options = CrossEntropyOptions { label_smoothing: 0.1, ..Default::default() };
         model.forward(&b.x)?.cross_entropy_with(&b.valid, options)
     }),
-    ("mse", |model, b| model.forward(&b.x)?.mse_loss(&b.y, Reduction::Mean)),
-    ("l1", |model, b| model.forward(&b.x)?.l1_loss(&b.y, Reduction::Mean)),
-    ("bce", |model, b| model.forward(&b.x)?.bce_with_logits(&b.y, Reduction::Mean)),
+    ("mse", |model, b| model.forward(&b.x)?.mse_loss(&b.y)),
+    ("l1", |model, b| model.forward(&b.x)?.l1_loss(&b.y)),
+    ("bce", |model, b| model.forward(&b.x)?.bce_with_logits(&b.y)),
     ("huber of half precision", |model, b| {
         let x = model.forward(&b.x)?.to_dtype(DType::BF16)?;
-        x.huber_loss(&b.y.to_dtype(DType::BF16)?, 0.1, Reduction::Mean)?.to_dtype(DType::F32)
+        x.huber_loss(&b.y.to_dtype(DType::BF16)?, 0.1)?.to_dtype(DType::F32)
     }),
-    ("no reduction", |model, b| model.forward(&b.x)?.mse_loss(&b.y, Reduction::None)?.mean_all()),
+    ("no reduction", |model, b| model.forward(&b.x)?.mse_loss_with(&b.y, Reduction::None)?.mean_all()),
     ("sum of an axis", |model, b| model.forward(&b.x)?.square()?.sum(1)?.mean_all()),
     ("sum / examples", |model, b| {
         let squares = model.forward(&b.x)?.square()?.sum_all()?;
@@ -136,9 +136,9 @@ const OTHERS: [(&str, Loss); 19] = [
         masked.div(&b.mask.sum_all()?)?.sum_all()
     }),
     ("sum", |model, b| model.forward(&b.x)?.square()?.sum_all()),
-    ("sum of a loss", |model, b| model.forward(&b.x)?.mse_loss(&b.y, Reduction::Sum)),
+    ("sum of a loss", |model, b| model.forward(&b.x)?.mse_loss_with(&b.y, Reduction::Sum)),
     ("sum and mean", |model, b| model.forward(&b.x)?.square()?.sum(0)?.mean_all()),
-    ("root of the mean", |model, b| model.forward(&b.x)?.mse_loss(&b.y, Reduction::Mean)?.sqrt()),
+    ("root of the mean", |model, b| model.forward(&b.x)?.mse_loss(&b.y)?.sqrt()),
     ("square of the mean", |model, b| model.forward(&b.x)?.mean(0)?.square()?.mean_all()),
     ("overlap", |model, b| {
         let p = model.forward(&b.x)?.sigmoid()?;
@@ -167,7 +167,7 @@ const OTHERS: [(&str, Loss); 19] = [
         let y = model.forward(&b.x)?;
         let [weight, bias] = [Tensor::ones(y.device(), [CLASSES])?, Tensor::zeros(y.device(), [CLASSES])?];
         let statistics = highwater::tensor::BatchStatistics::Batch { running: None };
-        y.batch_norm(&weight, &bias, statistics, 1e-5)?.mse_loss(&b.y, Reduction::Mean)
+        y.batch_norm(&weight, &bias, statistics, 1e-5)?.mse_loss(&b.y)
     }),
     ("largest", |model, b| model.forward(&b.x)?.max(0)?.mean_all()),
 ];

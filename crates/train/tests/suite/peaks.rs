@@ -50,7 +50,7 @@ fn cases() -> Vec<Case> {
                 let rng = Rng::new(0);
                 Ok(Sequential::new()
                     .with("a", Lstm::new(d, 8, 24, &rng)?)
-                    .with("dropout", Dropout::new(0.2, &rng.fork(1)))
+                    .with("dropout", Dropout::new(0.2, &rng.fork(1)).unwrap())
                     .with("b", Linear::new(d, 24, 3, &rng)?))
             },
             &[5, 8],
@@ -62,7 +62,7 @@ fn cases() -> Vec<Case> {
                 Ok(Sequential::new()
                     .with("a", Linear::new(d, 30, 50, &rng)?)
                     .with("relu", Relu)
-                    .with("dropout", Dropout::new(0.5, &rng.fork(1)))
+                    .with("dropout", Dropout::new(0.5, &rng.fork(1)).unwrap())
                     .with("b", Linear::new(d, 50, 7, &rng)?))
             },
             &[30],

@@ -37,7 +37,7 @@ fn line(device: &Device, size: usize) -> (Linear, Vec<(Tensor, Tensor)>) {
 }
 
 fn squares(model: &Linear, (x, y): &(Tensor, Tensor)) -> Result<Tensor> {
-    model.forward(x)?.mse_loss(y, Reduction::Mean)
+    model.forward(x)?.mse_loss(y)
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub(crate) fn model(device: &Device) -> Sequential {
     Sequential::new()
         .with("fc1", Linear::new(device, 1, 16, &rng).unwrap())
         .with("relu", Relu)
-        .with("dropout", Dropout::new(0.5, &rng.fork(0)))
+        .with("dropout", Dropout::new(0.5, &rng.fork(0)).unwrap())
         .with("fc2", Linear::new(device, 16, 2, &rng).unwrap())
 }
 

@@ -110,7 +110,7 @@ const CASES: &[(&str, &[Of], Op)] = &[
         x[0].conv2d(&x[1], Conv2dOptions { groups: 32, ..Conv2dOptions::padded(1) })
     }),
     ("conv1d", &[Numbers(&[16, 32, 512]), Numbers(&[32, 32, 3])], |x| {
-        x[0].conv1d(&x[1], Conv2dOptions::padded(1))
+        x[0].conv1d(&x[1], Conv1dOptions::padded(1))
     }),
     ("conv_transpose", &[Numbers(&[16, 32, 14, 14]), Numbers(&[32, 16, 4, 4])], |x| {
         x[0].conv_transpose2d(&x[1], Conv2dOptions { stride: [2, 2], ..Conv2dOptions::padded(1) })
@@ -165,9 +165,9 @@ const CASES: &[(&str, &[Of], Op)] = &[
         x[0].attention(&x[1], &x[2], None, AttentionOptions { causal: true, scale: None })
     }),
     ("cross_entropy", &[Numbers(&[4096, 256]), Indices(256, &[4096])], |x| x[0].cross_entropy(&x[1])),
-    ("mse_loss", &[Numbers(MEGA), Numbers(MEGA)], |x| x[0].mse_loss(&x[1], Reduction::Mean)),
+    ("mse_loss", &[Numbers(MEGA), Numbers(MEGA)], |x| x[0].mse_loss(&x[1])),
     ("bce_with_logits", &[Numbers(MEGA), Positive(MEGA)], |x| {
-        x[0].bce_with_logits(&x[1].detach(), Reduction::Mean)
+        x[0].bce_with_logits(&x[1].detach())
     }),
 ];
 

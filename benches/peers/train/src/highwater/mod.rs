@@ -69,7 +69,7 @@ pub fn start_on(workload: Workload, device: Device, options: Options) -> anyhow:
         let _guard = options.autocast.then(|| autocast(DType::BF16)).transpose()?;
         let (y, target) = (model.forward(&x)?.to_dtype(DType::F32)?, tensor(&of_step, &batch.target)?);
         let loss = match batch.target {
-            Data::Floats { .. } => y.mse_loss(&target, Reduction::Mean)?,
+            Data::Floats { .. } => y.mse_loss(&target)?,
             Data::Indices { .. } => y.cross_entropy(&target)?,
         };
         let value = loss.item::<f32>()?;

@@ -63,7 +63,7 @@ impl Stack {
                 ("dropout", "at least 0 and below 1", options.dropout.to_string());
             return Err(Error::BadArgument { op, argument, expected, got });
         }
-        let dropout = Dropout::new(options.dropout, &rng.fork(rng.state().sequence).fork(0));
+        let dropout = Dropout::new(options.dropout, &rng.fork(rng.state().sequence).fork(0))?;
         let directions = if options.bidirectional { 2 } else { 1 };
         let mut cells = Vec::new();
         for layer in 0..options.layers {

@@ -6,7 +6,8 @@ use super::Conv2dOptions;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
-/// The zeros around the input of a convolution. Made from one number, or from a pair for height and width.
+/// The zeros around the input of a convolution: one number for sequences, and a pair for height and width for images.
+/// Made from one number, or from such a pair.
 ///
 /// ```
 /// use highwater::{Conv2dOptions, Device, Padding, Tensor};
@@ -19,9 +20,9 @@ use crate::tensor::Tensor;
 /// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Padding {
-    /// This many zeros before the first element and as many after the last, along height and width.
-    Zeros([usize; 2]),
+pub enum Padding<N = [usize; 2]> {
+    /// This many zeros before the first element and as many after the last.
+    Zeros(N),
     /// As many zeros as keep the size, as PyTorch's `padding="same"`; requires stride 1. If their number is odd, the
     /// additional zero follows the last element, and the op `pad` copies the input.
     Same,
@@ -29,11 +30,17 @@ pub enum Padding {
 
 impl Padding {
     /// Returns the zeros on each side. [`Same`](Self::Same) has none before [`Conv2dOptions::padded_for`] replaces it.
-    pub(super) const fn zeros(self) -> [usize; 2] {
+    pub(in crate::ops) const fn zeros(self) -> [usize; 2] {
         match self {
             Self::Zeros(zeros) => zeros,
             Self::Same => [0, 0],
         }
+    }
+}
+
+impl From<usize> for Padding<usize> {
+    fn from(zeros: usize) -> Self {
+        Self::Zeros(zeros)
     }
 }
 
@@ -50,19 +57,18 @@ impl From<[usize; 2]> for Padding {
 }
 
 impl Conv2dOptions {
-    /// Replaces [`Padding::Same`] by numbers of zeros. Returns the input as well, with additional zeros at the end of the
-    /// axes that need an odd number of them.
-    pub(super) fn padded_for<'a>(
+    /// Replaces [`Padding::Same`] by numbers of zeros for windows of these sizes. Returns the input of `rank` axes as
+    /// well, with additional zeros at the end of the axes that need an odd number of them.
+    pub(in crate::ops) fn padded_for<'a>(
         self,
         x: &'a Tensor,
-        weight: &Tensor,
+        sizes: &[usize],
         rank: usize,
     ) -> Result<(Cow<'a, Tensor>, Self)> {
         // The op itself reports a wrong rank.
-        let is_same = self.padding == Padding::Same && x.rank() == rank && weight.rank() == rank;
-        let Some(sizes) = weight.dims().get(2..).filter(|_| is_same) else {
+        if self.padding != Padding::Same || x.rank() != rank || sizes.len() + 2 != rank {
             return Ok((Cow::Borrowed(x), self));
-        };
+        }
         let (mut zeros, mut widths) = ([0; 2], vec![(0, 0); rank]);
         // Sequences have the second axis of the options only.
         for (place, size) in sizes.iter().enumerate() {
@@ -81,6 +87,7 @@ impl Conv2dOptions {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Conv1dOptions;
     use super::*;
     use crate::device::Runtime;
     use crate::error::Error;
@@ -107,7 +114,7 @@ mod tests {
         }
         let row = Tensor::arange(&device, 0.0, 5.0).unwrap().reshape([1, 1, 5]).unwrap();
         let weight = Tensor::ones(&device, [1, 1, 2]).unwrap();
-        let same = row.conv1d(&weight, Conv2dOptions::same()).unwrap();
+        let same = row.conv1d(&weight, Conv1dOptions::same()).unwrap();
         assert_eq!(same.to_vec::<f32>().unwrap(), [1.0, 3.0, 5.0, 7.0, 4.0]);
     }
 

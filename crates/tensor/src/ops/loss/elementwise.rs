@@ -118,6 +118,8 @@ impl Op for ElementLoss {
 }
 
 /// # Elementwise loss functions
+///
+/// Each loss is a mean. Its variant that ends in `_with` takes a [`Reduction`].
 impl Tensor {
     fn element_loss(
         &self,
@@ -129,34 +131,42 @@ impl Tensor {
         apply_promoted(ElementLoss { op, kind, reduction }, self, target)
     }
 
-    /// L1 loss: the absolute differences from `target`, which has the same shape. The gradient is 0 where the
-    /// difference is 0.
+    /// L1 loss: the mean of the absolute differences from `target`, which has the same shape. The gradient is 0 where
+    /// the difference is 0.
     ///
     /// ```
     /// use highwater::{Device, Reduction, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[1.0f32, 5.0], [2])?;
     /// let target = Tensor::from_slice(&device, &[2.0f32, 2.0], [2])?;
-    /// assert_eq!(x.l1_loss(&target, Reduction::Mean)?.item::<f32>()?, 2.0);
-    /// assert_eq!(x.l1_loss(&target, Reduction::None)?.to_vec::<f32>()?, [1.0, 3.0]);
+    /// assert_eq!(x.l1_loss(&target)?.item::<f32>()?, 2.0);
+    /// assert_eq!(x.l1_loss_with(&target, Reduction::None)?.to_vec::<f32>()?, [1.0, 3.0]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for different shapes, [`Error::UnsupportedDType`] unless the promoted type is a float,
     /// [`Error::Allocation`] if there is no memory.
-    pub fn l1_loss(&self, target: &Self, reduction: Reduction) -> Result<Self> {
+    pub fn l1_loss(&self, target: &Self) -> Result<Self> {
+        self.l1_loss_with(target, Reduction::Mean)
+    }
+
+    /// L1 loss with another reduction. See [`Tensor::l1_loss`].
+    ///
+    /// # Errors
+    /// See [`Tensor::l1_loss`].
+    pub fn l1_loss_with(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         self.element_loss("l1_loss", target, Kind::Absolute, reduction)
     }
 
-    /// Huber loss with the difference d from `target`: d²/2 up to |d| = `delta`, then `delta` (|d| - `delta`/2). It
-    /// limits the weight of outliers.
+    /// Huber loss with the difference d from `target`: the mean of d²/2 up to |d| = `delta`, and of `delta`
+    /// (|d| - `delta`/2) above. It limits the weight of outliers.
     ///
     /// ```
     /// use highwater::{Device, Reduction, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[0.5f32, 3.0], [2])?;
-    /// let loss = x.huber_loss(&x.zeros_like()?, 1.0, Reduction::None)?;
+    /// let loss = x.huber_loss_with(&x.zeros_like()?, 1.0, Reduction::None)?;
     /// assert_eq!(loss.to_vec::<f32>()?, [0.125, 2.5]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
@@ -164,7 +174,15 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadArgument`] unless `delta` is above 0; otherwise see [`Tensor::l1_loss`].
     #[doc(alias("smooth_l1_loss"))]
-    pub fn huber_loss(&self, target: &Self, delta: f64, reduction: Reduction) -> Result<Self> {
+    pub fn huber_loss(&self, target: &Self, delta: f64) -> Result<Self> {
+        self.huber_loss_with(target, delta, Reduction::Mean)
+    }
+
+    /// Huber loss with another reduction. See [`Tensor::huber_loss`].
+    ///
+    /// # Errors
+    /// See [`Tensor::huber_loss`].
+    pub fn huber_loss_with(&self, target: &Self, delta: f64, reduction: Reduction) -> Result<Self> {
         let op = "huber_loss";
         if delta > 0.0 {
             return self.element_loss(op, target, Kind::Huber { delta }, reduction);
@@ -172,14 +190,15 @@ impl Tensor {
         Err(Error::BadArgument { op, argument: "delta", expected: "above 0", got: delta.to_string() })
     }
 
-    /// Binary cross-entropy of logits with target probabilities. Finite for every finite logit.
+    /// Binary cross-entropy of logits with target probabilities: the mean over the elements. Finite for every finite
+    /// logit.
     ///
     /// ```
     /// use highwater::{Device, Reduction, Tensor};
     /// let device = Device::cpu()?;
     /// let logits = Tensor::from_slice(&device, &[0.0f32, 1000.0], [2])?;
     /// let target = Tensor::from_slice(&device, &[1.0f32, 0.0], [2])?;
-    /// let losses = logits.bce_with_logits(&target, Reduction::None)?;
+    /// let losses = logits.bce_with_logits_with(&target, Reduction::None)?;
     /// assert_eq!(losses.to_vec::<f32>()?, [2f32.ln(), 1000.0]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
@@ -187,28 +206,45 @@ impl Tensor {
     /// # Errors
     /// See [`Tensor::l1_loss`].
     #[doc(alias("binary_cross_entropy_with_logits"))]
-    pub fn bce_with_logits(&self, target: &Self, reduction: Reduction) -> Result<Self> {
+    pub fn bce_with_logits(&self, target: &Self) -> Result<Self> {
+        self.bce_with_logits_with(target, Reduction::Mean)
+    }
+
+    /// Binary cross-entropy of logits with another reduction. See [`Tensor::bce_with_logits`].
+    ///
+    /// # Errors
+    /// See [`Tensor::bce_with_logits`].
+    pub fn bce_with_logits_with(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         self.element_loss("bce_with_logits", target, Kind::BinaryCrossEntropy, reduction)
     }
 
-    /// Kullback-Leibler divergence: the terms t (ln t - x) for target probabilities t and log-probabilities x (`self`).
+    /// Kullback-Leibler divergence: the mean of the terms t (ln t - x) for target probabilities t and log-probabilities x
+    /// (`self`).
     ///
-    /// The divergence is the sum over a distribution. For the rows of a batch, use [`Reduction::Sum`] and divide by the
-    /// number of rows, which PyTorch calls "batchmean".
+    /// The divergence is the sum over a distribution. For the rows of a batch, use [`Tensor::kl_div_with`] and
+    /// [`Reduction::Sum`], and divide by the number of rows, which PyTorch calls "batchmean".
     ///
     /// ```
     /// use highwater::{Device, Reduction, Tensor};
     /// let device = Device::cpu()?;
     /// let even = Tensor::full(&device, [2], 0.5)?;
     /// let sure = Tensor::from_slice(&device, &[1.0f32, 0.0], [2])?;
-    /// let divergence = even.log()?.kl_div(&sure, Reduction::Sum)?;
+    /// let divergence = even.log()?.kl_div_with(&sure, Reduction::Sum)?;
     /// assert_eq!(divergence.item::<f32>()?, 2f32.ln());
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// See [`Tensor::l1_loss`].
-    pub fn kl_div(&self, target: &Self, reduction: Reduction) -> Result<Self> {
+    pub fn kl_div(&self, target: &Self) -> Result<Self> {
+        self.kl_div_with(target, Reduction::Mean)
+    }
+
+    /// Kullback-Leibler divergence with another reduction. See [`Tensor::kl_div`].
+    ///
+    /// # Errors
+    /// See [`Tensor::kl_div`].
+    pub fn kl_div_with(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         self.element_loss("kl_div", target, Kind::KullbackLeibler, reduction)
     }
 }

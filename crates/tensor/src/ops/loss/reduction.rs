@@ -6,6 +6,19 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// The reduction that a loss function applies to the losses of its elements or rows.
+///
+/// A loss function without a reduction, such as [`Tensor::mse_loss`], returns the mean. Its variant that ends in `_with`
+/// takes the reduction.
+///
+/// ```
+/// use highwater::{Device, Reduction, Tensor};
+/// let device = Device::cpu()?;
+/// let (logits, classes) = (Tensor::zeros(&device, [3, 2])?, Tensor::from_slice(&device, &[0i64, 1, 1], [3])?);
+/// assert_eq!(logits.cross_entropy(&classes)?.item::<f32>()?, 2f32.ln());
+/// assert_eq!(logits.cross_entropy_with(&classes, Reduction::None)?.dims(), [3]);
+/// assert_eq!(logits.mse_loss_with(&logits, Reduction::Sum)?.item::<f32>()?, 0.0);
+/// # Ok::<(), highwater::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
     /// The mean; NaN for no elements.

@@ -20,7 +20,8 @@ use crate::ops::same_dtype;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// Options of [`Tensor::cross_entropy_with`]. The defaults match [`Tensor::cross_entropy`].
+/// Options of [`Tensor::cross_entropy_with`]. The defaults match [`Tensor::cross_entropy`]. A [`Reduction`] converts to
+/// options with that reduction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CrossEntropyOptions<'a> {
     /// The share of each target, from 0 to 1, that is spread evenly over all classes.
@@ -31,6 +32,12 @@ pub struct CrossEntropyOptions<'a> {
     pub class_weights: Option<&'a Tensor>,
     /// The reduction of the rows' losses. The mean divides by the sum of the weights of the rows' targets.
     pub reduction: Reduction,
+}
+
+impl From<Reduction> for CrossEntropyOptions<'_> {
+    fn from(reduction: Reduction) -> Self {
+        Self { reduction, ..Self::default() }
+    }
 }
 
 const OP: &str = "cross_entropy";
@@ -187,8 +194,8 @@ impl Op for WeightedCrossEntropy {
 
 /// # Cross-entropy with options
 impl Tensor {
-    /// Cross-entropy loss with options: label smoothing, ignored rows, class weights and the reduction. See
-    /// [`Tensor::cross_entropy`].
+    /// Cross-entropy loss with another reduction, or with options: label smoothing, ignored rows, class weights and the
+    /// reduction. See [`Tensor::cross_entropy`].
     ///
     /// ```
     /// use highwater::{CrossEntropyOptions, Device, Tensor};
@@ -206,7 +213,12 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadArgument`] unless the smoothing is from 0 to 1; [`Error::ShapeMismatch`] or [`Error::DTypeMismatch`]
     /// unless the weights are `[classes]` of the logits' type; otherwise see [`Tensor::cross_entropy`].
-    pub fn cross_entropy_with(&self, targets: &Self, options: CrossEntropyOptions<'_>) -> Result<Self> {
+    pub fn cross_entropy_with<'a>(
+        &self,
+        targets: &Self,
+        options: impl Into<CrossEntropyOptions<'a>>,
+    ) -> Result<Self> {
+        let options = options.into();
         let smoothing = options.label_smoothing;
         if !(0.0..=1.0).contains(&smoothing) {
             let got = smoothing.to_string();

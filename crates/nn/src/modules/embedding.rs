@@ -1,0 +1,129 @@
+//! The embedding layer.
+
+use std::fmt;
+
+use highwater_tensor::{
+    DType, Error, Op, OpContext, Parameter, Place, Result, Rng, Saved, Shape, Summation, Tensor, apply,
+};
+use highwater_tracking::ModulePath;
+
+use super::debug::{dtype, layer, mapping, size};
+use super::in_layer;
+use super::init::{Fans, Init};
+use super::module::Module;
+use super::transformer::SPREAD;
+
+/// Embedding layer: a table with a row for each token.
+///
+/// ```
+/// use highwater::{Device, Rng, Tensor};
+/// use highwater::nn::{Embedding, Module};
+/// let device = Device::cpu()?;
+/// let table = Embedding::new(&device, 100, 16, &Rng::new(0))?;
+/// let tokens = Tensor::from_slice(&device, &[3i64, 99, 3, 0], [2, 2])?;
+/// assert_eq!(table.forward(&tokens)?.dims(), [2, 2, 16]);
+/// # Ok::<(), highwater::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Embedding {
+    path: ModulePath,
+    weight: Parameter,
+    padding_idx: Option<usize>,
+}
+
+impl Embedding {
+    /// Creates a table for `tokens` tokens with rows of `width` values (`f32`), normally distributed with standard
+    /// deviation 0.02.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub fn new(place: &impl Place, tokens: usize, width: usize, rng: &Rng) -> Result<Self> {
+        let (init, fans) = (Init::Normal { mean: 0.0, std: SPREAD }, Fans { inputs: tokens, outputs: width });
+        let weight = init.parameter(place, [tokens, width], DType::F32, fans, rng)?;
+        Ok(Self { path: ModulePath::new(), weight, padding_idx: None })
+    }
+
+    /// Returns the layer with a padding token, as PyTorch's `padding_idx`: sets its row to 0, and computes no gradient for
+    /// the row from then on. Backward needs another tensor of the size of the table.
+    ///
+    /// ```
+    /// use highwater::{Device, Rng, Tensor};
+    /// use highwater::nn::{Embedding, Module};
+    /// let device = Device::cpu()?;
+    /// let table = Embedding::new(&device, 100, 2, &Rng::new(0))?.with_padding_idx(0)?;
+    /// let padding = Tensor::from_slice(&device, &[0i64, 0], [2])?;
+    /// assert_eq!(table.forward(&padding)?.to_vec::<f32>()?, [0.0; 4]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::IndexOutOfRange`] unless there is such a token; [`Error::Allocation`] if there is no memory.
+    pub fn with_padding_idx(self, padding_idx: usize) -> Result<Self> {
+        let tokens = size(&self.weight, 0);
+        if padding_idx >= tokens {
+            let index = i64::try_from(padding_idx).unwrap_or(i64::MAX);
+            return Err(Error::IndexOutOfRange { op: "embedding", index, len: tokens });
+        }
+        self.weight.set(&without_row(&self.weight.value(), padding_idx)?)?;
+        Ok(Self { padding_idx: Some(padding_idx), ..self })
+    }
+
+    /// Returns the table, of shape `[tokens, width]`.
+    #[must_use]
+    pub const fn weight(&self) -> &Parameter {
+        &self.weight
+    }
+}
+
+impl Module for Embedding {
+    /// Looks up tokens (`i64`, any shape); the rows are a new last axis.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        in_layer(&self.path, &self.weight, || {
+            let table = self.weight.tensor();
+            match self.padding_idx {
+                Some(row) => apply(FixedRow { row }, &[&table])?.embedding(x),
+                None => table.embedding(x),
+            }
+        })
+    }
+
+    visit_parts!(path, weight);
+}
+
+impl fmt::Debug for Embedding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tokens, width) = (size(&self.weight, 0), size(&self.weight, 1));
+        let padding = self.padding_idx.map(|row| format!("padding {row}"));
+        layer(f, "Embedding", [mapping(tokens, width), padding, dtype(&self.weight)])
+    }
+}
+
+/// Returns a copy of a table with one row set to 0.
+fn without_row(table: &Tensor, row: usize) -> Result<Tensor> {
+    let rows = Tensor::arange(table.device(), 0, table.dims()[0])?;
+    table.masked_fill(&rows.eq(row)?.unsqueeze(1)?, 0)
+}
+
+/// The table itself. No gradient flows to one of its rows.
+#[derive(Debug)]
+struct FixedRow {
+    row: usize,
+}
+
+impl Op for FixedRow {
+    fn name(&self) -> &'static str {
+        "fixed_row"
+    }
+
+    fn forward(&self, _: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        Ok(inputs[0].clone())
+    }
+
+    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(without_row(grad, self.row)?)])
+    }
+
+    fn summation(&self, _: &[Shape]) -> Summation {
+        Summation::Elementwise { factor: 1.0 }
+    }
+}
