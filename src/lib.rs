@@ -273,7 +273,8 @@ pub mod prelude {
         Relu, RmsNorm, Rnn, Sequential, Sigmoid, Silu, Softmax, Tanh, TransformerBlock,
     };
     pub use crate::optim::{
-        Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, ScaledStep, Schedule, Sgd,
+        Adam, AdamW, Ema, Groups, Lion, LossScaler, Optimizer, ReduceOnPlateau, RmsProp, ScaledStep,
+        Schedule, Sgd,
     };
     pub use crate::{
         Activation, AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceProfile,
