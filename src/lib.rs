@@ -284,7 +284,8 @@ pub mod prelude {
         Tanh, TransformerBlock, Upsample,
     };
     pub use crate::optim::{
-        Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, ScaledStep, Schedule, Sgd,
+        Adam, AdamW, Ema, Groups, Lion, LossScaler, Optimizer, ReduceOnPlateau, RmsProp, ScaledStep,
+        Schedule, Sgd,
     };
     pub use crate::{
         Activation, AttentionOptions, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType, Device,

@@ -76,6 +76,12 @@ fn a_dry_run_for_a_gpu_includes_pages_and_workspace() {
     let here = figures("train_digits", &args, &["--dry-run"]);
     let there = figures("train_digits", &args, &["--dry-run=rtx-4090,limit=4MiB"]);
     assert_eq!(calls(&here), calls(&there));
+    // The rates of the GPU are known, those of this machine are not.
+    let estimated = &there["estimated_step"];
+    assert!((1e-5..1e-2).contains(&estimated["seconds"].as_f64().unwrap()), "{estimated}");
+    assert!(here.get("estimated_step").is_none() && estimated["limited_by"].is_string());
+    let text = run("train_digits", &args, &["--dry-run=rtx-4090"]).stdout;
+    assert!(String::from_utf8_lossy(&text).contains("\nestimated time of a step: "));
     let (here, there) = (&here["pools"][0], &there["pools"][0]);
     assert_eq!((&here["memory"], &there["memory"]), (&"address only".into(), &"device".into()));
     let [there_peak, here_peak] = [there, here].map(|pool| pool["peak_in_use"].as_u64().unwrap());

@@ -41,7 +41,7 @@ struct Job {
     u64 inner_dims[MAX_RANK];
     Operand in[3];
     u64 also[4];          // addresses of further inputs, contiguous unless a kernel says how
-    Output out[3];
+    Output out[4];
     u64 function;         // which of a family of functions
     u64 k[6];             // counts
     double c[9];          // constants

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_nn::modules::Module;
-use highwater_nn::optim::{LossScaler, Optimizer};
+use highwater_nn::optim::{Ema, LossScaler, Optimizer, ReduceOnPlateau};
 use highwater_tensor::Result;
 use highwater_tensor::error::FileError;
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,8 @@ const NOTE: &str = "train";
 
 /// Where and when a training loop saves, and the checkpoint that it continues from.
 ///
-/// A checkpoint holds the parameters and buffers, the states of the optimizer, the loss scaler, the random generators of
-/// modules and early stopping, and the position. It is written atomically. A dry device writes none.
+/// A checkpoint holds the parameters and buffers, the states of the optimizer, the averages, the loss scaler, the random
+/// generators of modules, early stopping and a plateau, and the position. It is written atomically. A dry device writes none.
 ///
 /// ```
 /// use highwater::train::{Every, Saves};
@@ -46,6 +46,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) optimizer: &'a dyn Optimizer,
     pub(crate) scaler: Option<&'a LossScaler>,
     pub(crate) early_stopping: Option<&'a EarlyStopping>,
+    pub(crate) plateau: Option<&'a ReduceOnPlateau>,
+    pub(crate) ema: Option<&'a Ema>,
     pub(crate) notes: &'a [(String, String)],
     /// Whether this process writes the file. The others only contribute their part of the optimizer's state.
     pub(crate) writes: bool,
@@ -124,6 +126,10 @@ impl Saves {
         self.best.as_deref()
     }
 
+    pub(crate) const fn interval(&self) -> Option<Every> {
+        self.every
+    }
+
     /// Returns whether a periodic save is due after this number of completed steps.
     #[must_use]
     pub fn is_due_after_steps(&self, steps: u64) -> bool {
@@ -144,6 +150,14 @@ impl Parts<'_> {
         let checkpoint = Checkpoint::of(self.model)?.with_optimizer(self.optimizer)?.with_step(position.step);
         let checkpoint = match self.scaler {
             Some(scaler) => checkpoint.with_scaler(scaler),
+            None => checkpoint,
+        };
+        let checkpoint = match self.plateau {
+            Some(plateau) => checkpoint.with_plateau(plateau),
+            None => checkpoint,
+        };
+        let checkpoint = match self.ema {
+            Some(ema) => checkpoint.with_ema(ema)?,
             None => checkpoint,
         };
         let checkpoint =

@@ -46,7 +46,7 @@ pub struct Job {
     /// Addresses of further inputs, contiguous unless the kernel states otherwise.
     pub also: [u64; 4],
     /// The outputs.
-    pub outputs: [Output; 3],
+    pub outputs: [Output; 4],
     /// The function to compute, among those of the kernel.
     pub function: u64,
     /// Integer parameters.

@@ -238,9 +238,10 @@ impl<O: Optimizer> DataParallel<O> {
         }
     }
 
-    /// Makes the parameters writable. Everything of a step that may lack memory happens here, before the ranks agree to
+    /// Makes the parameters writable, and allocates missing state. Everything of a step that may lack memory happens here, before the ranks agree to
     /// step.
-    fn prepare(&self, own: &Gradients) -> Result<()> {
+    fn prepare(&mut self, own: &Gradients) -> Result<()> {
+        self.optimizer.allocate_state(own)?;
         let shared = &self.shared;
         let _phase = phase(Phase::Optimizer);
         let held = shared.parameters.iter().map(|(path, parameter)| (&path[..], parameter));
@@ -329,6 +330,10 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
             return Ok(());
         }
         copy_from_owners(&shared.world, &shared.parameters, &shared.owners)
+    }
+
+    fn allocate_state(&mut self, gradients: &Gradients) -> Result<()> {
+        self.optimizer.allocate_state(gradients)
     }
 
     fn ranks(&self) -> usize {

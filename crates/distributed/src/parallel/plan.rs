@@ -131,10 +131,11 @@ impl Bucket {
     }
 }
 
-/// Divides the parameters among the ranks: the largest first, each to the rank with the fewest bytes so far.
-pub(crate) fn owners(sizes: &[Size], ranks: usize) -> Vec<usize> {
+/// Divides the parameters among the ranks: the largest first, each to the rank with the fewest bytes so far. Frozen parameters
+/// come last, because they need no state.
+pub(crate) fn owners(sizes: &[Size], is_frozen: impl Fn(usize) -> bool, ranks: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
-    order.sort_by_key(|parameter| std::cmp::Reverse(sizes[*parameter].bytes()));
+    order.sort_by_key(|parameter| (is_frozen(*parameter), std::cmp::Reverse(sizes[*parameter].bytes())));
     let (mut loads, mut owners) = (vec![0_usize; ranks.max(1)], vec![0; sizes.len()]);
     for parameter in order {
         let rank = loads.iter().enumerate().min_by_key(|(_, load)| **load).map_or(0, |(rank, _)| rank);
@@ -182,8 +183,10 @@ mod tests {
     #[test]
     fn owners_have_similar_bytes_and_adjacent_parts() {
         let sizes = f32s(&[10, 40, 30, 20, 20]);
-        let owners = owners(&sizes, 2);
+        let owners_with = |frozen: &[usize]| owners(&sizes, |parameter| frozen.contains(&parameter), 2);
+        let owners = owners_with(&[]);
         assert_eq!(owners, [1, 0, 1, 1, 0]);
+        assert_eq!(owners_with(&[1]), [0, 0, 0, 1, 1], "the frozen one has no state");
         let plan = Plan::new(&sizes, vec![0, 1, 2, 3, 4], 5, 1 << 20, Some((&owners, 2)));
         let slots: Vec<_> = plan.buckets[0].slots.iter().map(|slot| slot.parameter).collect();
         assert_eq!(slots, [1, 4, 0, 2, 3]);
@@ -193,7 +196,7 @@ mod tests {
     #[test]
     fn ranks_without_parameters_have_empty_parts() {
         let sizes = f32s(&[3]);
-        let plan = Plan::new(&sizes, vec![0], 1, 1 << 20, Some((&owners(&sizes, 3), 3)));
+        let plan = Plan::new(&sizes, vec![0], 1, 1 << 20, Some((&owners(&sizes, |_| false, 3), 3)));
         assert_eq!(plan.buckets[0].parts, [0..3, 0..0, 0..0]);
     }
 
@@ -201,7 +204,7 @@ mod tests {
     fn a_large_gradient_of_one_of_many_ranks_is_not_balanced() {
         let is_balanced = |sizes: &[usize], ranks| {
             let (sizes, order): (_, Vec<_>) = (f32s(sizes), (0..sizes.len()).collect());
-            let (count, owners) = (order.len(), owners(&sizes, ranks));
+            let (count, owners) = (order.len(), owners(&sizes, |_| false, ranks));
             let plan = Plan::new(&sizes, order, count, 1 << 20, Some((&owners, ranks)));
             plan.buckets[0].is_balanced()
         };

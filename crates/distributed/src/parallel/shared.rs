@@ -111,7 +111,7 @@ impl Shared {
             }
             sizes.push(Size { elements: value.elements(), dtype: value.dtype().computed_as() });
         }
-        let owners = owners(&sizes, world.size());
+        let owners = owners(&sizes, |index| parameters[index].1.is_frozen(), world.size());
         // Backward passes reach the last layers first, and frozen parameters never.
         let (frozen, trained): (Vec<usize>, Vec<usize>) =
             (0..sizes.len()).rev().partition(|index| parameters[*index].1.is_frozen());

@@ -441,9 +441,13 @@ fn a_pass_of_one_rank_alone_returns_its_own_gradients() {
 
 #[test]
 fn the_state_of_all_ranks_continues_with_other_ranks() {
-    let train = |world: &World, state: Option<&Arrays>, steps: std::ops::Range<usize>| {
+    // From step `unfreezes` on, all parameters are trained.
+    let train = |world: &World, state: Option<&Arrays>, steps: std::ops::Range<usize>, unfreezes: usize| {
         let device = device();
         let network = network(&device, DType::F32);
+        let parameters = network.parameters();
+        let first = parameters.iter().filter(|(path, _)| unfreezes > 0 && path.starts_with("fc1"));
+        first.for_each(|(_, parameter)| parameter.freeze());
         let mut optimizer = world.sharded(Shard::Optimizer, network.parameters(), adam_w).unwrap();
         if let Some(state) = state {
             // The parameters continue too: they have the names of the state.
@@ -456,6 +460,9 @@ fn the_state_of_all_ranks_continues_with_other_ranks() {
             optimizer.load_state(&own).unwrap();
         }
         for step in steps {
+            if step == unfreezes {
+                network.unfreeze();
+            }
             // All ranks have the same batch, so that the number of ranks does not matter.
             let gradients = loss(&network, &device, DType::F32, step).unwrap().backward().unwrap();
             optimizer.step(gradients).unwrap();
@@ -466,11 +473,13 @@ fn the_state_of_all_ranks_continues_with_other_ranks() {
         }
         state
     };
-    let whole = run_ranks(4, |world| train(&world, None, 0..4));
-    let half = run_ranks(4, |world| train(&world, None, 0..2));
-    let rest = run_ranks(2, |world| train(&world, Some(&half[3]), 2..4));
-    assert!(whole[0].keys().filter(|name| name.ends_with("mean")).count() == 6);
-    assert!(rest.iter().chain(&whole).all(|state| *state == whole[0]));
+    for (unfreezes, means) in [(0, 6), (2, 6), (3, 6), (9, 4)] {
+        let whole = run_ranks(4, |world| train(&world, None, 0..4, unfreezes));
+        let half = run_ranks(4, |world| train(&world, None, 0..2, unfreezes));
+        let rest = run_ranks(2, |world| train(&world, Some(&half[3]), 2..4, unfreezes));
+        assert_eq!(whole[0].keys().filter(|name| name.ends_with("mean")).count(), means);
+        assert!(rest.iter().chain(&whole).all(|state| *state == whole[0]), "{unfreezes}");
+    }
 }
 
 #[test]

@@ -23,12 +23,14 @@ use crate::io::{
     read_state_dict_from, write_atomically,
 };
 use crate::modules::{Module, Parameter};
-use crate::optim::{LossScaler, Optimizer};
+use crate::optim::{Ema, LossScaler, Optimizer, ReduceOnPlateau};
 
 pub use partly::PartlyRestored;
 
 /// Prefix of the names of the optimizer's arrays. No parameter may use it.
 const OPTIMIZER: &str = "optimizer/";
+/// Prefix of the names of the arrays of averaged parameters. No parameter may use it.
+const EMA: &str = "ema/";
 /// Metadata key: the name of the optimizer.
 const OPTIMIZER_NAME: &str = "highwater.optimizer";
 /// Metadata key: the step.
@@ -37,10 +39,13 @@ const STEP: &str = "highwater.step";
 const RNG: &str = "highwater.rng/";
 /// Metadata key: the state of a loss scaler.
 const SCALER: &str = "highwater.loss_scaler";
+/// Metadata key: the state of a learning rate that falls on plateaus.
+const PLATEAU: &str = "highwater.reduce_on_plateau";
 /// Prefix of metadata keys: notes, by name.
 const NOTE: &str = "highwater.note/";
 
-/// A checkpoint of a training run: parameters, optimizer state, step, random generators, loss scaler and notes.
+/// A checkpoint of a training run: parameters, optimizer state, averaged parameters, step, random generators, loss scaler,
+/// learning rate schedule and notes.
 ///
 /// A run that restores all of them continues as if it had never stopped.
 ///
@@ -91,9 +96,12 @@ pub struct Checkpoint {
     optimizer: Arrays,
     /// The name of the optimizer; empty if the file has none.
     optimizer_name: String,
+    /// The state of averages; empty if the file has none.
+    ema: Arrays,
     rngs: BTreeMap<String, (u64, u64)>,
     step: Option<u64>,
     scaler: Option<LossScaler>,
+    plateau: Option<ReduceOnPlateau>,
     notes: BTreeMap<String, String>,
     skipped: Vec<Skipped>,
 }
@@ -139,6 +147,34 @@ impl Checkpoint {
         Ok(self)
     }
 
+    /// Adds averaged parameters, beside the parameters themselves.
+    ///
+    /// ```
+    /// use highwater::io::Checkpoint;
+    /// use highwater::nn::{Linear, Module};
+    /// use highwater::optim::{Ema, Sgd};
+    /// # use highwater::{Device, Rng};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("run.safetensors");
+    /// let layer = Linear::new(&Device::cpu()?, 8, 2, &Rng::new(0))?;
+    /// let (mut sgd, mut ema) = (Sgd::new(layer.parameters(), 0.1)?, Ema::new(layer.parameters(), 0.999)?);
+    /// Checkpoint::of(&layer)?.with_optimizer(&sgd)?.with_ema(&ema)?.save(&path)?;
+    /// // To resume:
+    /// let checkpoint = Checkpoint::load(&path)?;
+    /// checkpoint.restore_all(&layer, &mut sgd)?;
+    /// checkpoint.restore_ema(&mut ema)?;
+    /// // The averaged model alone, for programs that only evaluate it:
+    /// ema.apply(|| Checkpoint::of(&layer))?.save(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Ema::state`].
+    pub fn with_ema(mut self, ema: &Ema) -> Result<Self> {
+        self.ema = ema.state()?;
+        Ok(self)
+    }
+
     /// Sets the number of completed steps.
     #[must_use]
     pub const fn with_step(mut self, step: u64) -> Self {
@@ -179,6 +215,20 @@ impl Checkpoint {
     #[must_use]
     pub const fn scaler(&self) -> Option<&LossScaler> {
         self.scaler.as_ref()
+    }
+
+    /// Adds the state of a learning rate that falls on plateaus. The rate itself is part of the optimizer's state.
+    #[must_use]
+    pub fn with_plateau(mut self, plateau: &ReduceOnPlateau) -> Self {
+        self.plateau = Some(plateau.clone());
+        self
+    }
+
+    /// Returns the saved state of a learning rate that falls on plateaus, if the checkpoint has one. To resume, use it in
+    /// place of a new one.
+    #[must_use]
+    pub const fn plateau(&self) -> Option<&ReduceOnPlateau> {
+        self.plateau.as_ref()
     }
 
     /// Adds a text under a name, for example the alphabet of a language model. The program defines its meaning and can
@@ -251,22 +301,27 @@ impl Checkpoint {
     /// Writes the checkpoint to a file atomically; see [`write_atomically`].
     ///
     /// # Errors
-    /// [`FileError::Io`]; [`FileError::ReservedName`] for a parameter whose name begins with `optimizer/`, which is
-    /// reserved for the optimizer's state.
+    /// [`FileError::Io`]; [`FileError::ReservedName`] for a parameter whose name begins with `optimizer/` or `ema/`, which
+    /// are reserved for the optimizer's state and averaged parameters.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), FileError> {
         let path = path.as_ref();
-        if let Some(name) = self.parameters.keys().find(|name| name.starts_with(OPTIMIZER)) {
-            let (path, name, of) = (path.to_owned(), name.clone(), "the state of the optimizer");
-            return Err(FileError::ReservedName { path, name, prefix: OPTIMIZER, of });
+        for (prefix, of) in [(OPTIMIZER, "the state of the optimizer"), (EMA, "averaged parameters")] {
+            if let Some(name) = self.parameters.keys().find(|name| name.starts_with(prefix)) {
+                let (path, name) = (path.to_owned(), name.clone());
+                return Err(FileError::ReservedName { path, name, prefix, of });
+            }
         }
         let mut arrays: BTreeMap<Cow<'_, str>, &Array> =
             self.parameters.iter().map(|(name, array)| (Cow::from(name), array)).collect();
         let state = self.optimizer.iter();
         arrays.extend(state.map(|(name, array)| (Cow::from(format!("{OPTIMIZER}{name}")), array)));
+        let averages = self.ema.iter();
+        arrays.extend(averages.map(|(name, array)| (Cow::from(format!("{EMA}{name}")), array)));
         let rngs = self.rngs.iter();
         let mut metadata: BTreeMap<String, String> =
             rngs.map(|(path, (seed, number))| (format!("{RNG}{path}"), format!("{seed} {number}"))).collect();
         metadata.extend(self.scaler.iter().map(|scaler| (SCALER.to_owned(), scaler.to_text())));
+        metadata.extend(self.plateau.iter().map(|plateau| (PLATEAU.to_owned(), plateau.to_text())));
         metadata.extend(self.notes.iter().map(|(name, text)| (format!("{NOTE}{name}"), text.clone())));
         let name = Some(&self.optimizer_name).filter(|name| !name.is_empty());
         metadata.extend(name.map(|name| (OPTIMIZER_NAME.to_owned(), name.clone())));
@@ -308,9 +363,10 @@ impl Checkpoint {
         let mut checkpoint = Self { path: path.to_owned(), skipped: contents.skipped, ..Self::default() };
         let bad = |name: &str, text: &str| FileError::malformed(path, 8, format!("{name} is {text:?}"));
         for (name, array) in contents.arrays {
-            match name.strip_prefix(OPTIMIZER) {
-                Some(state) => checkpoint.optimizer.insert(state.to_owned(), array),
-                None => checkpoint.parameters.insert(name, array),
+            match (name.strip_prefix(OPTIMIZER), name.strip_prefix(EMA)) {
+                (Some(state), _) => checkpoint.optimizer.insert(state.to_owned(), array),
+                (None, Some(state)) => checkpoint.ema.insert(state.to_owned(), array),
+                (None, None) => checkpoint.parameters.insert(name, array),
             };
         }
         for (name, text) in &contents.metadata {
@@ -321,6 +377,8 @@ impl Checkpoint {
                 checkpoint.optimizer_name = is_name.then(|| text.clone()).ok_or_else(|| bad(name, text))?;
             } else if name == SCALER {
                 checkpoint.scaler = Some(LossScaler::from_text(text).ok_or_else(|| bad(name, text))?);
+            } else if name == PLATEAU {
+                checkpoint.plateau = Some(ReduceOnPlateau::from_text(text).ok_or_else(|| bad(name, text))?);
             } else if let Some(name) = name.strip_prefix(NOTE) {
                 checkpoint.notes.insert(name.to_owned(), text.clone());
             } else if let Some(path) = name.strip_prefix(RNG) {
@@ -329,8 +387,8 @@ impl Checkpoint {
                 checkpoint.rngs.insert(path.to_owned(), state.ok_or_else(|| bad(name, text))?);
             } else if is_own(name) {
                 let problem = format!(
-                    "{name:?} is no entry of a checkpoint; the entries are {OPTIMIZER_NAME}, {STEP}, {SCALER}, {RNG}PATH \
-                     and {NOTE}NAME"
+                    "{name:?} is no entry of a checkpoint; the entries are {OPTIMIZER_NAME}, {STEP}, {SCALER}, {PLATEAU}, \
+                     {RNG}PATH and {NOTE}NAME"
                 );
                 return Err(FileError::malformed(path, 8, problem));
             }
@@ -356,7 +414,8 @@ impl Checkpoint {
     /// See [`restore`](Self::restore), which also applies to the optimizer's state and the random generators;
     /// [`FileError::Absent`] without an optimizer's state, and if the optimizer has a [name](Optimizer::name) and the file
     /// does not name the kind of its state; [`Error::BadArgument`] if that state belongs to an optimizer of another kind,
-    /// and if two random generators have the same path.
+    /// and if two random generators have the same path. If there is no memory for the saved state of a frozen parameter, the
+    /// module has changed.
     pub fn restore_all(
         &self,
         module: &(impl Module + ?Sized),
@@ -381,6 +440,27 @@ impl Checkpoint {
         }
         self.apply(module)?;
         optimizer.load_state(&self.optimizer)
+    }
+
+    /// Restores averaged parameters.
+    ///
+    /// # Errors
+    /// [`FileError::Absent`] if the checkpoint has none; see [`Ema::load_state`].
+    pub fn restore_ema(&self, ema: &mut Ema) -> Result<()> {
+        self.check_ema(ema)?;
+        ema.load_state(&self.ema)
+    }
+
+    /// Checks that [`restore_ema`](Self::restore_ema) can restore these averages.
+    ///
+    /// # Errors
+    /// [`FileError::Absent`] if the checkpoint has no averages; see [`Ema::check_state`].
+    pub fn check_ema(&self, ema: &Ema) -> Result<()> {
+        if self.ema.is_empty() {
+            let what = "averages of parameters";
+            return Err(FileError::Absent { path: self.path.clone(), what }.into());
+        }
+        ema.check_state(&self.ema)
     }
 
     fn check(&self, module: &(impl Module + ?Sized)) -> Result<()> {

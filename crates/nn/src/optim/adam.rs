@@ -15,6 +15,7 @@ const DEFAULTS: AdamStep = AdamStep {
     epsilon: 1e-8,
     weight_decay: 0.0,
     decoupled: false,
+    amsgrad: false,
     step: 1,
 };
 
@@ -25,7 +26,7 @@ macro_rules! adam {
         #[derive(Debug)]
         pub struct $name {
             options: AdamStep,
-            parameters: ParameterSet<2>,
+            parameters: ParameterSet<3>,
         }
 
         impl $name {
@@ -34,10 +35,10 @@ macro_rules! adam {
             /// # Errors
             /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) without parameters, and unless `lr` is
             /// finite and not negative; [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no
-            /// memory for the state: two values per element of the parameters.
+            /// memory for the state: two values per element of the parameters that are not frozen.
             pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
                 let options = AdamStep { lr: not_negative($op, "lr", lr)?, ..$defaults };
-                let state = [("mean", true), ("variance", true)];
+                let state = [("mean", true), ("variance", true), ("max_variance", false)];
                 Ok(Self { options, parameters: ParameterSet::new($op, parameters, state)?.saving_steps() })
             }
 
@@ -69,21 +70,34 @@ macro_rules! adam {
                 Ok(self)
             }
 
+            /// Enables AMSGrad (Reddi et al. 2018): steps divide by the root of the largest variance so far, so that their
+            /// size never grows again. It needs one more state value per element of the parameters.
+            ///
+            /// # Errors
+            /// [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory for the state.
+            pub fn with_amsgrad(mut self) -> Result<Self> {
+                self.parameters.keep(2, true)?;
+                self.options.amsgrad = true;
+                Ok(self)
+            }
+
             /// Each parameter counts its own steps, for the bias correction of its moving averages.
             fn update(
                 options: AdamStep,
                 ctx: &OpContext<'_>,
                 grad: View<'_>,
-                state: &mut ParameterState<2>,
+                state: &mut ParameterState<3>,
                 param: ViewMut<'_>,
             ) -> Result<()> {
                 let step = AdamStep { step: state.steps + 1, ..options };
-                let [mean, variance] = state.all_mut();
-                ctx.compute(Kernel::Adam { step, grad, mean, variance, param })
+                let [mean, variance, max_variance] = state.views_mut();
+                let [mean, variance] =
+                    [mean, variance].map(|tensor| tensor.expect("`ParameterSet::step` allocated it"));
+                ctx.compute(Kernel::Adam { step, grad, mean, variance, max_variance, param })
             }
         }
 
-        impl_optimizer!($name, lr, beta1, beta2, epsilon, weight_decay);
+        impl_optimizer!($name, lr, beta1, beta2, epsilon, weight_decay, amsgrad);
     };
 }
 

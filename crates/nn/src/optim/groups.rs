@@ -112,15 +112,20 @@ impl Optimizer for Groups {
         self.held().cloned().collect()
     }
 
-    /// Steps group by group after checking all gradients. Only one error can occur after the first group has stepped: a
-    /// parameter was converted after its optimizer was created.
+    /// Steps group by group after checking all gradients and allocating all state. Only one error can occur after the first
+    /// group has stepped: a parameter was converted after its optimizer was created.
     fn step(&mut self, mut gradients: Gradients) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         gradients.prepare_update(OP, self.held().map(|(path, parameter)| (&path[..], parameter)))?;
+        self.allocate_state(&gradients)?;
         for group in &mut self.groups {
             group.optimizer.step(gradients.split_off(&group.parameters))?;
         }
         Ok(())
+    }
+
+    fn allocate_state(&mut self, gradients: &Gradients) -> Result<()> {
+        self.groups.iter_mut().try_for_each(|group| group.optimizer.allocate_state(gradients))
     }
 
     /// Returns the learning rate of the first group; 0 without groups.

@@ -37,7 +37,7 @@ impl Lion {
     /// # Errors
     /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) without parameters, and unless `lr` is finite and
     /// not negative; [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory for the state:
-    /// one value per element of the parameters.
+    /// one value per element of the parameters that are not frozen.
     pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
         let lr = not_negative(OP, "lr", lr)?;
         let parameters = ParameterSet::new(OP, parameters, [("mean", true)])?;

@@ -1,7 +1,9 @@
 //! Optimizers, which update parameters in place.
 //!
-//! An optimizer allocates all its memory when it is created. A step first makes every parameter writable: it copies
-//! shared buffers. Only then it changes the first parameter. A step that lacks memory therefore changes nothing.
+//! An optimizer allocates its memory when it is created. A [frozen](Parameter::freeze) parameter gets its state in the
+//! first step after it is unfrozen, so a model with frozen parameters needs less memory. A step first makes every
+//! parameter writable: it copies shared buffers. Only then it changes the first parameter. A step that lacks memory
+//! therefore changes nothing.
 //!
 //! A graph from before a step needs the old values, so the step copies each parameter that such a graph has saved. A
 //! later backward through that graph fails with [`Error::StaleBackward`]: run forward again after the step. To compute
@@ -12,10 +14,12 @@
 //! 1/2,048 of the parameter in f16, and 1/256 in bf16.
 
 mod adam;
+mod ema;
 mod groups;
 mod lion;
 mod loss_scaler;
 mod parameter_set;
+mod plateau;
 mod rms_prop;
 mod schedule;
 mod sgd;
@@ -24,10 +28,12 @@ mod state;
 use std::fmt;
 
 pub use adam::{Adam, AdamW};
+pub use ema::Ema;
 pub use groups::Groups;
 pub use lion::Lion;
 pub use loss_scaler::{LossScaler, ScaledStep};
 pub use parameter_set::allow_no_parameters;
+pub use plateau::ReduceOnPlateau;
 pub use rms_prop::RmsProp;
 pub use schedule::Schedule;
 pub use sgd::Sgd;
@@ -69,7 +75,8 @@ pub trait Optimizer: fmt::Debug + Send {
     /// - [`Error::UnknownParameters`] for gradients of parameters that the optimizer does not hold. Implementations check this by
     ///   [`Gradients::check_parameters`]. Use [`step_partial`](Self::step_partial) to ignore such gradients.
     /// - [`Error::StaleGradient`] for gradients from before a conversion of the parameter.
-    /// - [`Error::Allocation`] if a parameter must be copied and there is no memory.
+    /// - [`Error::Allocation`] if a parameter must be copied, or gets its state because it was frozen so far, and there is no
+    ///   memory.
     /// - Errors about gradients that do not match their parameter.
     ///
     /// A device that fails during the step leaves some parameters changed.
@@ -98,6 +105,16 @@ pub trait Optimizer: fmt::Debug + Send {
         let own = gradients.split_off(&self.parameters());
         drop(gradients);
         self.step(own)
+    }
+
+    /// Allocates the state of parameters that have a gradient but were frozen so far. A [`step`](Self::step) does this itself.
+    /// Optimizers that consist of others, or of several processes, call it before the first parameter changes.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    fn allocate_state(&mut self, gradients: &Gradients) -> Result<()> {
+        let _ = gradients;
+        Ok(())
     }
 
     /// Returns the number of processes that step together; 1 unless the optimizer was wrapped for several.
@@ -177,6 +194,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn step_partial(&mut self, gradients: Gradients) -> Result<()> {
         (**self).step_partial(gradients)
+    }
+
+    fn allocate_state(&mut self, gradients: &Gradients) -> Result<()> {
+        (**self).allocate_state(gradients)
     }
 
     fn ranks(&self) -> usize {

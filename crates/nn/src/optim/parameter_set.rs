@@ -1,7 +1,7 @@
 //! The loop that all optimizers share: each parameter with its state, and the order of a step.
 //!
-//! A step first finds all gradients, makes all parameters writable and checks the memory. Only then it changes the first
-//! parameter. So a step that lacks memory changes nothing.
+//! A step first finds all gradients, makes all parameters writable and allocates missing state. Only then it changes the
+//! first parameter. So a step that lacks memory changes nothing.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -16,7 +16,8 @@ use highwater_tracking::{Phase, enter_path, intern_path, phase};
 /// The optimizer state of one parameter.
 #[derive(Debug)]
 pub(super) struct ParameterState<const N: usize> {
-    /// Tensors of the parameter's shape. Which of them there are depends on the options.
+    /// Tensors of the parameter's shape. Which of them there are depends on the options. A parameter that was frozen
+    /// from the beginning has none before its first step.
     pub(super) tensors: [Option<Buffer>; N],
     /// The steps that the parameter has taken.
     pub(super) steps: u64,
@@ -30,7 +31,12 @@ impl<const N: usize> ParameterState<N> {
 
     /// See [`views_mut`](Self::views_mut), for optimizers that always keep all tensors.
     pub(super) fn all_mut(&mut self) -> [ViewMut<'_>; N] {
-        self.views_mut().map(|tensor| tensor.expect("`ParameterSet::new` allocated it"))
+        self.views_mut().map(|tensor| tensor.expect("`ParameterSet::step` allocated it"))
+    }
+
+    /// Whether the parameter has state tensors.
+    pub(super) fn is_allocated(&self) -> bool {
+        self.tensors.iter().any(Option::is_some)
     }
 
     /// The type of the state tensors, if there are any.
@@ -44,9 +50,33 @@ impl<const N: usize> ParameterState<N> {
 pub(super) struct Slot<const N: usize> {
     pub(super) path: String,
     pub(super) parameter: Parameter,
+    /// The module that owns the memory.
+    module: OwnerId,
     pub(super) state: ParameterState<N>,
     /// Whether the current step updates the parameter.
     is_updated: bool,
+}
+
+impl<const N: usize> Slot<N> {
+    /// Creates the tensors that the options require and the parameter lacks, with zeros.
+    fn allocate(&self, op: &'static str, kept: [bool; N]) -> Result<[Option<Buffer>; N]> {
+        let _scope = enter_path(self.module);
+        let tensor = self.parameter.value();
+        let device = tensor.device();
+        let ctx = OpContext::create(op, device, device.default_allocator()?, Category::OptimizerState);
+        let mut tensors = [const { None }; N];
+        for ((new, old), is_kept) in tensors.iter_mut().zip(&self.state.tensors).zip(kept) {
+            *new = (is_kept && old.is_none()).then(|| zeros_like(&ctx, &tensor)).transpose()?;
+        }
+        Ok(tensors)
+    }
+
+    /// Adds the tensors that [`allocate`](Self::allocate) has created.
+    fn keep(&mut self, tensors: [Option<Buffer>; N]) {
+        for (old, new) in self.state.tensors.iter_mut().zip(tensors) {
+            *old = old.take().or(new);
+        }
+    }
 }
 
 /// Parameters of one module on one device, which one execution of the op updates.
@@ -64,14 +94,17 @@ pub(super) struct ParameterSet<const N: usize> {
     pub(super) op: &'static str,
     /// The names of the state tensors in checkpoints.
     pub(super) names: [&'static str; N],
+    /// Which of these tensors the options require.
+    pub(super) kept: [bool; N],
     /// Whether checkpoints contain the number of steps of each parameter.
     pub(super) saves_steps: bool,
     layers: Vec<Layer<N>>,
 }
 
 impl<const N: usize> ParameterSet<N> {
-    /// Allocates the state of each parameter: zeros for each name with `true`. A parameter that is listed twice, because two
-    /// layers share it, is kept once, under its first path.
+    /// Allocates the state of each parameter that is not frozen: zeros for each name with `true`. A frozen parameter gets its
+    /// state in its first step. A parameter that is listed twice, because two layers share it, is kept once, under its first
+    /// path.
     ///
     /// # Errors
     /// [`Error::BadArgument`] without parameters, except in a [group](super::Groups). [`Error::Allocation`] if there is no
@@ -86,30 +119,26 @@ impl<const N: usize> ParameterSet<N> {
             let (argument, expected) = ("parameters", "at least one");
             return Err(Error::BadArgument { op, argument, expected, got: "none".to_owned() });
         }
-        let names = state.map(|(name, _)| name);
-        let mut set = Self { op, names, saves_steps: false, layers: Vec::new() };
+        let (names, kept) = (state.map(|(name, _)| name), state.map(|(_, is_kept)| is_kept));
+        let mut set = Self { op, names, kept, saves_steps: false, layers: Vec::new() };
         let mut seen = HashSet::new();
         for (path, parameter) in parameters {
             if !seen.insert(parameter.address()) {
                 continue;
             }
             let module = intern_path(OwnerId::ROOT, path.rsplit_once('.').map_or("", |(layer, _)| layer));
-            let tensor = parameter.tensor();
-            let device = tensor.device();
-            let known = set.layers.last().filter(|last| last.module == module && last.device == *device);
+            let device = parameter.value().device().clone();
+            let known = set.layers.last().filter(|last| last.module == module && last.device == device);
             if known.is_none() {
-                let device = device.clone();
                 set.layers.push(Layer { module, device, slots: Vec::new() });
             }
             let Some(layer) = set.layers.last_mut() else { continue };
-            let _scope = enter_path(layer.module);
-            let ctx = OpContext::create(op, device, device.default_allocator()?, Category::OptimizerState);
-            let mut tensors = [const { None }; N];
-            for (tensor_of, (_, is_kept)) in tensors.iter_mut().zip(state) {
-                *tensor_of = is_kept.then(|| zeros_like(&ctx, &tensor)).transpose()?;
+            let state = ParameterState { tensors: [const { None }; N], steps: 0 };
+            let mut slot = Slot { path, parameter, module, state, is_updated: false };
+            if !slot.parameter.is_frozen() {
+                slot.keep(slot.allocate(op, kept)?);
             }
-            let state = ParameterState { tensors, steps: 0 };
-            layer.slots.push(Slot { path, parameter, state, is_updated: false });
+            layer.slots.push(slot);
         }
         Ok(set)
     }
@@ -119,25 +148,39 @@ impl<const N: usize> ParameterSet<N> {
         Self { saves_steps: true, ..self }
     }
 
-    /// Allocates or frees this optional state tensor of each parameter; keeps it if it already exists.
+    /// Allocates or frees this optional state tensor of each parameter; keeps it if it already exists. Parameters that were
+    /// frozen from the beginning get it in their first step.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
     pub(super) fn keep(&mut self, tensor: usize, is_kept: bool) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
-        for Layer { module, device, slots } in &mut self.layers {
-            let _scope = enter_path(*module);
-            for slot in slots {
-                let tensor = &mut slot.state.tensors[tensor];
-                if !is_kept {
-                    *tensor = None;
-                } else if tensor.is_none() {
-                    let memory = device.default_allocator()?;
-                    let ctx = OpContext::create(self.op, device, memory, Category::OptimizerState);
-                    *tensor = Some(zeros_like(&ctx, &slot.parameter.tensor())?);
-                }
+        self.kept[tensor] = is_kept;
+        let (op, kept) = (self.op, self.kept);
+        for slot in self.iter_mut() {
+            if !is_kept {
+                slot.state.tensors[tensor] = None;
+            } else if !slot.parameter.is_frozen() || slot.state.is_allocated() {
+                slot.keep(slot.allocate(op, kept)?);
             }
         }
+        Ok(())
+    }
+
+    /// Allocates the missing state of the parameters that `select` accepts: of all of them, or of none after an error.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    pub(super) fn allocate(&mut self, select: impl Fn(&Slot<N>) -> bool) -> Result<()> {
+        let _phase = phase(Phase::Optimizer);
+        let (op, kept) = (self.op, self.kept);
+        let lacks = |slot: &Slot<N>| {
+            slot.state.tensors.iter().zip(kept).any(|(tensor, is_kept)| is_kept && tensor.is_none())
+        };
+        let selects = |slot: &Slot<N>| lacks(slot) && select(slot);
+        let new = self.iter().filter(|slot| selects(slot)).map(|slot| slot.allocate(op, kept));
+        let new = new.collect::<Result<Vec<_>>>()?;
+        self.iter_mut().filter(|slot| selects(slot)).zip(new).for_each(|(slot, tensors)| slot.keep(tensors));
         Ok(())
     }
 
@@ -185,7 +228,7 @@ impl<const N: usize> ParameterSet<N> {
         Ok(())
     }
 
-    /// Finds the parameters that have a gradient, and checks that all of them can be updated.
+    /// Finds the parameters that have a gradient, checks that all of them can be updated, and allocates missing state.
     fn prepare(&mut self, gradients: &Gradients) -> Result<()> {
         let op = self.op;
         let parameters = self.iter().map(|slot| (&slot.path[..], &slot.parameter));
@@ -199,7 +242,7 @@ impl<const N: usize> ParameterSet<N> {
                 return Err(converted(op, slot, dtype));
             }
         }
-        Ok(())
+        self.allocate(|slot| slot.is_updated)
     }
 }
 
@@ -254,6 +297,10 @@ macro_rules! impl_optimizer {
                 let options = self.options;
                 self.parameters
                     .step(gradients, |ctx, grad, state, param| Self::update(options, ctx, grad, state, param))
+            }
+
+            fn allocate_state(&mut self, gradients: &highwater_tensor::Gradients) -> highwater_tensor::Result<()> {
+                self.parameters.allocate(|slot| gradients.get(&slot.parameter.tensor()).is_some())
             }
 
             fn learning_rate(&self) -> f64 {

@@ -36,7 +36,7 @@ impl RmsProp {
     /// # Errors
     /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) without parameters, and unless `lr` is finite and
     /// not negative; [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory for the state:
-    /// one value per element of the parameters.
+    /// one value per element of the parameters that are not frozen.
     pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
         let lr = not_negative(OP, "lr", lr)?;
         let parameters = ParameterSet::new(OP, parameters, [("variance", true), ("momentum", false)])?;
@@ -89,7 +89,7 @@ impl RmsProp {
         param: ViewMut<'_>,
     ) -> Result<()> {
         let [variance, momentum] = state.views_mut();
-        let variance = variance.expect("`new` allocated it");
+        let variance = variance.expect("`ParameterSet::step` allocated it");
         ctx.compute(Kernel::RmsProp { step, grad, variance, momentum, param })
     }
 }

@@ -2,6 +2,12 @@
 
 use std::f64::consts::PI;
 
+use highwater_tensor::{Error, Result};
+
+use super::{check, not_negative};
+
+const OP: &str = "schedule";
+
 /// A learning rate schedule: the rate as a function of the step number. A resumed run needs only that number. Steps
 /// count from 0.
 ///
@@ -26,6 +32,22 @@ pub enum Schedule {
         factor: f64,
         /// The number of steps between changes; at least 1.
         every: u64,
+    },
+    /// Multiplies the rate by a factor at each milestone (PyTorch: `MultiStepLR`).
+    MultiStep {
+        /// The initial rate.
+        start: f64,
+        /// The factor.
+        factor: f64,
+        /// The steps from which on the rate is multiplied once more, in ascending order.
+        milestones: Vec<u64>,
+    },
+    /// Multiplies the rate by a factor after each step (PyTorch: `ExponentialLR`).
+    Exponential {
+        /// The initial rate.
+        start: f64,
+        /// The factor.
+        factor: f64,
     },
     /// Cosine annealing from one rate to another (Loshchilov and Hutter 2017), which then stays constant.
     Cosine {
@@ -62,16 +84,52 @@ impl Schedule {
         Self::WarmUp { steps, then: Box::new(self) }
     }
 
+    /// Checks the numbers of the schedule. `Trainer` does so before the first step.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for rates and factors that are negative or not finite, a share outside of 0 to 1, an interval
+    /// of 0 steps, and milestones that are not in ascending order.
+    pub fn check(&self) -> Result<()> {
+        let mut schedule = self;
+        while let Self::WarmUp { then, .. } = schedule {
+            schedule = then;
+        }
+        let both = |(one, a), (other, b)| not_negative(OP, one, a).and_then(|_| not_negative(OP, other, b));
+        match *schedule {
+            Self::Constant(rate) => not_negative(OP, "rate", rate)?,
+            Self::Step { start, factor, every } => {
+                check(OP, "every", every as f64, "at least 1", every > 0)?;
+                both(("start", start), ("factor", factor))?
+            }
+            Self::MultiStep { start, factor, ref milestones } => {
+                if !milestones.is_sorted() {
+                    let (expected, got) = ("in ascending order", format!("{milestones:?}"));
+                    return Err(Error::BadArgument { op: OP, argument: "milestones", expected, got });
+                }
+                both(("start", start), ("factor", factor))?
+            }
+            Self::Exponential { start, factor } => both(("start", start), ("factor", factor))?,
+            Self::Cosine { start, end, .. } => both(("start", start), ("end", end))?,
+            Self::OneCycle { max, rising, .. } => {
+                check(OP, "rising", rising, "from 0 to 1", (0.0..=1.0).contains(&rising))?;
+                not_negative(OP, "max", max)?
+            }
+            Self::WarmUp { .. } => 0.0,
+        };
+        Ok(())
+    }
+
     /// Returns the learning rate of a step.
     #[must_use]
     pub fn learning_rate(&self, step: u64) -> f64 {
         match *self {
             Self::Constant(rate) => rate,
-            Self::Step { start, factor, every } => {
-                // With this many factors, every product is 0, 1 or infinite.
-                let times = i32::try_from(step / every.max(1)).unwrap_or(i32::MAX);
-                start * factor.powi(times)
+            Self::Step { start, factor, every } => start * power(factor, step / every.max(1)),
+            Self::MultiStep { start, factor, ref milestones } => {
+                let passed = milestones.iter().filter(|milestone| **milestone <= step).count();
+                start * power(factor, passed as u64)
             }
+            Self::Exponential { start, factor } => start * power(factor, step),
             Self::Cosine { start, end, steps } => half_cosine(start, end, step as f64 / steps as f64),
             Self::OneCycle { max, steps, rising } => {
                 let (first, last) = (max / 25.0, max / 25.0 / 1e4);
@@ -90,6 +148,12 @@ impl Schedule {
             },
         }
     }
+}
+
+/// Returns the factor to the power of `times`.
+fn power(factor: f64, times: u64) -> f64 {
+    // With more factors, the product is 0, 1 or infinite, unless the factor is very close to 1.
+    factor.powi(i32::try_from(times).unwrap_or(i32::MAX))
 }
 
 /// Returns the point at the share `done` of a half cosine from `start` to `end`; NaN counts as the end.
@@ -116,6 +180,37 @@ mod tests {
         let schedule = Schedule::Step { start: 1.0, factor: 0.5, every: 2 };
         assert_close(&rates(&schedule, 5), &[1.0, 1.0, 0.5, 0.5, 0.25]);
         assert_eq!(schedule.learning_rate(u64::MAX), 0.0);
+    }
+
+    #[test]
+    fn milestones_and_exponential_decay_are_those_of_pytorch() {
+        let milestones = vec![2, 3, 3];
+        let schedule = Schedule::MultiStep { start: 1.0, factor: 0.5, milestones };
+        assert_close(&rates(&schedule, 5), &[1.0, 1.0, 0.5, 0.125, 0.125]);
+        let schedule = Schedule::Exponential { start: 2.0, factor: 0.9 };
+        assert_close(&rates(&schedule, 4), &[2.0, 1.8, 1.62, 1.458]);
+        assert_eq!(schedule.learning_rate(u64::MAX), 0.0);
+    }
+
+    #[test]
+    fn numbers_that_are_no_schedule_are_refused_by_name() {
+        let milestones = vec![3, 2];
+        for (schedule, expected) in [
+            (Schedule::Constant(f64::NAN), "rate"),
+            (Schedule::Constant(-0.1).after_warm_up(3), "rate"),
+            (Schedule::Step { start: 0.1, factor: 0.5, every: 0 }, "every"),
+            (Schedule::MultiStep { start: 0.1, factor: 0.5, milestones }, "milestones"),
+            (Schedule::Exponential { start: 0.1, factor: f64::INFINITY }, "factor"),
+            (Schedule::Cosine { start: 0.1, end: -1.0, steps: 3 }, "end"),
+            (Schedule::OneCycle { max: 0.1, steps: 3, rising: 1.5 }, "rising"),
+        ] {
+            let refused = schedule.check().unwrap_err();
+            assert!(
+                matches!(&refused, Error::BadArgument { argument, .. } if *argument == expected),
+                "{refused}"
+            );
+        }
+        Schedule::Cosine { start: 0.1, end: 0.0, steps: 0 }.after_warm_up(0).check().unwrap();
     }
 
     #[test]

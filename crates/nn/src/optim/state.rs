@@ -1,4 +1,6 @@
 //! Optimizer state in checkpoints: arrays by name.
+//!
+//! A parameter that has been frozen from the beginning has no state. Its only array is a number of steps of 0.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -27,9 +29,11 @@ impl<const N: usize> ParameterSet<N> {
                 let array = Array::download(self.op, &device, tensor.view())?;
                 arrays.insert(format!("{}.{name}", slot.path), array);
             }
-            if self.saves_steps {
+            let lacks_state = self.kept.contains(&true) && !slot.state.is_allocated();
+            if self.saves_steps || lacks_state {
                 // The count stays below 2⁶³.
-                let steps = Array::from_slice(&[slot.state.steps as i64], Shape::SCALAR)?;
+                let steps = if lacks_state { 0 } else { slot.state.steps as i64 };
+                let steps = Array::from_slice(&[steps], Shape::SCALAR)?;
                 arrays.insert(format!("{}.{STEPS}", slot.path), steps);
             }
         }
@@ -55,11 +59,16 @@ impl<const N: usize> ParameterSet<N> {
         let mut expected = BTreeMap::new();
         expected.insert(LEARNING_RATE.to_owned(), (DType::F64, Shape::SCALAR));
         for slot in self.iter() {
-            for (name, tensor) in self.names.iter().zip(&slot.state.tensors) {
-                let Some(tensor) = tensor.as_ref().map(|tensor| tensor.view()) else { continue };
-                expected.insert(format!("{}.{name}", slot.path), (tensor.dtype(), *tensor.layout().shape()));
+            let is_untrained = self.is_untrained(&slot.path, state);
+            let kept = self.names.iter().zip(&slot.state.tensors).zip(self.kept);
+            for ((name, tensor), _) in kept.filter(|(_, is_kept)| *is_kept && !is_untrained) {
+                let value = slot.parameter.value();
+                let of_value = || (value.dtype().computed_as(), *value.shape());
+                let tensor = tensor.as_ref().map(|tensor| tensor.view());
+                let of_tensor = tensor.map(|tensor| (tensor.dtype(), *tensor.layout().shape()));
+                expected.insert(format!("{}.{name}", slot.path), of_tensor.unwrap_or_else(of_value));
             }
-            if self.saves_steps {
+            if self.saves_steps || is_untrained {
                 expected.insert(format!("{}.{STEPS}", slot.path), (DType::I64, Shape::SCALAR));
             }
         }
@@ -68,13 +77,30 @@ impl<const N: usize> ParameterSet<N> {
         self.iter().try_for_each(|slot| self.steps_of(&slot.path, state).map(drop))
     }
 
+    /// Whether a saved parameter had no state, because it was frozen.
+    fn is_untrained(&self, path: &str, state: &Arrays) -> bool {
+        let has_tensor = || self.names.iter().any(|name| state.contains_key(&format!("{path}.{name}")));
+        let steps = state.get(&format!("{path}.{STEPS}")).and_then(Array::item::<i64>);
+        self.kept.contains(&true) && steps == Some(0) && !has_tensor()
+    }
+
     /// Loads the state of all parameters. Returns the learning rate.
     pub(super) fn load_state(&mut self, state: &Arrays) -> Result<f64> {
         self.check_state(state)?;
         let steps = self.iter().map(|slot| self.steps_of(&slot.path, state)).collect::<Result<Vec<_>>>()?;
+        let untrained: HashSet<String> = self
+            .iter()
+            .map(|slot| &slot.path)
+            .filter(|path| self.is_untrained(path, state))
+            .cloned()
+            .collect();
+        self.allocate(|slot| !untrained.contains(&slot.path))?;
         let (op, names) = (self.op, self.names);
         for (slot, steps) in self.iter_mut().zip(steps) {
             slot.state.steps = steps.unwrap_or(slot.state.steps);
+            if untrained.contains(&slot.path) {
+                slot.state.tensors = [const { None }; N];
+            }
             let device = slot.parameter.tensor().device().clone();
             for (name, tensor) in names.iter().zip(&mut slot.state.tensors) {
                 let (Some(tensor), Some(array)) = (tensor, state.get(&format!("{}.{name}", slot.path)))
@@ -87,13 +113,13 @@ impl<const N: usize> ParameterSet<N> {
         Ok(learning_rate_of(state))
     }
 
-    /// Returns the number of steps of a parameter with checked type and shape; `None` if checkpoints do not contain it.
+    /// Returns the number of steps of a parameter with checked type and shape; `None` if the state does not contain it.
     ///
     /// # Errors
     /// [`Error::BadArgument`] for a negative number, which only a damaged file contains.
     fn steps_of(&self, path: &str, state: &Arrays) -> Result<Option<u64>> {
         let name = format!("{path}.{STEPS}");
-        let Some(steps) = state.get(&name).filter(|_| self.saves_steps) else { return Ok(None) };
+        let Some(steps) = state.get(&name) else { return Ok(None) };
         let steps = steps.item::<i64>().unwrap_or(0);
         match steps.try_into() {
             Ok(steps) => Ok(Some(steps)),

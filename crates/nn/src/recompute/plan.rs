@@ -81,17 +81,57 @@ impl Recompute {
     }
 }
 
+/// The paths and schedules of the chains that run blocks again: `decoder: 4 (3); block0–5: (1) 2`. Numbered neighbors with
+/// equal schedules share an entry.
 impl fmt::Display for Recompute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_plain() {
             return f.pad("no recomputation");
         }
         let chains = self.schedules.iter().filter(|(_, schedule)| !schedule.is_plain());
-        for (number, (path, schedule)) in chains.enumerate() {
-            let path = if path.is_empty() { "(model)" } else { path };
-            write!(f, "{}{}: {schedule}", if number > 0 { "; " } else { "" }, printable(path))?;
+        let mut chains: Vec<_> = chains.map(|(path, schedule)| (NumberedPath::new(path), schedule)).collect();
+        chains.sort_by_key(|(path, _)| *path);
+        let groups = chains.chunk_by(|(a, one), (b, other)| one == other && a.is_before(b));
+        for (number, group) in groups.enumerate() {
+            let ([(first, schedule), ..], [.., (last, _)]) = (group, group) else { continue };
+            write!(f, "{}{}: {schedule}", if number > 0 { "; " } else { "" }, first.to(last))?;
         }
         Ok(())
+    }
+}
+
+/// A path with its last number, such as `layers.12.mlp`. The order is that of the numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct NumberedPath<'a> {
+    before: &'a str,
+    after: &'a str,
+    number: Option<u64>,
+    digits: &'a str,
+}
+
+impl<'a> NumberedPath<'a> {
+    fn new(path: &'a str) -> Self {
+        let is_other = |letter: char| !letter.is_ascii_digit();
+        let end = path.trim_end_matches(is_other).len();
+        let (path, after) = path.split_at(end);
+        let (before, digits) = path.split_at(path.trim_end_matches(|letter| !is_other(letter)).len());
+        Self { before, after, number: digits.parse().ok(), digits }
+    }
+
+    /// Whether the other path has the next number and is equal otherwise.
+    fn is_before(&self, other: &Self) -> bool {
+        let next = self.number.and_then(|number| number.checked_add(1));
+        (self.before, self.after) == (other.before, other.after) && next.is_some() && next == other.number
+    }
+
+    /// Writes the paths from this one to a later one.
+    fn to(&self, last: &Self) -> String {
+        let Self { before, after, digits, .. } = self;
+        match (before.is_empty() && digits.is_empty() && after.is_empty(), digits == &last.digits) {
+            (true, _) => "(model)".to_owned(),
+            (false, true) => printable(format!("{before}{digits}{after}")).to_string(),
+            (false, false) => printable(format!("{before}{digits}–{}{after}", last.digits)).to_string(),
+        }
     }
 }
 

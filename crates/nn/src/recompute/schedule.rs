@@ -22,6 +22,14 @@ impl Part {
         }
     }
 
+    /// Whether the part has no parts inside that run again.
+    pub(super) fn is_simple(&self) -> bool {
+        match self {
+            Self::Keep => true,
+            Self::Again(parts) => parts.iter().all(|part| *part == Self::Keep),
+        }
+    }
+
     /// The part without parts of no blocks; `None` if nothing is left.
     fn without_empty(self) -> Option<Self> {
         match self {
@@ -38,7 +46,7 @@ impl Part {
 ///
 /// The text form, which [`Display`](fmt::Display), [`FromStr`](std::str::FromStr) and serde use, counts blocks. `3` keeps
 /// three blocks. Parentheses surround a part that runs again. So `4 (3) ((1) 2)` has ten blocks: four kept ones, a part of
-/// three blocks, and a part of three blocks whose first block runs a third time.
+/// three blocks, and a part of three blocks whose first block runs a third time. `5×(2)` stands for five parts of two blocks.
 ///
 /// ```
 /// use highwater::nn::recompute::{Part, Schedule};
@@ -122,19 +130,33 @@ impl fmt::Display for Schedule {
     }
 }
 
+/// The fewest equal parts that the text writes as one with a factor.
+const REPEATED: usize = 3;
+
 fn write_parts(f: &mut fmt::Formatter<'_>, parts: &[Part]) -> fmt::Result {
-    let runs = parts.chunk_by(|a, b| matches!((a, b), (Part::Keep, Part::Keep)));
-    for (number, run) in runs.enumerate() {
-        if number > 0 {
-            f.write_str(" ")?;
-        }
-        match run {
-            [Part::Again(parts)] => {
-                f.write_str("(")?;
-                write_parts(f, parts)?;
-                f.write_str(")")?;
+    let runs = parts.chunk_by(|a, b| a == b && a.is_simple());
+    let mut is_first = true;
+    for run in runs {
+        // Short runs are written part by part.
+        let (factor, written) = match run {
+            [Part::Again(_), ..] if run.len() < REPEATED => (1, run.len()),
+            _ => (run.len(), 1),
+        };
+        for part in &run[..written] {
+            if !std::mem::take(&mut is_first) {
+                f.write_str(" ")?;
             }
-            kept => write!(f, "{}", kept.len())?,
+            match part {
+                Part::Keep => write!(f, "{factor}")?,
+                Part::Again(parts) => {
+                    if factor > 1 {
+                        write!(f, "{factor}×")?;
+                    }
+                    f.write_str("(")?;
+                    write_parts(f, parts)?;
+                    f.write_str(")")?;
+                }
+            }
         }
     }
     Ok(())

@@ -195,6 +195,7 @@ fn boxed_networks_and_optimizers_are_saved_and_restored() {
 fn a_resumed_run_equals_the_uninterrupted_one_to_the_bit() {
     resumes_to_the_bit(|net| Adam::new(net.parameters(), 0.01).unwrap());
     resumes_to_the_bit(|net| AdamW::new(net.parameters(), 0.01).unwrap());
+    resumes_to_the_bit(|net| AdamW::new(net.parameters(), 0.01).unwrap().with_amsgrad().unwrap());
     resumes_to_the_bit(|net| Sgd::new(net.parameters(), 0.001).unwrap().with_momentum(0.9).unwrap());
     resumes_to_the_bit(|net| RmsProp::new(net.parameters(), 0.01).unwrap());
     resumes_to_the_bit(|net| RmsProp::new(net.parameters(), 0.001).unwrap().with_momentum(0.9).unwrap());

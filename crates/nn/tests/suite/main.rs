@@ -26,6 +26,8 @@ mod nn_recurrent;
 mod nn_transformer;
 #[path = "../../../tensor/tests/ops_table/mod.rs"]
 mod ops_table;
+mod optim_ema;
+mod optim_frozen;
 mod optim_groups;
 mod optim_steps;
 mod optim_unknown;

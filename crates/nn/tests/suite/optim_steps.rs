@@ -173,6 +173,44 @@ fn adam_adds_weight_decay_to_gradients_and_adamw_to_parameters() {
     compare(decoupled.with_weight_decay(0.1).unwrap(), &p, adam(0.1, true));
 }
 
+/// The parameters after 20 steps of PyTorch 2.15 with `amsgrad=True`, in f64.
+#[test]
+fn amsgrad_is_that_of_pytorch() {
+    let device = device();
+    type Make = fn(Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>, Error>;
+    let cases: [(Make, [f64; 3]); 3] = [
+        (
+            |p| Ok(Box::new(Adam::new(p, 0.1)?.with_betas(0.9, 0.9)?.with_epsilon(1e-6)?.with_amsgrad()?)),
+            [-0.2538257104963262, -0.21321155874613573, 2.442773241885947],
+        ),
+        (
+            |p| {
+                let adam = Adam::new(p, 0.1)?.with_betas(0.9, 0.9)?.with_epsilon(1e-6)?;
+                Ok(Box::new(adam.with_weight_decay(0.1)?.with_amsgrad()?))
+            },
+            [-0.2538257175564586, -0.21321011840258416, 2.44277258478889],
+        ),
+        (
+            |p| {
+                let adam = AdamW::new(p, 0.1)?.with_betas(0.9, 0.9)?.with_epsilon(1e-6)?;
+                Ok(Box::new(adam.with_amsgrad()?.with_weight_decay(0.1)?))
+            },
+            [-0.23473812162718471, -0.08214016020658005, 2.182221552434601],
+        ),
+    ];
+    for (make, expected) in cases {
+        let p = parameter(&device);
+        let mut optimizer = make(named(&p)).unwrap();
+        for _ in 0..20 {
+            optimizer.step(gradients(&p)).unwrap();
+        }
+        assert_close(&values(&p), &expected);
+        let ledger = device.default_allocator().unwrap().ledger();
+        assert_eq!(ledger.category(Category::OptimizerState), 3 * ledger.category(Category::Parameter));
+        assert!(optimizer.settings().contains(&("amsgrad".to_owned(), "true".to_owned())));
+    }
+}
+
 #[test]
 fn rms_prop_divides_by_the_root_of_the_mean_of_squares() {
     let p = parameter(&device());

@@ -268,6 +268,11 @@ fn plans_print_and_return_from_json() {
     assert_eq!(json, r#"{"":"1 ((2) 1)","blocks":"3","decoder.blocks":"(1) 2"}"#);
     assert_eq!(serde_json::from_str::<Recompute>(&json).unwrap(), recompute);
     assert_eq!(Recompute::new().with("blocks", Schedule::keep_all(3)).to_string(), "no recomputation");
+    let mut numbered = Recompute::new();
+    for (block, schedule) in [(8, "(2)"), (9, "(2)"), (10, "(2)"), (11, "1 (1)"), (13, "1 (1)")] {
+        numbered = numbered.with(format!("layers.{block}.mlp"), schedule.parse().unwrap());
+    }
+    assert_eq!(numbered.to_string(), "layers.8–10.mlp: (2); layers.11.mlp: 1 (1); layers.13.mlp: 1 (1)");
 }
 
 /// The peak of one step with a fresh model.

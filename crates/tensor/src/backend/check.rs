@@ -197,8 +197,9 @@ pub(crate) fn check(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel
         Kernel::Gather { axis, .. } => elements::gather(rules, operands, *axis),
         Kernel::ScatterAdd { axis, .. } => elements::scatter_add(rules, operands, *axis),
         Kernel::OneHot { .. } => elements::one_hot(rules, operands),
-        Kernel::Sgd { step, .. } => rules.optimizer(operands, step.momentum),
-        Kernel::RmsProp { step, .. } => rules.optimizer(operands, step.momentum),
-        Kernel::Adam { .. } | Kernel::Lion { .. } => rules.optimizer(operands, 0.0),
+        Kernel::Sgd { step, .. } => rules.optimizer(operands, ("momentum", step.momentum != 0.0)),
+        Kernel::RmsProp { step, .. } => rules.optimizer(operands, ("momentum", step.momentum != 0.0)),
+        Kernel::Adam { step, .. } => rules.optimizer(operands, ("max_variance", step.amsgrad)),
+        Kernel::Lion { .. } => rules.optimizer(operands, ("momentum", false)),
     }
 }

@@ -344,6 +344,8 @@ pub struct AdamStep {
     pub weight_decay: f64,
     /// Whether the decay acts on the parameter directly (AdamW) or through the gradient (Adam).
     pub decoupled: bool,
+    /// Whether to divide by the largest running mean of squares so far (AMSGrad, Reddi et al. 2018).
+    pub amsgrad: bool,
     /// The number of this step, starting at 1. The bias correction of the means reads it.
     pub step: u64,
 }

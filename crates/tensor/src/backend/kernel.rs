@@ -578,6 +578,8 @@ pub enum Kernel<'a> {
         mean: ViewMut<'a>,
         /// The running mean of squared gradients.
         variance: ViewMut<'a>,
+        /// The largest elements of `variance` so far. Required if and only if the step has `amsgrad`.
+        max_variance: Option<ViewMut<'a>>,
         /// The parameter.
         param: ViewMut<'a>,
     },

@@ -323,10 +323,13 @@ impl<'a> Kernel<'a> {
                 }
                 visit("param", Update(param))
             }
-            Self::Adam { grad, mean, variance, param, .. } => {
+            Self::Adam { grad, mean, variance, max_variance, param, .. } => {
                 visit("grad", Read(grad))?;
                 visit("mean", Update(mean))?;
                 visit("variance", Update(variance))?;
+                if let Some(max_variance) = max_variance {
+                    visit("max_variance", Update(max_variance))?;
+                }
                 visit("param", Update(param))
             }
             Self::RmsProp { grad, variance, momentum, param, .. } => {

@@ -95,8 +95,16 @@ const SGD: SgdStep = SgdStep { lr: 0.1, momentum: 0.9, weight_decay: 0.0, nester
 const RMS: RmsPropStep =
     RmsPropStep { lr: 0.1, smoothing: 0.9, epsilon: 1e-8, momentum: 0.9, weight_decay: 0.0 };
 
-const ADAM: AdamStep =
-    AdamStep { lr: 0.1, beta1: 0.9, beta2: 0.9, epsilon: 1e-8, weight_decay: 0.0, decoupled: false, step: 1 };
+const ADAM: AdamStep = AdamStep {
+    lr: 0.1,
+    beta1: 0.9,
+    beta2: 0.9,
+    epsilon: 1e-8,
+    weight_decay: 0.0,
+    decoupled: false,
+    amsgrad: true,
+    step: 1,
+};
 
 fn moved() -> Vec<Case> {
     vec![
@@ -585,12 +593,14 @@ fn steps() -> Vec<Case> {
         new("adam", |ctx, from, to| {
             let mut to = outputs(to);
             let (param, mean, variance) = (to.next(), to.next(), to.next());
-            ctx.compute(Kernel::Adam { step: ADAM, grad: from[0], mean, variance, param })
+            let max_variance = Some(to.next());
+            ctx.compute(Kernel::Adam { step: ADAM, grad: from[0], mean, variance, max_variance, param })
         })
         .reads("grad", &[2, 3])
         .writes("param", &[2, 3])
         .writes_as("mean", &[2, 3], Type::Computed)
-        .writes_as("variance", &[2, 3], Type::Computed),
+        .writes_as("variance", &[2, 3], Type::Computed)
+        .writes_as("max_variance", &[2, 3], Type::Computed),
         new("rms_prop", |ctx, from, to| {
             let mut to = outputs(to);
             let (param, variance, momentum) = (to.next(), to.next(), Some(to.next()));

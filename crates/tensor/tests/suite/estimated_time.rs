@@ -139,11 +139,13 @@ fn an_optimizer_reads_four_tensors_and_writes_three() {
         epsilon: 1e-8,
         weight_decay: 0.0,
         decoupled: false,
+        amsgrad: false,
         step: 1,
     };
     let time = time(&device, || {
-        let (mean, variance) = (mean.view_mut(), variance.view_mut());
-        ctx.compute(Kernel::Adam { step, grad: grad.view(), mean, variance, param: param.view_mut() })
+        let (mean, variance, max_variance) = (mean.view_mut(), variance.view_mut(), None);
+        let param = param.view_mut();
+        ctx.compute(Kernel::Adam { step, grad: grad.view(), mean, variance, max_variance, param })
     });
     assert_eq!((time.bytes, time.kernels), (7 * 400, 1));
 }

@@ -279,6 +279,13 @@ pub struct Region {
 }
 
 impl Recording {
+    /// Adds a fact that was not known when the run began.
+    #[must_use]
+    pub fn with_fact(mut self, name: impl Into<String>, value: impl ToString) -> Self {
+        self.facts = self.facts.with(name, value);
+        self
+    }
+
     /// Returns the facts known when the run began. Empty for a recording in memory.
     #[must_use]
     pub const fn facts(&self) -> &RunFacts {

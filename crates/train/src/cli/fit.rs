@@ -30,8 +30,8 @@ pub(super) enum FitTarget {
 #[derive(Args, Clone, Debug)]
 pub struct FitOptions {
     /// Find the fastest way to train on a device, such as rtx-4090 or h100-80g,limit=90%, or within this memory of this
-    /// machine, such as 24MiB, and train so: the micro-batch, the blocks that run again in the backward pass and, with
-    /// --autocast, the precision
+    /// machine, such as 24MiB, and train so: the micro-batch, the blocks that are recomputed in the backward pass and,
+    /// with --autocast, the precision
     #[arg(long, value_name = "DEVICE or MEMORY", value_parser = parse_target)]
     #[arg(conflicts_with_all = ["dry_run", "pool", "graphs", "plan"])]
     fit: Option<FitTarget>,
@@ -161,13 +161,15 @@ fn search(
         }
     }
     bar.set_message("looking for the fastest plan, by dry runs");
-    let mut found = fit_ranks(dry, &options.space(plain), &mut *program)?;
+    let mut found = fit_ranks(&dry, &options.space(plain), &mut *program)?;
     if options.dry_run.is_none() {
         let alone = |device: &Device, plan: &Plan| program(device, plan, world);
         found.measure(device, alone, |measured| {
             bar.set_message(format!("measuring real steps of plan {}", measured + 1));
         })?;
     }
+    bar.set_message("looking for the smallest pool of the plan, by dry runs");
+    found.find_smallest_pool(&dry, program)?;
     Ok(found)
 }
 
@@ -195,6 +197,7 @@ pub(super) fn fields(found: &Fit, peak_bytes: u64) -> Map<String, Value> {
             "plan": candidate.plan,
             "text": candidate.plan.to_string(),
             "peak_bytes": candidate.peak_bytes,
+            "smallest_pool_bytes": candidate.smallest_pool_bytes,
             "seconds": candidate.seconds,
             "is_measured": candidate.is_measured,
             "samples_per_second": candidate.samples_per_second(),

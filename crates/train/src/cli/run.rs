@@ -15,7 +15,9 @@ use bfc_core::{
 use highwater_distributed::{DataParallel, ParallelError, Reduce, Shard, World, WorldError};
 use highwater_nn::optim::Optimizer;
 use highwater_tensor::error::FileError;
-use highwater_tensor::{Device, DeviceProfile, DryRun, DryRunOptions, Error, Parameter, Runtime, StepGraph};
+use highwater_tensor::{
+    Device, DeviceProfile, DryRun, DryRunOptions, Error, Parameter, Runtime, StepGraph, StepTime,
+};
 use highwater_tracking::{
     PlanChart, PlanLimits, PlanTextError, Report, RunFacts, Trace, TraceProblem, parse_plan,
     write_page_with_plans,
@@ -28,8 +30,8 @@ use super::fit;
 use super::options::Options;
 use super::ranks::{RankPeak, peaks_text};
 use super::report::{graphs, say, tables};
-use crate::fit::{Fit, FitError, Plan};
-use crate::output::{JsonLog, Output, ProgressBar, TensorBoard, read_run};
+use crate::fit::{Fit, FitError, Plan, exchange_seconds};
+use crate::output::{JsonLog, Observer, Output, ProgressBar, StepRecord, TensorBoard, read_run};
 
 /// The memory limit for the events of `--trace`; each takes about seven bytes.
 const TRACE_MEMORY: Bytes = Bytes::mib(256);
@@ -108,6 +110,8 @@ pub struct Run {
     peaks: Vec<RankPeak>,
     /// The plans of `--fit`, once they are known.
     found: RefCell<Option<Fit>>,
+    /// The longest step of a dry run so far.
+    longest_step: LongestStep,
     started: Instant,
 }
 
@@ -191,6 +195,7 @@ impl Run {
             world,
             peaks,
             found: RefCell::new(None),
+            longest_step: LongestStep::default(),
             started: Instant::now(),
         })
     }
@@ -349,7 +354,20 @@ impl Run {
             output = json.into_iter().fold(output, Output::with);
             output = board.into_iter().fold(output, Output::with);
         }
+        if self.options.dry_run.is_some() {
+            output = output.with(self.longest_step.clone());
+        }
         self.graph.iter().fold(output, |output, graph| output.with_graph(Arc::clone(graph)))
+    }
+
+    /// Returns the estimated time of a step in a dry run for a device with a known speed, with the exchange of gradients between
+    /// the ranks. `None` if the loop had no [output](Self::output).
+    fn estimated_step(&self, report: &Report) -> Option<StepTime> {
+        let mut step = self.longest_step.get()?;
+        let seconds = exchange_seconds(self.options.dry_run.as_ref()?, report, self.world.size());
+        step.seconds += seconds;
+        step.memory_seconds += seconds;
+        Some(step)
     }
 
     /// Returns the [output](Self::output) for a run with a plan; none for a [trial](Plan::is_trial).
@@ -418,6 +436,11 @@ impl Run {
         if let Some((found, peak)) = plans {
             say(&fit::text(found, peak))?;
         }
+        // The plans of a search have their own estimates.
+        let estimated = self.estimated_step(report).filter(|_| found.is_none());
+        if let Some(step) = estimated {
+            say(&format!("\nestimated time of a step: {step}\n"))?;
+        }
         if let Some(counts) = self.device.default_allocator()?.plan_counts() {
             say(&format!(
                 "\nplanned allocations: {} in {} steps; by best fit {}, unexpected {}, refused {}\n",
@@ -444,10 +467,19 @@ impl Run {
             }
             (fields, _) => fields,
         };
+        let fields = match (fields, estimated) {
+            (Value::Object(mut fields), Some(step)) => {
+                let mut step_fields = json!(step);
+                step_fields["limited_by"] = json!(step.limit().to_string());
+                fields.insert("estimated_step".into(), step_fields);
+                Value::Object(fields)
+            }
+            (fields, _) => fields,
+        };
         let plan_fields = plans.map_or_else(Default::default, |(found, peak)| fit::fields(found, peak));
         self.write_json(fields, (plan_fields, results), report)?;
         self.write_trace()?;
-        self.write_recording(plans.map(|(found, peak)| fit::chart(found, peak)).as_ref())?;
+        self.write_recording(plans.map(|(found, peak)| fit::chart(found, peak)).as_ref(), estimated)?;
         let damage = self.device.default_allocator()?.find_damage();
         match damage.first() {
             Some(first) => Err(RunError::Damaged { count: damage.len(), first: Box::new(*first) }),
@@ -489,14 +521,40 @@ impl Run {
     }
 
     /// Completes the recording, and writes the page from it.
-    fn write_recording(&self, plans: Option<&PlanChart>) -> Result<(), RunError> {
+    fn write_recording(
+        &self,
+        plans: Option<&PlanChart>,
+        estimated: Option<StepTime>,
+    ) -> Result<(), RunError> {
         let Some(recording) = &self.recording else { return Ok(()) };
         let pools = [Arc::clone(self.device.default_allocator()?)];
         let finished = self.runtime.tracker().finish_recording(&pools);
         finished.map_err(|error| FileError::io(recording.path(), &error))?;
         let Some(page) = &self.page else { return Ok(()) };
-        let (recording, log) = read_run(recording.path(), self.log.as_ref().map(Source::path))?;
+        let (mut recording, log) = read_run(recording.path(), self.log.as_ref().map(Source::path))?;
+        if let Some(step) = estimated {
+            recording = recording.with_fact("estimated step", step);
+        }
         Ok(page.write(|out| write_page_with_plans(&recording, log.as_ref(), plans, out))?)
+    }
+}
+
+/// Keeps the estimated time of the longest step: the last batch of an epoch may be smaller than the others.
+#[derive(Clone, Debug, Default)]
+struct LongestStep(Arc<Mutex<Option<StepTime>>>);
+
+impl LongestStep {
+    fn get(&self) -> Option<StepTime> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for LongestStep {
+    fn step(&mut self, record: &StepRecord) -> Result<(), Error> {
+        let mut longest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = longest.iter().chain(&record.estimated);
+        *longest = times.copied().max_by(|one, other| one.seconds.total_cmp(&other.seconds));
+        Ok(())
     }
 }
 

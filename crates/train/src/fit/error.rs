@@ -18,6 +18,14 @@ pub enum FitError {
     /// No plan fits.
     #[error(transparent)]
     NothingFits(#[from] Box<NothingFits>),
+    /// A choice of the space is empty or 0, or contradicts another one.
+    #[error("the space of plans is invalid: {choice} {problem}")]
+    InvalidSpace {
+        /// The choice, such as the batch or a method of [`Space`](super::Space).
+        choice: &'static str,
+        /// The problem.
+        problem: &'static str,
+    },
     /// The space has no plan.
     #[error("there is no plan: no micro-batch and number of ranks of the space divides the batch of {batch}")]
     NoPlan {

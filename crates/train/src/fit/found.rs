@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bfc_core::Bytes;
 use highwater_tensor::StepTime;
 use highwater_tracking::{PlanChart, PlanRow};
 use serde::Serialize;
@@ -25,6 +26,9 @@ pub struct Candidate {
     pub fits: bool,
     /// Whether the seconds were measured on the device.
     pub is_measured: bool,
+    /// The smallest pool in which the plan trains, in bytes. `None` before [`Fit::find_smallest_pool`], which finds that of the
+    /// chosen plan.
+    pub smallest_pool_bytes: Option<u64>,
 }
 
 impl Candidate {
@@ -87,11 +91,16 @@ impl Fit {
         &self.plans[0]
     }
 
-    /// Returns sentences about the result: why the batch is not divided, and that times are estimates.
+    /// Returns sentences about the result: why the batch is not divided, the smallest pool of the chosen plan if it is known,
+    /// and that times are estimates.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> =
             self.indivisible.iter().map(|reason| capitalized(&reason.to_string())).collect();
+        if let Some(pool) = self.chosen().smallest_pool_bytes {
+            notes
+                .push(format!("The chosen plan trains in a pool of {} ({pool} bytes) or more.", Bytes(pool)));
+        }
         if !self.chosen().is_measured {
             notes.push(
                 "Step times are estimates; on a device that is present, Fit::measure times real steps."
@@ -146,6 +155,7 @@ mod tests {
             work: StepTime::default(),
             fits,
             is_measured: false,
+            smallest_pool_bytes: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Finds the fastest way to train a model on a device, by dry runs.
 //!
-//! A program passes its training step as a closure over a [`Plan`]: the micro-batch, the accumulation, the blocks that run again in
-//! the backward pass, the precision, and the ranks. [`fit`](fit()) runs the closure on a dry device with the plans of a [`Space`]. It returns
+//! A program passes its training step as a closure over a [`Plan`]: the micro-batch, the accumulation, the blocks that are recomputed
+//! in the backward pass, the precision, and the ranks. [`fit`](fit()) runs the closure on a dry device with the plans of a [`Space`]. It returns
 //! the plans of which no other one has both a lower peak and a faster step, the fastest first, with exact peaks and estimated
 //! times.
 //!
@@ -16,6 +16,7 @@ mod found;
 mod measure;
 mod objective;
 mod plan;
+mod pool;
 mod search;
 mod space;
 mod survey;
@@ -30,6 +31,9 @@ pub use found::{Candidate, Fit};
 pub use objective::Indivisible;
 pub use plan::{Plan, PlanGuard};
 pub use space::Space;
+
+#[cfg(feature = "cli")]
+pub(crate) use trial::exchange_seconds;
 
 use search::Search;
 

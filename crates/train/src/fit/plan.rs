@@ -26,7 +26,7 @@ pub struct Plan {
     pub micro_batch: usize,
     /// Micro-batches of a rank per step, whose gradients are added.
     pub accumulate: u64,
-    /// The blocks that run again in the backward pass.
+    /// The blocks that are recomputed in the backward pass.
     pub recompute: Recompute,
     /// The type in which products compute; `None` for that of the tensors.
     #[serde(serialize_with = "as_text")]
@@ -68,9 +68,9 @@ impl Plan {
 
     /// Returns the number of steps of an epoch with this number of examples. The last one may have fewer micro-batches.
     #[must_use]
-    pub const fn steps_of_epoch(&self, examples: usize) -> u64 {
-        let batches = examples.div_ceil(self.micro_batch) / self.ranks;
-        (batches as u64).div_ceil(self.accumulate)
+    pub fn steps_of_epoch(&self, examples: usize) -> u64 {
+        let batches = examples.div_ceil(self.micro_batch.max(1)) / self.ranks.max(1);
+        (batches as u64).div_ceil(self.accumulate.max(1))
     }
 
     /// Returns the number of steps to run: `steps`, or fewer in a trial of [`fit`](super::fit()).
@@ -154,8 +154,9 @@ fn as_name<S: Serializer>(shard: &Shard, serializer: S) -> std::result::Result<S
 }
 
 impl fmt::Display for Plan {
-    /// Writes what differs from the plan with the whole batch: `micro-batch 8 × 4, 3 of 12 blocks again, bf16`. The schedule of
-    /// the blocks is [`recompute`](Plan::recompute).
+    /// Writes what differs from the plan with the whole batch: `micro-batch 8 × 4, 3 of 12 blocks recomputed [9 3×(1)], bf16`.
+    /// The brackets contain the [schedule](Schedule) of the blocks, so that different plans have different texts. With several
+    /// chains, they contain their [paths](Recompute) too.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "micro-batch {}", self.micro_batch)?;
         if self.accumulate > 1 {
@@ -171,8 +172,41 @@ impl fmt::Display for Plan {
         let again: usize =
             schedules().flat_map(Schedule::parts).filter(|part| **part != Part::Keep).map(Part::blocks).sum();
         if again > 0 {
-            write!(f, ", {again} of {} blocks again", schedules().map(Schedule::blocks).sum::<usize>())?;
+            write!(f, ", {again} of {} blocks recomputed", schedules().map(Schedule::blocks).sum::<usize>())?;
+            let (first, has_more) = (schedules().next(), schedules().nth(1).is_some());
+            match first.filter(|_| !has_more) {
+                Some(schedule) => write!(f, " [{schedule}]")?,
+                None => write!(f, " [{}]", self.recompute)?,
+            }
         }
         self.autocast.map_or(Ok(()), |dtype| write!(f, ", {dtype}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_with_other_schedules_have_other_texts() {
+        let text = |chains: &[(&str, &str)]| {
+            let mut plan = Plan::new(8);
+            for (path, schedule) in chains {
+                plan.recompute = plan.recompute.with(*path, schedule.parse().unwrap());
+            }
+            plan.to_string()
+        };
+        assert_eq!(text(&[("blocks", "6")]), "micro-batch 8");
+        assert_eq!(text(&[("blocks", "1 (5)")]), "micro-batch 8, 5 of 6 blocks recomputed [1 (5)]");
+        assert_eq!(text(&[("", "1 5×(1)")]), "micro-batch 8, 5 of 6 blocks recomputed [1 5×(1)]");
+        let chains = [("block0", "(2)"), ("block1", "(2)"), ("block2", "2")];
+        assert_eq!(text(&chains), "micro-batch 8, 4 of 6 blocks recomputed [block0–1: (2)]");
+    }
+
+    #[test]
+    fn a_plan_of_nothing_has_no_steps() {
+        let mut plan = Plan::new(0);
+        (plan.accumulate, plan.ranks) = (0, 0);
+        assert_eq!((plan.batch(), plan.steps_of_epoch(0)), (0, 0));
     }
 }

@@ -1,7 +1,7 @@
 //! The search: dry runs of the program with the plans of a space.
 //!
 //! 1. The survey runs each plan without recomputation once without a limit, and measures the blocks of its chains. The optimal
-//!    algorithm for chains then models the peak and the time of schedules that run blocks again.
+//!    algorithm for chains then models the peak and the time of schedules that recompute blocks.
 //! 2. For each of these families, from the fastest on, dry runs with the limit find the fastest schedule that fits. Families that
 //!    are much slower than a plan that fits are skipped.
 //! 3. Further dry runs fill the front with plans that use less memory and take longer.
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use bfc_core::Bytes;
 use highwater_distributed::{Shard, World};
-use highwater_tensor::{Device, DryRunOptions, Result, smallest_pool};
+use highwater_tensor::{Device, DryRunOptions, Result};
 
 use super::error::{FitError, NothingFits};
 use super::found::{Candidate, Fit};
@@ -68,6 +68,7 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
     /// Returns the plans of the space that fit.
     pub(super) fn run(mut self, space: &Space) -> Result<Fit, FitError> {
         let start = Instant::now();
+        space.check()?;
         let (mut families, indivisible) = Survey::new(&self.unlimited, &mut self.trial).families(space)?;
         self.indivisible = indivisible;
         families.sort_by(|one, other| fastest(one).total_cmp(&fastest(other)));
@@ -123,6 +124,7 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
                 work: tried.work,
                 fits: true,
                 is_measured: false,
+                smallest_pool_bytes: None,
             },
             TrialResult::DoesNotFit(_) => Candidate {
                 plan: model.plan.clone(),
@@ -131,6 +133,7 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
                 work: model.work,
                 fits: false,
                 is_measured: false,
+                smallest_pool_bytes: None,
             },
         };
         let fits = candidate.fits;
@@ -211,13 +214,11 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
                 TrialResult::Fits(_) => return Err(FitError::Varies { plan: Box::new(plan) }),
             },
         };
-        let (_, rehearsal) = self.trial.rehearse(&self.unlimited, &plan)?;
-        let program = &mut self.trial;
-        let pool = smallest_pool(&self.unlimited, |device| program.run_on(device, &rehearsal, 0))?;
+        let required_bytes = self.trial.smallest_pool(&self.unlimited, &plan)?;
         Ok(NothingFits {
             device: self.limited.profile().name().to_owned(),
             limit_bytes: self.limit_bytes,
-            required_bytes: pool.smallest.get(),
+            required_bytes,
             ranks: if self.has_ranks { self.enough_ranks(&plan)? } else { None },
             indivisible: self.indivisible.clone(),
             plan,

@@ -3,6 +3,7 @@
 use highwater_distributed::Shard;
 use highwater_tensor::DType;
 
+use super::error::FitError;
 use super::plan::Plan;
 
 /// The most sizes of micro-batches that a search tries by default.
@@ -32,7 +33,7 @@ impl Space {
     #[must_use]
     pub fn new(batch: usize) -> Self {
         Self {
-            batch: batch.max(1),
+            batch,
             micro_batches: None,
             precisions: vec![None],
             ranks: vec![1],
@@ -79,7 +80,7 @@ impl Space {
         self
     }
 
-    /// Sets whether blocks may run again in the backward pass.
+    /// Sets whether blocks may be recomputed in the backward pass.
     #[must_use]
     pub const fn recompute(mut self, recomputes: bool) -> Self {
         self.recomputes = recomputes;
@@ -93,7 +94,7 @@ impl Space {
         let dividing = self.ranks.iter().filter(|ranks| **ranks > 0 && self.batch.is_multiple_of(**ranks));
         for &ranks in dividing {
             let own = self.batch / ranks;
-            for micro_batch in self.sizes(own) {
+            for micro_batch in self.sizes(own).into_iter().filter(|size| *size > 0) {
                 for &shard in self.shards.iter().filter(|shard| ranks > 1 || **shard == Shard::None) {
                     for &autocast in &self.precisions {
                         let mut plan = Plan::new(micro_batch);
@@ -105,6 +106,33 @@ impl Space {
             }
         }
         plans
+    }
+
+    /// Checks that each choice has a value, and that no number is 0.
+    pub(super) fn check(&self) -> Result<(), FitError> {
+        let bad = |choice, problem| Err(FitError::InvalidSpace { choice, problem });
+        let sizes = self.micro_batches.as_deref().unwrap_or_default();
+        if self.batch == 0 {
+            return bad("the batch", "is 0; it is the number of examples of a step");
+        }
+        for (choice, is_empty) in [
+            ("Space::precisions", self.precisions.is_empty()),
+            ("Space::ranks", self.ranks.is_empty()),
+            ("Space::shards", self.shards.is_empty()),
+        ] {
+            if is_empty {
+                return bad(choice, "is empty; leave it out for its default");
+            }
+        }
+        for (choice, numbers) in [("Space::micro_batches", sizes), ("Space::ranks", &self.ranks[..])] {
+            if numbers.contains(&0) {
+                return bad(choice, "contains 0");
+            }
+        }
+        if !self.shards.contains(&Shard::None) && self.ranks == [1] {
+            return bad("Space::shards", "divides memory among ranks, but Space::ranks allows one rank only");
+        }
+        Ok(())
     }
 
     pub(super) const fn batch(&self) -> usize {
@@ -165,11 +193,28 @@ mod tests {
     }
 
     #[test]
+    fn a_space_without_a_choice_is_refused_by_name() {
+        let space = || Space::new(8);
+        for (space, expected) in [
+            (Space::new(0), "the batch is 0"),
+            (space().precisions([]), "Space::precisions is empty"),
+            (space().ranks([]), "Space::ranks is empty"),
+            (space().ranks([2, 0]), "Space::ranks contains 0"),
+            (space().shards([]), "Space::shards is empty"),
+            (space().shards([Shard::Gradients]), "Space::shards divides memory among ranks"),
+            (space().micro_batches([4, 0]), "Space::micro_batches contains 0"),
+        ] {
+            let refused = space.check().unwrap_err().to_string();
+            assert!(refused.contains(expected), "{refused}");
+        }
+        space().ranks([1, 2]).shards([Shard::Gradients]).whole_batch().check().unwrap();
+        assert!(Space::new(0).plans().is_empty());
+    }
+
+    #[test]
     fn micro_batches_divide_the_batch_of_a_rank() {
-        let space = Space::new(24)
-            .ranks([1, 2, 5])
-            .shards([Shard::None, Shard::Gradients])
-            .micro_batches([8, 12, 7, 0]);
+        let space =
+            Space::new(24).ranks([1, 2, 5]).shards([Shard::None, Shard::Gradients]).micro_batches([8, 12, 7]);
         let plans: Vec<String> = space.plans().iter().map(ToString::to_string).collect();
         let expected = [
             "micro-batch 12 × 2",

@@ -10,7 +10,7 @@ use super::plan::Plan;
 use super::space::Space;
 use super::trial::{Trial, Tried};
 
-/// The deepest level of nested chains whose blocks may run again.
+/// The deepest level of nested chains whose blocks may be recomputed.
 const LEVELS: usize = 3;
 
 /// The most blocks of a level. The optimal algorithm takes a second for more.
@@ -35,7 +35,7 @@ impl<'a, P: FnMut(&Device, &Plan, &World) -> Result<()>> Survey<'a, P> {
         Self { unlimited, trial }
     }
 
-    /// Returns a family for each plan of the space: the plan, and its schedules that run blocks again. The members are the
+    /// Returns a family for each plan of the space: the plan, and its schedules that recompute blocks. The members are the
     /// faster the more memory they use, the fastest first. Also returns why plans that divide the batch are not among them.
     pub(super) fn families(
         mut self,

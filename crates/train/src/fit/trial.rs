@@ -4,8 +4,10 @@ use bfc_core::Category;
 use highwater_distributed::World;
 use highwater_nn::recompute::{Observed, observe};
 use highwater_tensor::{
-    Device, DryRun, DryRunOptions, Error, PassEnd, Result, StepTime, record_objectives, record_passes,
+    Device, DeviceProfile, DryRun, DryRunOptions, Error, PassEnd, Result, StepTime, record_objectives,
+    record_passes,
 };
+use highwater_tracking::Report;
 
 use super::error::FitError;
 use super::objective::TriedLosses;
@@ -144,9 +146,7 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Trial<P> {
         trial: &Plan,
     ) -> Result<TrialResult, FitError> {
         let mut most: Option<Tried> = None;
-        let last = plan.ranks - 1;
-        let runs_all = trial.is_rehearsal() && plan.ranks <= ALL_RANKS;
-        for rank in (0..plan.ranks).filter(|rank| runs_all || *rank < 2 || *rank == last) {
+        for rank in tried_ranks(trial) {
             match self.run_rank(options, (plan, trial), rank) {
                 Ok(tried) => {
                     let Some(most) = &mut most else {
@@ -193,7 +193,7 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Trial<P> {
         let ends: Option<Vec<StepTime>> = passes.iter().map(|pass| pass.estimated).collect();
         let work = ends.and_then(|ends| last_step(&ends, per_micro_batch, trial.accumulate, plan.accumulate));
         let mut work = work.ok_or_else(|| FitError::NoStep { plan: Box::new(plan.clone()) })?;
-        let seconds = exchange_seconds(run, plan.ranks);
+        let seconds = exchange_seconds(&run.profile, &run.report, plan.ranks);
         work.seconds += seconds;
         work.memory_seconds += seconds;
         Ok(Tried {
@@ -223,11 +223,17 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Trial<P> {
     }
 }
 
+/// Returns the ranks that a trial runs.
+pub(super) fn tried_ranks(trial: &Plan) -> impl Iterator<Item = usize> + use<> {
+    let (ranks, runs_all) = (trial.ranks, trial.is_rehearsal() && trial.ranks <= ALL_RANKS);
+    (0..ranks).filter(move |rank| runs_all || *rank < 2 || *rank + 1 == ranks)
+}
+
 /// Returns the estimated time in which the ranks add their gradients, or send reduced gradients and new parameters. In a ring, each
 /// rank sends 2 (n - 1) / n times the bytes of the parameters over its link. No part of it is hidden behind the backward pass.
-fn exchange_seconds(run: &DryRun<()>, ranks: usize) -> f64 {
-    let Some(speed) = run.profile.speed().filter(|_| ranks > 1) else { return 0.0 };
-    let parameters = run.report.categories.iter().filter(|row| row.category == Category::Parameter.name());
+pub(crate) fn exchange_seconds(profile: &DeviceProfile, report: &Report, ranks: usize) -> f64 {
+    let Some(speed) = profile.speed().filter(|_| ranks > 1) else { return 0.0 };
+    let parameters = report.categories.iter().filter(|row| row.category == Category::Parameter.name());
     let bytes: u64 = parameters.map(|row| row.high_water_bytes).sum();
     2.0 * (ranks - 1) as f64 / ranks as f64 * bytes as f64 / speed.link_bytes_per_second()
 }

@@ -194,7 +194,14 @@ mod tests {
 
     fn record(step: u64) -> StepRecord {
         let figures = Figures::default();
-        StepRecord { step, loss: Some(step as f64), figures, bytes_in_use: 0, peak_bytes_in_use: 0 }
+        StepRecord {
+            step,
+            loss: Some(step as f64),
+            figures,
+            bytes_in_use: 0,
+            peak_bytes_in_use: 0,
+            estimated: None,
+        }
     }
 
     /// Logs these steps of a run that begins after as many steps as the first one says.

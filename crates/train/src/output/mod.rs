@@ -15,7 +15,7 @@ pub use tensorboard::TensorBoard;
 use std::fmt;
 use std::sync::Arc;
 
-use highwater_tensor::{Device, Error, Result, StepGraph, Tensor};
+use highwater_tensor::{Device, Error, Result, StepGraph, StepTime, Tensor};
 
 use crate::figures::Figures;
 use crate::metrics::read;
@@ -44,6 +44,9 @@ pub struct StepRecord {
     pub bytes_in_use: u64,
     /// The peak of those bytes.
     pub peak_bytes_in_use: u64,
+    /// The estimated time of the step, on a dry device whose profile has a [speed](highwater_tensor::DeviceProfile::speed).
+    /// `None` for the first step of a loop without a [`Trainer`](crate::Trainer).
+    pub estimated: Option<StepTime>,
 }
 
 /// Receives the steps of a run: a log, a progress bar, or a part of the program.
@@ -105,6 +108,8 @@ pub struct Output<'a> {
     graph: Option<Arc<StepGraph>>,
     steps: u64,
     loss: Option<f64>,
+    /// The estimated time of a dry device until the current step began.
+    before_step: Option<StepTime>,
 }
 
 impl<'a> Output<'a> {
@@ -177,9 +182,18 @@ impl<'a> Output<'a> {
         figures: Figures,
     ) -> Result<StepRecord> {
         let memory = device.default_allocator()?.stats();
-        let (step, bytes_in_use) = (self.steps, memory.bytes_in_use);
+        let (step, bytes_in_use, peak_bytes_in_use) =
+            (self.steps, memory.bytes_in_use, memory.peak_bytes_in_use);
         (self.loss, self.steps) = (loss, self.steps + 1);
-        Ok(StepRecord { step, loss, figures, bytes_in_use, peak_bytes_in_use: memory.peak_bytes_in_use })
+        let before = self.before_step;
+        self.start_step(device);
+        let estimated = self.before_step.zip(before).map(|(after, before)| after - before);
+        Ok(StepRecord { step, loss, figures, bytes_in_use, peak_bytes_in_use, estimated })
+    }
+
+    /// Begins the next step: the work of a dry device so far is no part of it.
+    pub(crate) fn start_step(&mut self, device: &Device) {
+        self.before_step = device.estimated_time();
     }
 
     /// Passes a record to the observers.

@@ -219,6 +219,7 @@ mod tests {
             figures: figures.clone(),
             bytes_in_use: 1024,
             peak_bytes_in_use: 2048,
+            estimated: None,
         };
         (0..2).for_each(|step| events.step(&record(step)).unwrap());
         events.finish().unwrap();

@@ -1,5 +1,6 @@
 //! Early stopping.
 
+use highwater_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// Whether smaller or larger values are better.
@@ -104,6 +105,16 @@ impl EarlyStopping {
     pub const fn restore_best(mut self) -> Self {
         self.restores = true;
         self
+    }
+
+    /// Checks the smallest change that counts.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.min_delta.is_finite() && self.min_delta >= 0.0 {
+            return Ok(());
+        }
+        let (argument, expected) = ("min_delta", "finite and not negative");
+        let got = self.min_delta.to_string();
+        Err(Error::BadArgument { op: "early_stopping", argument, expected, got })
     }
 
     /// Returns the name of the figure.

@@ -6,12 +6,12 @@ use std::path::Path;
 use highwater_distributed::{Entry, RunStage, World};
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_tensor::error::FileError;
-use highwater_tensor::{Error, Result, Tensor, autocast, no_grad};
+use highwater_tensor::{Device, Error, Result, Tensor, autocast, no_grad};
 use highwater_tracking::module;
 
 use super::draws::Draws;
 use super::step::Step;
-use super::{Ended, Outcome, Trainer};
+use super::{Ended, LearningRate, Outcome, Trainer};
 use crate::figures::Figures;
 use crate::fit::{Plan, PlanGuard};
 use crate::output::{Output, StepRecord};
@@ -32,6 +32,8 @@ pub(super) struct Fit<'a> {
     position: Position,
     epochs: u64,
     steps: u64,
+    /// The device of the parameters; `None` without parameters.
+    device: Option<Device>,
     is_dry: bool,
     signal: Option<StopSignal>,
     /// The record of the last step, until its evaluation is known.
@@ -46,6 +48,7 @@ pub(super) struct Fit<'a> {
 impl<'a> Fit<'a> {
     /// Prepares a run until one of the limits, and restores the checkpoint to continue from.
     pub(super) fn begin(mut trainer: Trainer<'a>, epochs: u64, mut steps: u64) -> Result<Self> {
+        trainer.check()?;
         let has_epochs = steps == u64::MAX;
         if let Some(plan) = &trainer.plan {
             // A rehearsal has the epochs of a short dry run.
@@ -55,12 +58,6 @@ impl<'a> Fit<'a> {
                 trainer.saves = Saves::default();
                 trainer.output = Output::default();
             }
-        }
-        if trainer.saves.best_path().is_some() && trainer.early_stopping.is_none() {
-            let (argument, expected) =
-                ("best", "used with early stopping, which defines the best evaluation");
-            let got = "no early stopping".to_owned();
-            return Err(Error::BadArgument { op: "train", argument, expected, got });
         }
         let world = trainer.stepper.world.clone();
         if let Some((buffer, _)) = trainer.model.buffers().first().filter(|_| world.size() > 1) {
@@ -84,6 +81,7 @@ impl<'a> Fit<'a> {
         trainer.stepper.draws = Some(Draws::new(trainer.model, parts));
         let parameters = trainer.stepper.optimizer.parameters();
         let is_dry = parameters.iter().any(|(_, parameter)| parameter.tensor().device().is_dry());
+        let device = parameters.first().map(|(_, parameter)| parameter.tensor().device().clone());
         let limit = if is_dry && trainer.short_dry_runs { DRY } else { u64::MAX };
         // A trial knows its steps.
         if !has_epochs && !trainer.plan.as_ref().is_some_and(Plan::is_trial) {
@@ -96,6 +94,7 @@ impl<'a> Fit<'a> {
             position: Position::default(),
             epochs: epochs.min(limit),
             steps,
+            device,
             is_dry,
             pending: None,
             figures: Figures::default(),
@@ -109,7 +108,8 @@ impl<'a> Fit<'a> {
 
     /// Waits until all ranks are at this stage, and checks that they run the same steps.
     fn agree_at(&self, stage: RunStage) -> Result<()> {
-        let Trainer { stepper, autocast, early_stopping, evaluate_every, .. } = &self.trainer;
+        let Trainer { stepper, autocast, early_stopping, evaluate_every, learning_rate, ema, .. } =
+            &self.trainer;
         let Position { step, epoch, batch } = self.position;
         let entry = |(name, options): (&str, String)| Entry {
             name: name.to_owned(),
@@ -128,6 +128,8 @@ impl<'a> Fit<'a> {
             ("loss scaler", text(stepper.scaler.as_ref())),
             ("autocast", text(autocast.as_ref())),
             ("early stopping", text(stopping.as_ref())),
+            ("reduction on plateaus", text(learning_rate.plateau())),
+            ("decay of averages", text(ema.as_ref().map(|ema| ema.decay()).as_ref())),
             ("position", format!("step {step}, epoch {epoch}, batch {batch}")),
         ];
         Ok(stepper.world.agree_at(stage, entries.map(entry).into())?)
@@ -143,7 +145,18 @@ impl<'a> Fit<'a> {
             let problem = "the checkpoint is of a run with epochs: continue it with Trainer::fit";
             return Err(FileError::malformed(path, 8, problem).into());
         }
+        if let Some(ema) = &trainer.ema {
+            checkpoint.check_ema(ema)?;
+        }
         checkpoint.restore_all(trainer.model, trainer.stepper.optimizer)?;
+        if let Some(ema) = &mut trainer.ema {
+            checkpoint.restore_ema(ema)?;
+        }
+        if let (LearningRate::OnPlateau { plateau, .. }, Some(saved)) =
+            (&mut trainer.learning_rate, checkpoint.plateau())
+        {
+            plateau.clone_from(saved);
+        }
         if let (Some(scaler), Some(saved)) = (&mut trainer.stepper.scaler, checkpoint.scaler()) {
             scaler.clone_from(saved);
         }
@@ -167,6 +180,9 @@ impl<'a> Fit<'a> {
         let mut ended = stopping.filter(|stopping| stopping.is_over()).map(|_| Ended::StoppedEarly);
         let mut has_begun = false;
         while ended.is_none() && self.position.epoch < self.epochs && self.position.step < self.steps {
+            if let Some(device) = self.device.as_ref().filter(|_| !has_begun) {
+                self.trainer.output.start_step(device);
+            }
             let (mut batches, skipped) = source(self.position)?;
             if !std::mem::replace(&mut has_begun, true) {
                 let total = self.total(batches.size_hint().1);
@@ -267,9 +283,7 @@ impl<'a> Fit<'a> {
     /// The bytes in use on the device of a rehearsal.
     fn bytes_in_use(&self) -> Option<u64> {
         self.trainer.plan.as_ref().filter(|plan| plan.is_rehearsal())?;
-        let parameters = self.trainer.stepper.optimizer.parameters();
-        let device = parameters.first().map(|(_, parameter)| parameter.tensor().device().clone())?;
-        Some(device.default_allocator().ok()?.stats().bytes_in_use)
+        Some(self.device.as_ref()?.default_allocator().ok()?.stats().bytes_in_use)
     }
 
     /// Runs a step and what follows it.
@@ -279,11 +293,14 @@ impl<'a> Fit<'a> {
         batches: &mut impl Iterator<Item = Result<B>>,
         loss: impl FnMut(&B) -> Result<Tensor>,
     ) -> Result<Option<Ended>> {
-        let Trainer { stepper, schedule, output, .. } = &mut self.trainer;
-        if let Some(schedule) = schedule {
-            stepper.optimizer.set_learning_rate(schedule(self.position))?;
+        let Trainer { stepper, learning_rate, ema, output, .. } = &mut self.trainer;
+        if let Some(rate) = learning_rate.at(self.position) {
+            stepper.optimizer.set_learning_rate(rate)?;
         }
         let Step { device, loss, gradient_norm, batches } = stepper.step(output, batch, batches, loss)?;
+        if let Some(ema) = ema {
+            ema.update()?;
+        }
         let stops = self.signal.as_ref().is_some_and(StopSignal::is_requested);
         let world = &stepper.world;
         let (loss, stops) =
@@ -314,26 +331,40 @@ impl<'a> Fit<'a> {
         if self.evaluated == Some(self.position.step) {
             return Ok(None);
         }
-        self.figures = no_grad(|| {
-            let _scope = module("validation");
-            evaluation()
-        })?;
+        let mut evaluate = || {
+            no_grad(|| {
+                let _scope = module("validation");
+                evaluation()
+            })
+        };
+        self.figures = match &self.trainer.ema {
+            Some(ema) => ema.apply(evaluate)?,
+            None => evaluate()?,
+        };
         self.evaluated = Some(self.position.step);
+        // Evaluations are no part of the next step.
+        if let Some(device) = &self.device {
+            self.trainer.output.start_step(device);
+        }
         if let Some(record) = &mut self.pending {
             record.figures.extend(&self.figures);
         }
-        let Some(stopping) = &mut self.trainer.early_stopping else { return Ok(None) };
-        let figure = stopping.figure();
-        if !self.figures.contains(figure) {
-            let got = format!("{figure:?}");
-            let (argument, expected) = ("figure", "a figure that the evaluation returns");
-            return Err(Error::BadArgument { op: "early_stopping", argument, expected, got });
+        if let LearningRate::OnPlateau { figure, plateau } = &mut self.trainer.learning_rate
+            && let Some(value) = watched("reduce_on_plateau", &self.figures, figure)?
+        {
+            plateau.step(value, self.trainer.stepper.optimizer)?;
         }
-        // A dry run has no value.
-        let Some(value) = self.figures.get(figure) else { return Ok(None) };
+        let Some(stopping) = &mut self.trainer.early_stopping else { return Ok(None) };
+        let Some(value) = watched("early_stopping", &self.figures, stopping.figure())? else {
+            return Ok(None);
+        };
         let (improves, is_over) = (stopping.update(value), stopping.is_over());
         if improves && stopping.restores_best() {
-            self.best = Some(Checkpoint::of(self.trainer.model)?);
+            let best = Checkpoint::of(self.trainer.model)?;
+            self.best = Some(match &self.trainer.ema {
+                Some(ema) => best.with_ema(ema)?,
+                None => best,
+            });
         }
         if let Some(path) = self.trainer.saves.best_path().filter(|_| improves) {
             self.parts().save(path, self.position)?;
@@ -348,6 +379,8 @@ impl<'a> Fit<'a> {
             optimizer: self.trainer.stepper.optimizer,
             scaler: self.trainer.stepper.scaler.as_ref(),
             early_stopping: self.trainer.early_stopping.as_ref(),
+            plateau: self.trainer.learning_rate.plateau(),
+            ema: self.trainer.ema.as_deref(),
             notes: &self.trainer.notes,
         }
     }
@@ -375,6 +408,9 @@ impl<'a> Fit<'a> {
         }
         if let Some(best) = self.best.filter(|_| ended != Ended::Interrupted) {
             best.restore(self.trainer.model)?;
+            if let Some(ema) = &mut self.trainer.ema {
+                best.restore_ema(ema)?;
+            }
         }
         self.trainer.output.finish()?;
         let Position { step, epoch, .. } = self.position;
@@ -383,6 +419,15 @@ impl<'a> Fit<'a> {
         let (first_step, is_dry) = (self.first_step, self.is_dry);
         Ok(Outcome { ended, first_step, steps: step, epochs: epoch, loss, figures, best, is_dry })
     }
+}
+
+/// Returns the figure that an option watches. A dry run has no value.
+fn watched(op: &'static str, figures: &Figures, figure: &str) -> Result<Option<f64>> {
+    if figures.contains(figure) {
+        return Ok(figures.get(figure));
+    }
+    let (argument, expected) = ("figure", "a figure that the evaluation returns");
+    Err(Error::BadArgument { op, argument, expected, got: format!("{figure:?}") })
 }
 
 /// Writes an option of the run.

@@ -17,8 +17,8 @@ use std::fmt;
 
 use highwater_distributed::World;
 use highwater_nn::modules::Module;
-use highwater_nn::optim::{LossScaler, Optimizer, Schedule};
-use highwater_tensor::{DType, Result, Tensor};
+use highwater_nn::optim::{Ema, LossScaler, Optimizer, ReduceOnPlateau, Schedule};
+use highwater_tensor::{DType, Error, Result, Tensor};
 
 use crate::figures::Figures;
 use crate::fit::Plan;
@@ -63,15 +63,15 @@ use step::Stepper;
 /// # Resuming
 ///
 /// A run that [continues](Saves::resume) from a checkpoint gives the same values, bit for bit, as a run without
-/// interruption: parameters, optimizer state, loss scale, random generators of modules, position and early stopping are
-/// restored. This requires batches that depend only on the epoch, such as `shuffled(seed, epoch)`. A checkpoint may also lie
+/// interruption: parameters, optimizer state, averages, loss scale, random generators of modules, position, early stopping and
+/// the state of a plateau are restored. This requires batches that depend only on the epoch, such as `shuffled(seed, epoch)`. A checkpoint may also lie
 /// within an epoch, for example after a signal. The loop then skips the batches that are done, which costs their preparation;
 /// a step-indexed source ([`fit_steps`](Self::fit_steps)) skips nothing.
 ///
 /// # Dry runs
 ///
 /// On a dry device the loop makes the same requests as on a real one. There are no losses and figures, so early stopping
-/// never ends a run, and nothing is saved. [`short_dry_runs`](Self::short_dry_runs) leaves out epochs that repeat the second.
+/// never ends a run, no learning rate falls on a plateau, and nothing is saved. [`short_dry_runs`](Self::short_dry_runs) leaves out epochs that repeat the second.
 ///
 /// # Signals
 ///
@@ -81,7 +81,8 @@ pub struct Trainer<'a> {
     model: &'a dyn Module,
     stepper: Stepper<'a>,
     epochs: Option<u64>,
-    schedule: Option<Box<dyn FnMut(Position) -> f64 + 'a>>,
+    learning_rate: LearningRate<'a>,
+    ema: Option<&'a mut Ema>,
     evaluation: Option<Box<dyn FnMut() -> Result<Figures> + 'a>>,
     evaluate_every: Every,
     early_stopping: Option<EarlyStopping>,
@@ -103,7 +104,8 @@ impl<'a> Trainer<'a> {
             model,
             stepper: Stepper::new(optimizer),
             epochs: None,
-            schedule: None,
+            learning_rate: LearningRate::OfOptimizer,
+            ema: None,
             evaluation: None,
             evaluate_every: Every::Epochs(1),
             early_stopping: None,
@@ -125,16 +127,69 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Sets the learning rate of each step by a schedule.
+    /// Sets the learning rate of each step by a schedule. The last call of a method that sets learning rates counts.
     #[must_use]
-    pub fn schedule(self, schedule: Schedule) -> Self {
-        self.schedule_by(move |at| schedule.learning_rate(at.step))
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.learning_rate = LearningRate::Schedule(schedule);
+        self
     }
 
     /// Sets the learning rate of each step by a function, for example of the epoch.
     #[must_use]
     pub fn schedule_by(mut self, learning_rate: impl FnMut(Position) -> f64 + 'a) -> Self {
-        self.schedule = Some(Box::new(learning_rate));
+        self.learning_rate = LearningRate::Function(Box::new(learning_rate));
+        self
+    }
+
+    /// Reduces the learning rate when a figure of the [evaluation](Self::evaluate) no longer improves. Checkpoints include the
+    /// state.
+    ///
+    /// ```
+    /// use highwater::prelude::*;
+    /// use highwater::optim::ReduceOnPlateau;
+    /// use highwater::train::{Mean, Trainer, evaluate};
+    /// let device = Device::cpu()?;
+    /// let model = Linear::new(&device, 1, 1, &Rng::new(0))?;
+    /// let mut optimizer = Sgd::new(model.parameters(), 1.0)?;
+    /// let plateau = ReduceOnPlateau::new().with_factor(0.5)?.with_patience(0);
+    /// let x = Tensor::ones(&device, [4, 1])?;
+    /// let loss = |x: &Tensor| model.forward(x)?.abs()?.mean_all();
+    /// let outcome = Trainer::new(&model, &mut optimizer)
+    ///     .epochs(4)
+    ///     .evaluate(|| Ok([("validation_loss", f64::from(loss(&x)?.item::<f32>()?))].into()))
+    ///     .reduce_on_plateau("validation_loss", plateau)
+    ///     .fit(|_| Ok([Ok(x.clone())]), loss)?;
+    /// assert!(outcome.epochs == 4 && optimizer.learning_rate() < 1.0);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    #[must_use]
+    pub fn reduce_on_plateau(mut self, figure: impl Into<String>, plateau: ReduceOnPlateau) -> Self {
+        self.learning_rate = LearningRate::OnPlateau { figure: figure.into(), plateau };
+        self
+    }
+
+    /// Updates these averages after each step, and evaluates with them in place of the parameters. Checkpoints include them,
+    /// and [`EarlyStopping::restore_best`] restores them too.
+    ///
+    /// ```
+    /// use highwater::prelude::*;
+    /// use highwater::optim::Ema;
+    /// use highwater::train::Trainer;
+    /// let device = Device::cpu()?;
+    /// let model = Linear::new(&device, 1, 1, &Rng::new(0))?;
+    /// let mut optimizer = Sgd::new(model.parameters(), 0.1)?;
+    /// let mut ema = Ema::new(model.parameters(), 0.9)?;
+    /// let x = Tensor::ones(&device, [4, 1])?;
+    /// let loss = |x: &Tensor| model.forward(x)?.square()?.mean_all();
+    /// let trainer = Trainer::new(&model, &mut optimizer).ema(&mut ema).epochs(3);
+    /// let outcome = trainer.fit(|_| Ok([Ok(x.clone())]), loss)?;
+    /// let averaged = ema.apply(|| loss(&x)?.item::<f32>())?;
+    /// assert!(outcome.steps == 3 && averaged > loss(&x)?.item::<f32>()?);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    #[must_use]
+    pub fn ema(mut self, ema: &'a mut Ema) -> Self {
+        self.ema = Some(ema);
         self
     }
 
@@ -281,8 +336,12 @@ impl<'a> Trainer<'a> {
     ///
     /// - [`Error::File`](highwater_tensor::Error::File) if a checkpoint cannot be read or written.
     /// - [`Error::Mismatch`](highwater_tensor::Error::Mismatch) for a checkpoint of another model.
-    /// - [`Error::BadArgument`](highwater_tensor::Error::BadArgument) for early stopping on a figure that the evaluation does
-    ///   not return, for [`Saves::best`] without early stopping, and for [`autocast`](Self::autocast) to types other than bf16.
+    /// - [`Error::BadArgument`](highwater_tensor::Error::BadArgument) before the first step for options that contradict each
+    ///   other or are out of range: early stopping or a plateau without [`evaluate`](Self::evaluate), [`Saves::best`] without
+    ///   early stopping, intervals of 0, an invalid [schedule](Schedule::check), and [`autocast`](Self::autocast) to types other
+    ///   than bf16.
+    /// - [`Error::BadArgument`](highwater_tensor::Error::BadArgument) for early stopping or a plateau on a figure that the
+    ///   evaluation does not return.
     pub fn fit<B, I: IntoIterator<Item = Result<B>>>(
         self,
         mut batches: impl FnMut(u64) -> Result<I>,
@@ -308,6 +367,76 @@ impl<'a> Trainer<'a> {
         let (rank, size) = (self.stepper.world.rank() as u64, self.stepper.world.size());
         let (fit, batch) = (Fit::begin(self, u64::MAX, steps)?, &batch);
         fit.run(|at| Ok(((at.batch + rank..u64::MAX).step_by(size).map(batch), 0)), loss)
+    }
+}
+
+/// What sets the learning rate.
+enum LearningRate<'a> {
+    /// Nothing: the optimizer's rate stays.
+    OfOptimizer,
+    Schedule(Schedule),
+    Function(Box<dyn FnMut(Position) -> f64 + 'a>),
+    OnPlateau {
+        figure: String,
+        plateau: ReduceOnPlateau,
+    },
+}
+
+impl LearningRate<'_> {
+    /// Returns the rate of a step, if it depends on the step.
+    fn at(&mut self, position: Position) -> Option<f64> {
+        match self {
+            Self::OfOptimizer | Self::OnPlateau { .. } => None,
+            Self::Schedule(schedule) => Some(schedule.learning_rate(position.step)),
+            Self::Function(rate) => Some(rate(position)),
+        }
+    }
+
+    const fn plateau(&self) -> Option<&ReduceOnPlateau> {
+        match self {
+            Self::OnPlateau { plateau, .. } => Some(plateau),
+            _ => None,
+        }
+    }
+}
+
+impl Trainer<'_> {
+    /// Checks the options before the first step.
+    fn check(&self) -> Result<()> {
+        let bad = |argument, expected, got: String| {
+            Err(Error::BadArgument { op: "train", argument, expected, got })
+        };
+        let watches = "used with Trainer::evaluate, which returns the figure that it watches";
+        if let Some(stopping) = &self.early_stopping {
+            stopping.check()?;
+            if self.evaluation.is_none() {
+                return bad("early_stopping", watches, format!("no evaluation for {:?}", stopping.figure()));
+            }
+        }
+        match &self.learning_rate {
+            LearningRate::OnPlateau { figure, .. } if self.evaluation.is_none() => {
+                return bad("reduce_on_plateau", watches, format!("no evaluation for {figure:?}"));
+            }
+            LearningRate::Schedule(schedule) => schedule.check()?,
+            _ => {}
+        }
+        if self.saves.best_path().is_some() && self.early_stopping.is_none() {
+            let expected = "used with early stopping, which defines the best evaluation";
+            return bad("best", expected, "no early stopping".to_owned());
+        }
+        let intervals =
+            [("evaluate_every", Some(self.evaluate_every)), ("Saves::every", self.saves.interval())];
+        for (argument, every) in intervals {
+            if let Some(every @ (Every::Epochs(0) | Every::Steps(0))) = every {
+                return bad(argument, "an interval of at least 1", every.to_string());
+            }
+        }
+        match self.stepper.clip_norm {
+            Some(max) if !(max.is_finite() && max > 0.0) => {
+                bad("clip_norm", "finite and above 0", max.to_string())
+            }
+            _ => Ok(()),
+        }
     }
 }
 

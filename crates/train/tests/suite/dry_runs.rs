@@ -1,8 +1,10 @@
 //! Dry runs of the loop: exact peaks, no values, no files.
 
 use highwater::prelude::*;
-use highwater::train::{EarlyStopping, Ended, F1, Outcome, Perplexity, Saves, TopK, Trainer, evaluate};
-use highwater::{Result, Runtime};
+use highwater::train::{
+    EarlyStopping, Ended, F1, Observer, Outcome, Perplexity, Saves, StepRecord, TopK, Trainer, evaluate,
+};
+use highwater::{Result, Runtime, StepTime};
 
 use crate::support::{BATCH, cpu, model, points};
 
@@ -50,4 +52,45 @@ fn a_short_dry_run_has_the_peak_of_the_real_run_and_no_values() {
     let dry = Runtime::builder().threads(1).build().unwrap().dry().unwrap();
     assert_eq!(train(&dry, false, Saves::default()).unwrap().epochs, 5);
     assert_eq!(peak(&dry), peak(&real));
+}
+
+/// Collects the estimated times of steps.
+struct Times<'a>(&'a mut Vec<Option<StepTime>>);
+
+impl Observer for Times<'_> {
+    fn step(&mut self, record: &StepRecord) -> Result<()> {
+        self.0.push(record.estimated);
+        Ok(())
+    }
+}
+
+#[test]
+fn steps_of_a_dry_run_for_a_gpu_have_estimated_times_without_evaluations() {
+    let times = |profile: Option<DeviceProfile>| {
+        let builder = Runtime::builder().threads(1);
+        let builder = profile.into_iter().fold(builder, |builder, profile| builder.dry_profile(profile));
+        let device = builder.build().unwrap().dry().unwrap();
+        let (data, model, mut times) = (points(), model(&device), Vec::new());
+        let mut optimizer = AdamW::new(model.parameters(), 0.01).unwrap();
+        let large = || Tensor::zeros(&device, [4096, 4096]);
+        let evaluate = || large()?.matmul(&large()?).map(|_| Default::default());
+        let _ = Trainer::new(&model, &mut optimizer)
+            .epochs(2)
+            .evaluate(evaluate)
+            .observe(Times(&mut times))
+            .fit(
+                |epoch| Ok(data.batches(BATCH, &device)?.shuffled(3, epoch)),
+                |(x, y)| model.forward(x)?.cross_entropy(y),
+            )
+            .unwrap();
+        times
+    };
+    let seconds: Vec<f64> =
+        times(DeviceProfile::gpu("h100-80g")).iter().map(|time| time.unwrap().seconds).collect();
+    // Two batches of 8 and one of 4, twice. The product of an evaluation takes milliseconds.
+    assert_eq!(seconds.len(), 6);
+    assert!(seconds.iter().all(|time| *time > 0.0), "{seconds:?}");
+    assert!((seconds[1] - seconds[4]).abs() < 1e-9, "{seconds:?}");
+    assert!((seconds[1] - seconds[3]).abs() < 1e-4, "{seconds:?}");
+    assert_eq!(times(None), [None; 6]);
 }

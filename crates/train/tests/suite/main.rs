@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod autocast;
+mod averages;
 mod dry_runs;
 mod early_stopping;
 mod metrics;
 mod objectives;
+mod options;
 mod peaks;
 mod ranks;
 mod resume;

@@ -193,6 +193,39 @@ fn plans_of_epochs_have_their_predicted_peaks() {
     }
 }
 
+/// A frozen layer has neither optimizer state nor an average.
+#[test]
+fn plans_of_half_frozen_models_have_their_predicted_peaks() {
+    let program = |device: &Device, plan: &Plan| {
+        let rng = Rng::new(0);
+        let (first, last) = (Linear::new(device, 32, 64, &rng)?, Linear::new(device, 64, 32, &rng)?);
+        first.freeze();
+        let model = Sequential::new().with("first", first).with("relu", Relu).with("last", last);
+        let mut optimizer = AdamW::new(model.parameters(), 0.01)?.with_amsgrad()?;
+        let mut ema = Ema::new(model.parameters(), 0.9)?;
+        let input = |number| Tensor::normal(device, [plan.micro_batch, 32], 0.0, 1.0, &Rng::new(number));
+        let trainer = Trainer::new(&model, &mut optimizer).plan(plan).ema(&mut ema);
+        let trainer = trainer.evaluate(|| model.forward(&input(0)?).map(|_| Default::default()));
+        trainer.fit_steps(5, input, |x| model.forward(x)?.square()?.mean_all()).map(drop)
+    };
+    let found = fit(profile(), &Space::new(12), program).unwrap();
+    for candidate in found.plans.iter().chain(&found.others) {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        program(&device, &candidate.plan).unwrap();
+        let pool = device.default_allocator().unwrap();
+        assert_eq!(pool.stats().peak_bytes_in_use, candidate.peak_bytes, "{}", candidate.plan);
+    }
+    // The smallest pool suffices, and the chart tells it.
+    let mut found = found;
+    let pool = found.find_smallest_pool(profile(), |device, plan, _| program(device, plan)).unwrap();
+    let chosen = found.chosen().clone();
+    assert!(pool >= chosen.peak_bytes && chosen.smallest_pool_bytes == Some(pool));
+    assert!(found.to_string().contains(&format!("({pool} bytes) or more.")), "{found}");
+    let device = |bytes| Runtime::builder().threads(1).pool(Bytes(bytes)).build().unwrap().cpu().unwrap();
+    program(&device(pool), &chosen.plan).unwrap();
+    assert!(program(&device(pool - 256), &chosen.plan).unwrap_err().needs_more_memory());
+}
+
 /// Trains a critic and a generator, each with a backward pass per micro-batch. The passes of a micro-batch follow each other, or
 /// the generator's passes follow those of the critic.
 fn train_two(device: &Device, plan: &Plan, steps: u64, in_phases: bool) -> Result<()> {

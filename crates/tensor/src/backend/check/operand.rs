@@ -218,19 +218,22 @@ impl<'d> Rules<'d> {
         Err(self.fault(&workspace, OperandFault::Workspace { bytes, required }))
     }
 
-    /// Checks an optimizer step: the gradient and the states fit the parameter, and the momentum is present if and only if
-    /// its factor is not 0.
-    pub(super) fn optimizer(&self, operands: &CheckedOperands<'_>, momentum: f64) -> Result<()> {
+    /// Checks an optimizer step: the gradient and the states fit the parameter, and the optional state is present if and
+    /// only if it is required.
+    pub(super) fn optimizer(
+        &self,
+        operands: &CheckedOperands<'_>,
+        (state, required): (&'static str, bool),
+    ) -> Result<()> {
         self.same_shapes(operands.all())?;
         let ([grad], param) = (operands.first(), operands.last());
         self.same_computed(&[param, grad])?;
         let states = &operands.all()[1..operands.count - 1];
         states.iter().try_for_each(|state| self.computed_like(*state, param))?;
-        let required = momentum != 0.0;
-        if required == operands.named("momentum").is_some() {
+        if required == operands.named(state).is_some() {
             return Ok(());
         }
-        Err(self.fault(&param.named("momentum"), OperandFault::Presence { required }))
+        Err(self.fault(&param.named(state), OperandFault::Presence { required }))
     }
 
     pub(super) fn fault(&self, operand: &CheckedOperand<'_>, fault: OperandFault) -> Error {

@@ -322,9 +322,14 @@ impl Backend for CpuBackend {
             Kernel::Sgd { step, grad, ref mut momentum, ref mut param } => {
                 optim::sgd(workers, op, step, grad, momentum, param)
             }
-            Kernel::Adam { step, grad, ref mut mean, ref mut variance, ref mut param } => {
-                optim::adam(workers, op, step, grad, [mean, variance, param])
-            }
+            Kernel::Adam {
+                step,
+                grad,
+                ref mut mean,
+                ref mut variance,
+                ref mut max_variance,
+                ref mut param,
+            } => optim::adam(workers, op, step, grad, [mean, variance, param], max_variance),
             Kernel::RmsProp { step, grad, ref mut variance, ref mut momentum, ref mut param } => {
                 optim::rms_prop(workers, op, step, grad, [variance, param], momentum)
             }
@@ -377,6 +382,7 @@ mod tests {
             epsilon: 1e-8,
             weight_decay: 0.0,
             decoupled: false,
+            amsgrad: false,
             step: 1,
         };
         let key = RandomKey { seed: 0, sequence: 0 };
@@ -432,7 +438,8 @@ mod tests {
         run("scale", Kernel::Scale { factor: 2.0, values: y.out() });
         run("clip", Kernel::Clip { low: -1.0, high: 1.0, values: y.out() });
         run("sgd", Kernel::Sgd { step: sgd, grad: x, momentum: Some(a.out()), param: y.out() });
-        run("adam", Kernel::Adam { step: adam, grad: x, mean: a.out(), variance: b.out(), param: y.out() });
+        let (mean, variance, param) = (a.out(), b.out(), y.out());
+        run("adam", Kernel::Adam { step: adam, grad: x, mean, variance, max_variance: None, param });
         let rms = RmsPropStep { lr: 0.1, smoothing: 0.9, epsilon: 1e-8, momentum: 0.0, weight_decay: 0.0 };
         let (variance, momentum) = (a.out(), None);
         run("rms_prop", Kernel::RmsProp { step: rms, grad: x, variance, momentum, param: y.out() });

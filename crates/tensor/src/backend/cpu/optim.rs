@@ -45,6 +45,23 @@ fn update3<T: Float>(
     });
 }
 
+/// Like [`update2`], with three states.
+fn update4<T: Float>(
+    workers: &Workers,
+    slices: [&mut [T]; 4],
+    grad: &Source<'_, T>,
+    f: impl Fn([&mut T; 4], T) + Sync,
+) {
+    workers.chunks_together(slices, LIGHT, &|start, [a, b, c, d]| {
+        grad.blocks::<GATHER>(start..start + a.len(), |range, grad| {
+            let range = range.start - start..range.end - start;
+            let (a, b, c, d) =
+                (&mut a[range.clone()], &mut b[range.clone()], &mut c[range.clone()], &mut d[range]);
+            simd::zip_into4(a, b, c, d, grad, &f);
+        });
+    });
+}
+
 /// See [`Kernel::Sgd`](crate::backend::Kernel::Sgd).
 #[inline(never)]
 pub(super) fn sgd(
@@ -108,21 +125,42 @@ pub(super) fn adam(
     step: AdamStep,
     grad: View<'_>,
     [mean, variance, param]: [&mut ViewMut<'_>; 3],
+    max_variance: &mut Option<ViewMut<'_>>,
 ) -> Result<()> {
     if halves::any_of([param.dtype(), grad.dtype(), mean.dtype(), variance.dtype()]) {
-        return halves::update(workers, op, LIGHT, [grad], [param, mean, variance], &|[grad], state| {
-            adam_step(workers, step, &row(grad), state);
-        });
+        return match max_variance {
+            None => halves::update(workers, op, LIGHT, [grad], [param, mean, variance], &|[grad], state| {
+                adam_step(workers, step, &row(grad), state, None);
+            }),
+            Some(most) => {
+                let state = [
+                    &mut param.reborrow(),
+                    &mut mean.reborrow(),
+                    &mut variance.reborrow(),
+                    &mut most.reborrow(),
+                ];
+                halves::update(workers, op, LIGHT, [grad], state, &|[grad], [p, m, v, most]| {
+                    adam_step(workers, step, &row(grad), [p, m, v], Some(most));
+                })
+            }
+        };
     }
     float!(op, param.dtype(), T => {
         let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, mean)?, host_mut::<T>(op, variance)?];
-        adam_step(workers, step, &Source::<T>::new(op, grad)?, state);
+        let most = max_variance.as_mut().map(|most| host_mut::<T>(op, most)).transpose()?;
+        adam_step(workers, step, &Source::<T>::new(op, grad)?, state, most);
         Ok(())
     })
 }
 
-/// Updates the parameter, the mean and the variance.
-fn adam_step<T: Float>(workers: &Workers, step: AdamStep, grad: &Source<'_, T>, state: [&mut [T]; 3]) {
+/// Updates the parameter, the mean, the variance, and with AMSGrad the largest variance.
+fn adam_step<T: Float>(
+    workers: &Workers,
+    step: AdamStep,
+    grad: &Source<'_, T>,
+    [param, mean, variance]: [&mut [T]; 3],
+    max_variance: Option<&mut [T]>,
+) {
     let (coupled, decoupled) =
         if step.decoupled { (0.0, step.weight_decay) } else { (step.weight_decay, 0.0) };
     // The bias corrections of the means, which start at 0.
@@ -133,12 +171,24 @@ fn adam_step<T: Float>(workers: &Workers, step: AdamStep, grad: &Source<'_, T>, 
     let [beta2, share2] = [step.beta2, 1.0 - step.beta2].map(T::from_f64);
     let [epsilon, rate, scale] = [step.epsilon, rate, scale].map(T::from_f64);
     let [coupled, shrink] = [coupled, 1.0 - step.lr * decoupled].map(T::from_f64);
-    update3(workers, state, grad, |[p, m, v], g| {
-        let g = g + coupled * *p;
+    let means = |p: T, m: &mut T, v: &mut T, g: T| {
+        let g = g + coupled * p;
         *m = beta1 * *m + share1 * g;
         *v = beta2 * *v + share2 * (g * g);
-        *p = shrink * *p - rate * *m / (v.sqrt() * scale + epsilon);
-    });
+    };
+    let descend = |p: T, m: T, v: T| shrink * p - rate * m / (v.sqrt() * scale + epsilon);
+    match max_variance {
+        None => update3(workers, [param, mean, variance], grad, |[p, m, v], g| {
+            means(*p, m, v, g);
+            *p = descend(*p, *m, *v);
+        }),
+        Some(most) => update4(workers, [param, mean, variance, most], grad, |[p, m, v, most], g| {
+            means(*p, m, v, g);
+            // A NaN stays.
+            *most = if *most >= *v { *most } else { *v };
+            *p = descend(*p, *m, *most);
+        }),
+    }
 }
 
 /// See [`Kernel::RmsProp`](crate::backend::Kernel::RmsProp).

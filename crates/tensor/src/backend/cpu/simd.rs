@@ -195,6 +195,13 @@ loops! {
             f([u, v, w], a);
         }
     }
+
+    /// Like [`zip`], with four outputs.
+    fn zip_into4<U, A: Copy>(u: &mut [U], v: &mut [U], w: &mut [U], x: &mut [U], a: &[A]; f: Fn([&mut U; 4], A)) {
+        for ((((u, v), w), x), &a) in u.iter_mut().zip(v).zip(w).zip(x).zip(a) {
+            f([u, v, w, x], a);
+        }
+    }
 }
 
 /// Calls `f` with each element of `out` and an element of `a`, each of which repeats `times` times.
@@ -289,6 +296,9 @@ mod tests {
             let (mut u, mut v, mut w) = (vec![1.0; len], vec![2.0; len], vec![3.0; len]);
             zip_into2(&mut u, &mut v, &a, |[u, v], a| (*u, *v) = (*v, *u + a));
             zip_into3(&mut u, &mut v, &mut w, &a, |[u, v, w], a| (*u, *v, *w) = (*w + a, *u, *v));
+            zip_into4(&mut u.clone(), &mut v.clone(), &mut w.clone(), &mut a.clone(), &a, |of, a| {
+                assert!(*of[3] == a && *of[1] == 2.0);
+            });
             assert!(u.iter().zip(&a).all(|(&u, a)| u == 3.0 + a));
             assert!(v.iter().all(|&v| v == 2.0));
             assert!(w.iter().zip(&a).all(|(&w, a)| w == 1.0 + a));

@@ -1,6 +1,6 @@
 //! Scaled dot-product attention, without a workspace.
 
-use bfc_cuda::kernels::{Family, Job};
+use bfc_cuda::kernels::{Family, Job, Output};
 
 use super::launch::{Launcher, kernel, operand, origin, output, require_float};
 use crate::backend::Attention;
@@ -64,7 +64,7 @@ pub(super) fn backward(
     require_float(op, dtype)?;
     let mut job = job(of);
     job.also[..3].copy_from_slice(&[origin(&result), origin(&log_sums), origin(&grad)]);
-    job.outputs = [output(to_query), output(to_key), output(to_value)];
+    job.outputs = [output(to_query), output(to_key), output(to_value), Output::default()];
     let [queries, keys, width, values, ..] = job.counts;
     job.count = tiles(heads(of), queries, width);
     device.launch_blocks(op, kernel(Family::Attention, "attention_query_grad", dtype), job.count, &job)?;

@@ -226,8 +226,8 @@ impl Backend for CudaBackend {
             Kernel::Sgd { step, grad, ref momentum, ref param } => {
                 optim::sgd(device, op, step, grad, momentum.as_ref(), param)
             }
-            Kernel::Adam { step, grad, ref mean, ref variance, ref param } => {
-                optim::adam(device, op, step, grad, [param, mean, variance])
+            Kernel::Adam { step, grad, ref mean, ref variance, ref max_variance, ref param } => {
+                optim::adam(device, op, step, grad, ([param, mean, variance], max_variance.as_ref()))
             }
             Kernel::RmsProp { step, grad, ref variance, ref momentum, ref param } => {
                 optim::rms_prop(device, op, step, grad, (param, variance, momentum.as_ref()))

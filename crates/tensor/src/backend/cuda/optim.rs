@@ -33,7 +33,8 @@ pub(super) fn sgd(
     require_float(op, param.dtype())?;
     let mut job = job_over(param.layout());
     job.inputs[0] = operand(&grad);
-    job.outputs = [output(param), momentum.map_or_else(Output::default, output), Output::default()];
+    job.outputs[0] = output(param);
+    job.outputs[1] = momentum.map_or_else(Output::default, output);
     (job.constants[0], job.constants[1], job.constants[2]) = (step.lr, step.weight_decay, step.momentum);
     job.function = match (momentum, step.nesterov) {
         (None, _) => 0,
@@ -48,19 +49,21 @@ pub(super) fn sgd(
     )
 }
 
-/// See [`Kernel::Adam`](crate::backend::Kernel::Adam). `state`: parameters, means, variances.
+/// See [`Kernel::Adam`](crate::backend::Kernel::Adam). `state`: parameters, means, variances, and the largest variances.
 pub(super) fn adam(
     device: &Launcher,
     op: &'static str,
     step: AdamStep,
     grad: View<'_>,
-    state: [&ViewMut<'_>; 3],
+    (state, max_variance): ([&ViewMut<'_>; 3], Option<&ViewMut<'_>>),
 ) -> Result<()> {
     let dtype = kernel_dtype([state[0].dtype(), grad.dtype()]);
     require_float(op, dtype)?;
     let mut job = job_over(state[0].layout());
     job.inputs[0] = operand(&grad);
-    job.outputs = state.map(output);
+    let [param, mean, variance] = state.map(output);
+    job.outputs = [param, mean, variance, max_variance.map_or_else(Output::default, output)];
+    job.function = u64::from(max_variance.is_some());
     // As on the CPU, the learning rate and the scale contain the bias corrections.
     let t = step.step as f64;
     let (coupled, decoupled) =
@@ -90,7 +93,8 @@ pub(super) fn rms_prop(
     require_float(op, param.dtype())?;
     let mut job = job_over(param.layout());
     job.inputs[0] = operand(&grad);
-    job.outputs = [output(param), output(variance), momentum.map_or_else(Output::default, output)];
+    (job.outputs[0], job.outputs[1]) = (output(param), output(variance));
+    job.outputs[2] = momentum.map_or_else(Output::default, output);
     let numbers =
         [step.lr, step.weight_decay, step.smoothing, 1.0 - step.smoothing, step.epsilon, step.momentum];
     job.constants[..6].copy_from_slice(&numbers);
@@ -115,7 +119,7 @@ pub(super) fn lion(
     require_float(op, dtype)?;
     let mut job = job_over(state[0].layout());
     job.inputs[0] = operand(&grad);
-    job.outputs = [output(state[0]), output(state[1]), Output::default()];
+    (job.outputs[0], job.outputs[1]) = (output(state[0]), output(state[1]));
     let (beta1, beta2) = (step.beta1, step.beta2);
     let shrink = 1.0 - step.lr * step.weight_decay;
     let numbers = [step.lr, shrink, beta1, 1.0 - beta1, beta2, 1.0 - beta2];

@@ -180,7 +180,8 @@ pub(super) fn forward(
             job.inputs[0] = Operand::contiguous(layer.shares);
         }
         job.inputs[1] = strided(&bias);
-        job.outputs = [output(gates), extra.map_or_else(Output::default, output), output(out)];
+        (job.outputs[0], job.outputs[2]) = (output(gates), output(out));
+        job.outputs[1] = extra.map_or_else(Output::default, output);
         layer.launch("recurrent_step", &job)?;
     }
     Ok(())

@@ -215,7 +215,8 @@ pub(super) fn layer_norm_sums(
     job.function = u64::from(bias.is_some());
     let dtype = kernel_dtype([weight.dtype(), of.input.dtype(), grad.dtype()]);
     if slabs == 1 {
-        job.outputs = [output(weight), bias.map_or_else(Output::default, output), Output::default()];
+        job.outputs[0] = output(weight);
+        job.outputs[1] = bias.map_or_else(Output::default, output);
     }
     if places > 1 {
         return device.launch_blocks(
@@ -230,7 +231,7 @@ pub(super) fn layer_norm_sums(
     let sums = 1 + usize::from(bias.is_some());
     let partial = (slabs > 1).then(|| required_workspace(op, workspace, sums * size)).transpose()?;
     if let Some(partial) = partial {
-        job.outputs = [workspace_output(partial); 3];
+        job.outputs = [workspace_output(partial); 4];
         job.outputs[1].address += size as u64;
     }
     let blocks = job.count.div_ceil(COLUMNS_PER_BLOCK as u64) * slabs as u64;

@@ -265,6 +265,7 @@ fn optimizers(device: &Device) -> Result<Step> {
         epsilon: 1e-8,
         weight_decay: 0.01,
         decoupled: true,
+        amsgrad: false,
         step: 10,
     };
     let sgd = SgdStep { momentum: 0.9, ..PLAIN };
@@ -273,7 +274,8 @@ fn optimizers(device: &Device) -> Result<Step> {
         let ctx = OpContext::create("optimizer", &device, device.default_allocator()?, Category::Temporary);
         for [param, grad, mean, variance] in &mut states {
             let (grad, mean, param) = (grad.view(), mean.view_mut(), param.view_mut());
-            ctx.compute(Kernel::Adam { step: adam, grad, mean, variance: variance.view_mut(), param })?;
+            let (variance, max_variance) = (variance.view_mut(), None);
+            ctx.compute(Kernel::Adam { step: adam, grad, mean, variance, max_variance, param })?;
         }
         for [param, grad, momentum, _] in &mut states {
             let (grad, momentum, param) = (grad.view(), Some(momentum.view_mut()), param.view_mut());

@@ -17,16 +17,18 @@ fn plain_sgd(step: SgdStep, grads: &[Vec<f64>], param: &mut [f64], momentum: &mu
 }
 
 fn plain_adam(step: AdamStep, grads: &[Vec<f64>], param: &mut [f64]) {
-    let mut state = vec![(0.0, 0.0); param.len()];
+    let mut state = vec![(0.0, 0.0, 0.0); param.len()];
     for (t, grad) in (1..).zip(grads) {
-        for ((p, (m, v)), &g) in param.iter_mut().zip(&mut state).zip(grad) {
+        for ((p, (m, v, most)), &g) in param.iter_mut().zip(&mut state).zip(grad) {
             let g = if step.decoupled { g } else { g + step.weight_decay * *p };
             if step.decoupled {
                 *p -= step.lr * step.weight_decay * *p;
             }
             *m = step.beta1 * *m + (1.0 - step.beta1) * g;
             *v = step.beta2 * *v + (1.0 - step.beta2) * g * g;
-            let (mean, variance) = (*m / (1.0 - step.beta1.powi(t)), *v / (1.0 - step.beta2.powi(t)));
+            *most = f64::max(*most, *v);
+            let v = if step.amsgrad { *most } else { *v };
+            let (mean, variance) = (*m / (1.0 - step.beta1.powi(t)), v / (1.0 - step.beta2.powi(t)));
             *p -= step.lr * mean / (f64::sqrt(variance) + step.epsilon);
         }
     }
@@ -50,13 +52,23 @@ fn adam_steps() -> Vec<AdamStep> {
         epsilon: 1e-8,
         weight_decay: 0.0,
         decoupled: false,
+        amsgrad: false,
         step: 1,
     };
     vec![
         plain,
         AdamStep { weight_decay: 0.1, ..plain },
         AdamStep { weight_decay: 0.1, decoupled: true, ..plain },
+        // Short means, so that the largest ones differ from them.
+        AdamStep { amsgrad: true, beta2: 0.5, ..plain },
+        AdamStep { amsgrad: true, beta2: 0.5, weight_decay: 0.1, decoupled: true, ..plain },
     ]
+}
+
+/// A step on the parameter, the mean, the variance and the largest variance.
+fn adam<'a>(step: AdamStep, grad: View<'a>, state: &'a mut [Buffer; 4]) -> Kernel<'a> {
+    let [param, mean, variance, most] = state.each_mut().map(Buffer::out);
+    Kernel::Adam { step, grad, mean, variance, max_variance: step.amsgrad.then_some(most), param }
 }
 
 fn single(values: &[f64]) -> Vec<f32> {
@@ -111,24 +123,16 @@ fn adam_agrees_with_its_formula() {
         let mut expected = start.clone();
         plain_adam(step, &grads, &mut expected);
         for layout in 0..4 {
-            let mut wide = [&start, &vec![0.0; 300], &vec![0.0; 300]].map(|values| Buffer::of(&dims, values));
+            let zeros = vec![0.0; 300];
+            let mut wide = [&start, &zeros, &zeros, &zeros].map(|values| Buffer::of(&dims, values));
             let mut narrow =
-                [&start, &vec![0.0; 300], &vec![0.0; 300]].map(|values| Buffer::of(&dims, &single(values)));
+                [&start, &zeros, &zeros, &zeros].map(|values| Buffer::of(&dims, &single(values)));
             for (number, grad) in (1..).zip(&grads) {
                 let step = AdamStep { step: number, ..step };
                 let wide_grad = Buffer::arrangements(&dims, grad).swap_remove(layout);
-                let [p, m, v] = wide.each_mut().map(Buffer::out);
-                backend
-                    .run(
-                        "adam",
-                        Kernel::Adam { step, grad: wide_grad.view(), mean: m, variance: v, param: p },
-                    )
-                    .unwrap();
+                backend.run("adam", adam(step, wide_grad.view(), &mut wide)).unwrap();
                 let grad = Buffer::arrangements(&dims, &single(grad)).swap_remove(layout);
-                let [p, m, v] = narrow.each_mut().map(Buffer::out);
-                backend
-                    .run("adam", Kernel::Adam { step, grad: grad.view(), mean: m, variance: v, param: p })
-                    .unwrap();
+                backend.run("adam", adam(step, grad.view(), &mut narrow)).unwrap();
             }
             assert_close(&wide[0].values::<f64>(), &expected, 1e-13, "param");
             assert_close(&narrow[0].values::<f32>(), &expected, 1e-5, "param");
@@ -139,16 +143,9 @@ fn adam_agrees_with_its_formula() {
 #[test]
 fn the_first_step_of_adam_has_the_length_of_the_learning_rate() {
     let backend = CpuBackend::new(1).unwrap();
-    let mut state =
-        [Buffer::of(&[2], &[0.0_f64; 2]), Buffer::of(&[2], &[0.0; 2]), Buffer::of(&[2], &[0.0; 2])];
+    let mut state = [(); 4].map(|()| Buffer::of(&[2], &[0.0_f64; 2]));
     let grad = Buffer::of(&[2], &[1e-3, -1e3]);
-    let [p, m, v] = state.each_mut().map(Buffer::out);
-    backend
-        .run(
-            "adam",
-            Kernel::Adam { step: adam_steps()[0], grad: grad.view(), mean: m, variance: v, param: p },
-        )
-        .unwrap();
+    backend.run("adam", adam(adam_steps()[0], grad.view(), &mut state)).unwrap();
     assert_close(&state[0].values::<f64>(), &[-0.01, 0.01], 1e-6, "param");
 }
 
@@ -172,11 +169,8 @@ fn large_steps_do_not_depend_on_threads_or_layout() {
                 results.extend([param.values(), state.values()]);
             }
             for step in adam_steps() {
-                let mut state = [&start, &old, &squares].map(|values| Buffer::of(&dims, values));
-                let [p, m, v] = state.each_mut().map(Buffer::out);
-                backend
-                    .run("adam", Kernel::Adam { step, grad: grad.view(), mean: m, variance: v, param: p })
-                    .unwrap();
+                let mut state = [&start, &old, &squares, &old].map(|values| Buffer::of(&dims, values));
+                backend.run("adam", adam(step, grad.view(), &mut state)).unwrap();
                 results.extend(state.iter().map(Buffer::values));
             }
             seen.push(results);
@@ -191,15 +185,9 @@ fn large_steps_do_not_depend_on_threads_or_layout() {
 fn empty_parameters_are_supported() {
     let backend = CpuBackend::new(2).unwrap();
     let grad = Buffer::of::<f32>(&[0, 3], &[]);
-    let mut state = [(); 3].map(|()| Buffer::of::<f32>(&[0, 3], &[]));
-    let [p, m, v] = state.each_mut().map(Buffer::out);
-    backend
-        .run(
-            "adam",
-            Kernel::Adam { step: adam_steps()[0], grad: grad.view(), mean: m, variance: v, param: p },
-        )
-        .unwrap();
-    let [p, m, _] = state.each_mut().map(Buffer::out);
+    let mut state = [(); 4].map(|()| Buffer::of::<f32>(&[0, 3], &[]));
+    backend.run("adam", adam(adam_steps()[0], grad.view(), &mut state)).unwrap();
+    let [p, m, _, _] = state.each_mut().map(Buffer::out);
     backend
         .run("sgd", Kernel::Sgd { step: sgd_steps()[3], grad: grad.view(), momentum: Some(m), param: p })
         .unwrap();

@@ -1,0 +1,100 @@
+//! Averaged parameters and learning rates that fall on plateaus in a run.
+
+use highwater::optim::{Ema, ReduceOnPlateau};
+use highwater::prelude::*;
+use highwater::train::{EarlyStopping, Every, Outcome, Saves, Trainer};
+use highwater::{Result, Runtime};
+
+use crate::support::{BATCH, cpu, measure, model, points, values};
+
+/// Trains a model whose first layer is frozen until an epoch, with averages and a learning rate that falls. Returns the
+/// outcome, the parameters, the averages and the learning rate.
+fn train(device: &Device, epochs: u64, unfreezes: u64, saves: Saves) -> (Outcome, Vec<f32>, Vec<f32>, f64) {
+    let (data, model) = (points(), model(device));
+    let first = || model.parameters().into_iter().filter(|(path, _)| path.starts_with("fc1"));
+    first().for_each(|(_, parameter)| parameter.freeze());
+    let mut optimizer = AdamW::new(model.parameters(), 0.05).unwrap();
+    let mut ema = Ema::new(model.parameters(), 0.9).unwrap();
+    let plateau = ReduceOnPlateau::new().with_factor(0.5).unwrap().with_patience(0);
+    let plateau = plateau.with_threshold(0.05).unwrap();
+    let outcome = Trainer::new(&model, &mut optimizer)
+        .epochs(epochs)
+        .ema(&mut ema)
+        .evaluate(|| measure(&model, &data, device))
+        .reduce_on_plateau("validation_loss", plateau)
+        .saves(saves)
+        .fit(
+            |epoch| {
+                if epoch >= unfreezes {
+                    model.unfreeze();
+                }
+                Ok(data.batches(BATCH, device)?.shuffled(3, epoch))
+            },
+            |(x, y)| model.forward(x)?.cross_entropy(y),
+        )
+        .unwrap();
+    if device.is_dry() {
+        return (outcome, Vec::new(), Vec::new(), 0.0);
+    }
+    let averages = ema.apply(|| Ok(values(&model))).unwrap();
+    (outcome, values(&model), averages, optimizer.learning_rate())
+}
+
+#[test]
+fn a_run_in_two_parts_has_the_averages_and_the_rate_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    for (parts, unfreezes) in [(2, 0), (2, 2), (2, 3), (4, 3)] {
+        let whole = train(&cpu(), 6, unfreezes, Saves::default());
+        let _ = train(&cpu(), parts, unfreezes, Saves::to(&path));
+        let rest = train(&cpu(), 6, unfreezes, Saves::default().resume(&path));
+        assert_eq!(rest.0.figures, whole.0.figures);
+        assert_eq!((rest.1, rest.2, rest.3), (whole.1, whole.2, whole.3), "{parts}, {unfreezes}");
+        assert!(rest.3 < 0.05, "the rate has fallen: {}", rest.3);
+    }
+}
+
+#[test]
+fn a_dry_run_predicts_the_peak_of_a_run_that_unfreezes() {
+    let peak = |device: &Device| device.default_allocator().unwrap().stats().peak_bytes_in_use;
+    for unfreezes in [0, 2, 9] {
+        let (real, dry) = (cpu(), Runtime::builder().threads(1).build().unwrap().dry().unwrap());
+        let _ = train(&real, 4, unfreezes, Saves::default());
+        let _ = train(&dry, 4, unfreezes, Saves::default());
+        assert_eq!(peak(&dry), peak(&real), "{unfreezes}");
+    }
+}
+
+#[test]
+fn evaluations_use_the_averages_and_the_best_ones_return() -> Result<()> {
+    let device = cpu();
+    let model = Linear::new(&device, 1, 1, &Rng::new(0))?;
+    let mut sgd = Sgd::new(model.parameters(), 0.5)?;
+    let mut ema = Ema::new(model.parameters(), 0.9)?;
+    let x = Tensor::ones(&device, [1, 1])?;
+    let (mut seen, mut of_steps) = (Vec::new(), Vec::new());
+    let losses = [0.5, 0.1, 0.2, 0.3];
+    let outcome = Trainer::new(&model, &mut sgd)
+        .ema(&mut ema)
+        .evaluate_every(Every::Steps(1))
+        .evaluate(|| {
+            seen.push(values(&model));
+            Ok([("loss", losses[seen.len() - 1])].into())
+        })
+        .early_stopping(EarlyStopping::new("loss").patience(2).restore_best())
+        .fit_steps(
+            4,
+            |_| Ok(x.clone()),
+            |x| {
+                of_steps.push(values(&model));
+                model.forward(x)?.square()?.mean_all()
+            },
+        )?;
+    assert_eq!(outcome.best, Some(0.1));
+    // The second evaluation was the best: the parameters and the averages are those after step 2.
+    assert_eq!(values(&model), of_steps[2]);
+    assert_eq!(ema.apply(|| Ok(values(&model)))?, seen[1]);
+    assert_eq!(ema.updates(), 2);
+    assert!(seen.iter().zip(&of_steps[1..]).all(|(averages, own)| averages != own));
+    Ok(())
+}
