@@ -15,18 +15,25 @@ const KIB = 1024, MIB = 1024 * KIB, GIB = 1024 * MIB;
 
 /** Bytes with three digits, in the unit that suits them. */
 function bytes(count) {
-  const in_unit = (unit, name) => {
+  const shown = (unit, name) => {
     const value = count / unit;
     return value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0) + " " + name;
   };
   if (count === 0) return "0";
   if (count < KIB) return count + " B";
-  if (count < MIB) return in_unit(KIB, "KiB");
-  return count < GIB ? in_unit(MIB, "MiB") : in_unit(GIB, "GiB");
+  if (count < MIB) return shown(KIB, "KiB");
+  return count < GIB ? shown(MIB, "MiB") : shown(GIB, "GiB");
 }
 
-/** Bytes in MiB, for columns that are compared. */
-const mib = count => count === 0 ? "–" : (count / MIB).toFixed(count < MIB ? 3 : count < 100 * MIB ? 2 : 0);
+/** The unit of a table of which this is the largest number of bytes. */
+const unit_for = most => most < 10 * MIB ? [KIB, "KiB"] : most < 10 * GIB ? [MIB, "MiB"] : [GIB, "GiB"];
+
+/** Bytes in the unit of their table, without its name. */
+function in_unit(count, [unit]) {
+  const value = count / unit;
+  if (value === 0) return "–";
+  return value < 0.001 ? "<0.001" : count(value.toFixed(value < 1 ? 3 : value < 100 ? 2 : 0));
+}
 
 /** Nanoseconds in the unit that suits a span of this length. */
 function time(ns, span = ns) {

@@ -45,6 +45,7 @@ start(data => {
   map(data);
   parts_table(data);
   growth_table(data);
+  marks_table(data);
   live_table(data);
   ops_table(data);
   failures(data);

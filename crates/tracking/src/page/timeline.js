@@ -5,7 +5,7 @@ function timeline(data) {
   const at = sums(data.timeline.at_ns);
   const columns = STACK.map(name => sums(data.timeline.bytes[data.categories.indexOf(name)]));
   const total = Float64Array.from(at, (_, index) => columns.reduce((sum, column) => sum + column[index], 0));
-  const peak = data.timeline.peak;
+  const peak = data.timeline.peak, marks = data.report.marks || [];
   if (peak !== null) peak_at = at[peak];
 
   /** The lowest and the highest moment from one time to another, what was live at the first included. */
@@ -30,6 +30,31 @@ function timeline(data) {
       context.fillRect(x, top, width, y(sum) - top);
       sum += value;
     });
+  }
+
+  /** Draws the moments that the program marked, as lines with labels. Those that would touch another one are left out. */
+  function draw_marks({ context, plot, x }) {
+    const right = plot.left + plot.width;
+    let line = -Infinity, label_end = -Infinity;
+    context.textBaseline = "middle";
+    context.textAlign = "left";
+    context.lineJoin = "round";
+    context.lineWidth = 3;
+    context.strokeStyle = palette.paper;
+    context.fillStyle = palette.ink;
+    for (const mark of marks) {
+      const place = Math.round(x(mark.at_ns));
+      if (mark.at_ns < view.from || mark.at_ns > view.to || place < line + 4) continue;
+      line = place;
+      context.fillRect(place, plot.top, 1, plot.height);
+      const text = mark.text.length > 24 ? mark.text.slice(0, 23) + "…" : mark.text;
+      const width = context.measureText(text).width;
+      if (place < label_end || place + 4 + width > right) continue;
+      label_end = place + width + 12;
+      context.strokeText(text, place + 4, plot.top + 7);
+      context.fillText(text, place + 4, plot.top + 7);
+    }
+    context.lineWidth = 1;
   }
 
   function draw() {
@@ -65,6 +90,7 @@ function timeline(data) {
       }
       draw_stack(context, low, left, width, y);
     });
+    draw_marks(frame);
     if (peak !== null && peak_at >= view.from && peak_at <= view.to) {
       const place = x(peak_at), label = "peak " + bytes(total[peak]);
       context.strokeStyle = context.fillStyle = palette.mark;
