@@ -37,8 +37,8 @@ const shown = selector => [...document.querySelectorAll(selector)].filter(is_sho
 // The number that a cell shows, in bytes, nanoseconds or its own unit; undefined for other text.
 const UNITS = { B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, ns: 1, "µs": 1e3, ms: 1e6, s: 1e9, "%": 1, "": 1 };
 const number = text => {
-  const found = /^<?(-?[\d ]*\.?\d+(?:e[+-]?\d+)?) ?(B|[KMGT]iB|ns|µs|ms|s|%|)$/.exec(text.trim());
-  return found ? Number(found[1].replaceAll(" ", "")) * UNITS[found[2]] : undefined;
+  const found = /^<?(-?[\d\s]*\.?\d+(?:e[+-]?\d+)?) ?(B|[KMGT]iB|ns|µs|ms|s|%|)$/.exec(text.trim());
+  return found ? Number(found[1].replace(/\s/g, "")) * UNITS[found[2]] : undefined;
 };
 
 function table_faults(table) {
@@ -71,8 +71,14 @@ window.faults = () => {
   return [...(wide > 0 ? [wide + " pixels wider than the window"] : []), ...shown("table").flatMap(table_faults)];
 };
 
-window.blank_charts = () => shown("canvas").filter(canvas =>
-  !canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(byte => byte > 0)).map(canvas => canvas.id + " is blank");
+// Reads a copy, because reading a canvas slows it down from then on.
+const is_blank = canvas => {
+  const { width, height } = canvas;
+  const context = Object.assign(document.createElement("canvas"), { width, height }).getContext("2d");
+  context.drawImage(canvas, 0, 0);
+  return !context.getImageData(0, 0, width, height).data.some(byte => byte > 0);
+};
+window.blank_charts = () => shown("canvas").filter(is_blank).map(canvas => canvas.id + " is blank");
 
 // Clicks every button twice, from top to bottom. Buttons that a click adds count too.
 window.click_all = async () => {

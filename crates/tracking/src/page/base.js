@@ -1,5 +1,5 @@
 "use strict";
-// Units, colours and the data of the page.
+// Units, colors and the data of the page.
 
 const element = id => document.getElementById(id);
 
@@ -29,8 +29,8 @@ function bytes(count) {
 const unit_for = most => most < 10 * MIB ? [KIB, "KiB"] : most < 10 * GIB ? [MIB, "MiB"] : [GIB, "GiB"];
 
 /** Bytes in the unit of their table, without its name. */
-function in_unit(count, [unit]) {
-  const value = count / unit;
+function in_unit(number, [unit]) {
+  const value = number / unit;
   if (value === 0) return "–";
   return value < 0.001 ? "<0.001" : count(value.toFixed(value < 1 ? 3 : value < 100 ? 2 : 0));
 }
@@ -42,7 +42,7 @@ function time(ns, span = ns) {
   return (ns / unit).toFixed(digits) + " " + name;
 }
 
-const count = number => String(number).replace(/\B(?=(\d{3})+$)/g, " ");
+const count = number => String(number).replace(/\B(?=(\d{3})+$)/g, "\u00a0");
 const share = part => part === 0 ? "–" : (part * 100).toFixed(1) + " %";
 const worded = name => name.replaceAll("_", " ");
 
@@ -57,10 +57,10 @@ function read_palette() {
   palette = Object.fromEntries(names.map(name => [name, style.getPropertyValue("--" + name).trim()]));
 }
 
-const colour = name => palette[name] || palette.workspace;
+const color = name => palette[name] || palette.workspace;
 
 function components(name) {
-  const value = parseInt(colour(name).slice(1), 16);
+  const value = parseInt(color(name).slice(1), 16);
   return [value >> 16, (value >> 8) & 255, value & 255];
 }
 

@@ -114,8 +114,8 @@ function plans(data) {
   plans_legend(found);
   const notes = [...found.notes];
   if (below > 0) {
-    notes.push(count(below) + (below === 1 ? " plan does" : " plans do") + " not fit with a peak below the limit. Such a peak is an estimate of the bytes " +
-      "in use without a limit. A dry run with the limit ran out of memory: the free memory was in several pieces, or a part of the run needed more.");
+    notes.push(count(below) + (below === 1 ? " plan does" : " plans do") + " not fit, although the peak is below the limit. That peak is an estimate of the bytes " +
+      "in use, made without a limit. The dry run with the limit ran out of memory: free memory was in several small pieces, or a part of the run needed more.");
   }
   if (undrawn > 0) {
     notes.push(count(undrawn) + (undrawn === 1 ? " plan has" : " plans have") + " no step time: only the table has " + (undrawn === 1 ? "it." : "them."));

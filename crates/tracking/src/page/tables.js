@@ -168,8 +168,8 @@ function ops_table(data) {
     column("total", row => row.total_bytes, "what all calls allocated"),
   ];
   const show_rows = sortable(element("ops"), columns, 1);
-  const notes = columns.flatMap(([heading, , , { note } = {}]) => note ? [heading.split(",")[0] + ": " + note] : []);
-  element("ops-note").textContent = notes.join("; ") + ".";
+  const notes = columns.flatMap(([heading, , , { note } = {}]) => note ? [heading.split(",")[0] + " is " + note] : []);
+  element("ops-note").textContent = notes.join("; ").replace(/^./, letter => letter.toUpperCase()) + ".";
   let rows = [];
   const filter = () => {
     const wanted = element("filter").value.toLowerCase();

@@ -26,7 +26,7 @@ function timeline(data) {
       const value = columns[row][moment];
       if (value === 0) return;
       const top = y(sum + value);
-      context.fillStyle = colour(name);
+      context.fillStyle = color(name);
       context.fillRect(x, top, width, y(sum) - top);
       sum += value;
     });
@@ -35,7 +35,7 @@ function timeline(data) {
   /** Draws the moments that the program marked, as lines with labels. Those that would touch another one are left out. */
   function draw_marks({ context, plot, x }) {
     const right = plot.left + plot.width;
-    let line = -Infinity, label_end = -Infinity;
+    let line = -Infinity, label_end = plot.left;
     context.textBaseline = "middle";
     context.textAlign = "left";
     context.lineJoin = "round";
@@ -48,11 +48,11 @@ function timeline(data) {
       line = place;
       context.fillRect(place, plot.top, 1, plot.height);
       const text = mark.text.length > 24 ? mark.text.slice(0, 23) + "…" : mark.text;
-      const width = context.measureText(text).width;
-      if (place < label_end || place + 4 + width > right) continue;
-      label_end = place + width + 12;
-      context.strokeText(text, place + 4, plot.top + 7);
-      context.fillText(text, place + 4, plot.top + 7);
+      const width = context.measureText(text).width, left = place + 4 + width > right ? place - 4 - width : place + 4;
+      if (left < label_end) continue;
+      label_end = left + width + 8;
+      context.strokeText(text, left, plot.top + 7);
+      context.fillText(text, left, plot.top + 7);
     }
     context.lineWidth = 1;
   }
@@ -106,8 +106,8 @@ function timeline(data) {
     }
     draw_time_axis(frame);
     draw_cursor(frame);
-    element("range").textContent = view.to - view.from >= view.end ? "the whole run, " + time(view.end)
-      : time(view.from, view.to) + " to " + time(view.to, view.to);
+    const is_all = view.from <= view.begin && view.to >= view.end;
+    element("range").textContent = (is_all ? "the whole run, " : "") + time(view.from, view.to) + " to " + time(view.to, view.to);
     tell();
   }
 
@@ -132,7 +132,7 @@ function timeline(data) {
         (data.names[data.timeline.op[moment]] || "no op")
       : "Nothing was live yet";
     for (const { swatch, figure, name, column } of legend) {
-      swatch.style.background = colour(name);
+      swatch.style.background = color(name);
       figure.textContent = known && column[moment] > 0 ? bytes(column[moment]) : "–";
     }
   }
