@@ -59,9 +59,12 @@ function table_faults(table) {
     const sort = head.getAttribute("aria-sort"), arrow = { ascending: "▴", descending: "▾" }[sort] || "";
     if ((/[▴▾]/.exec(head.textContent) || [""])[0] !== arrow) faults.push(name + ": the arrow is not that of " + sort);
     if (!sort) return;
-    const numbers = cells(index).map(cell => number(cell.textContent)).filter(value => value !== undefined);
+    const text = cell => (cell.querySelector("small")?.previousSibling || cell).textContent;
+    const is_text = index === 0 || head.classList.contains("name");
+    const values = cells(index).map(cell => is_text ? text(cell) : number(text(cell))).filter(value => value !== undefined);
+    const difference = (a, b) => is_text ? a.localeCompare(b, "en", { numeric: true }) : a - b;
     const sign = sort === "ascending" ? 1 : -1;
-    if (numbers.some((value, at) => at > 0 && (value - numbers[at - 1]) * sign < 0)) faults.push(name + ": the order is not " + sort);
+    if (values.some((value, at) => at > 0 && difference(value, values[at - 1]) * sign < 0)) faults.push(name + ": the order is not " + sort);
   });
   return faults;
 }
@@ -80,13 +83,13 @@ const is_blank = canvas => {
 };
 window.blank_charts = () => shown("canvas").filter(is_blank).map(canvas => canvas.id + " is blank");
 
-// Clicks every button twice, from top to bottom. Buttons that a click adds count too.
+// Clicks every button twice, from top to bottom, and returns the faults that clicks add. Buttons that a click adds count too.
 window.click_all = async () => {
-  const faults = new Set(), done = new Set();
+  const known = new Set(window.faults()), faults = [], done = new Set();
   const key = button => (button.closest("table, section")?.id || "") + button.textContent.replace(/ [▴▾]$/, "") + (button.dataset.do || "");
   for (;;) {
     const next = shown("button").find(button => !done.has(key(button)));
-    if (!next) return [...faults];
+    if (!next) return faults;
     const name = key(next);
     done.add(name);
     for (let click = 0; click < 2; click++) {
@@ -94,7 +97,10 @@ window.click_all = async () => {
       if (!button) break;
       button.click();
       await settle();
-      for (const fault of window.faults()) faults.add("after a click on " + JSON.stringify(name) + ": " + fault);
+      for (const fault of window.faults().filter(fault => !known.has(fault))) {
+        known.add(fault);
+        faults.push("after a click on " + JSON.stringify(name) + ": " + fault);
+      }
     }
   }
 };
