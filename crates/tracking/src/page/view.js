@@ -44,7 +44,7 @@ function round_step(span, parts, base) {
 }
 
 function draw_time_axis({ context, plot, x }) {
-  const step = round_step(view.to - view.from, Math.max(plot.width / 110, 2), 10);
+  const step = round_step(view.to - view.from, Math.max(plot.width / 110, 3), 10);
   context.fillStyle = palette.quiet;
   context.textAlign = "center";
   context.textBaseline = "top";
