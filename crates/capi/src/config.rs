@@ -8,7 +8,7 @@
 //! Both forms set the same options: `memory`, `name`, and those of [`PoolOptions::set`]. The text may begin with the
 //! allocator and a colon.
 
-use bfc_core::PoolOptions;
+use bfc_core::{OptionError, PoolOptions};
 
 use crate::error::ConfigurationError;
 
@@ -91,7 +91,11 @@ impl Reader {
         match name {
             "memory" => self.spec.memory = memory(value)?,
             "name" => self.spec.name = Some(pool_name(value)?),
-            _ => self.spec.options.set(name, value)?,
+            _ => self.spec.options.set(name, value).map_err(|error| match error {
+                // A configuration has two options more than a pool.
+                OptionError::Unknown { name } => ConfigurationError::Unknown { name },
+                error => error.into(),
+            })?,
         }
         if self.seen.iter().any(|seen| seen == name) {
             return Err(ConfigurationError::Twice { name: start(name) });
@@ -162,10 +166,18 @@ mod tests {
         for (text, expected) in [
             ("slab", "is not valid: expected one of bfc,"),
             ("bfc:limit", "\"limit\" is not NAME=VALUE"),
-            ("limt=1", "there is no pool option \"limt\"; the options are allocator, limit,"),
+            (
+                "limt=1",
+                "there is no pool option \"limt\" (did you mean limit?); the options are allocator, limit,",
+            ),
             ("limt=1", "thread_cache, memory, name"),
+            ("{\"memroy\": \"host\"}", "no pool option \"memroy\" (did you mean memory?)"),
+            ("gaurd", "\"gaurd\" is not valid: expected one of bfc,"),
+            ("gaurd", "passthrough (did you mean guard?)"),
+            ("growth=doublin", "(did you mean doubling?)"),
             ("limit=much", "\"much\" is not valid"),
-            ("memory=gpu", "\"gpu\" is no memory"),
+            ("memory=gpu", "\"gpu\" is no memory: expected host"),
+            ("memory=hots", "\"hots\" is no memory (did you mean host?): expected host"),
             ("memory=cuda:-1", "\"cuda:-1\" is no memory"),
             ("memory=host:1", "\"host:1\" is no memory"),
             ("limit=1,limit=2", "limit is set twice"),

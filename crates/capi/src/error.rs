@@ -4,7 +4,7 @@ use std::fmt;
 
 use bfc_core::{
     AllocError, BlockError, Bytes, EnvironmentError, MemoryKind, OomReport, OptionError, OwnerId, PoolError,
-    RegistryError, Share, SourceError, printable,
+    PoolOptions, RegistryError, Share, SourceError, did_you_mean, printable,
 };
 
 use crate::status::bfc_status;
@@ -78,15 +78,16 @@ pub(crate) enum Error {
 #[derive(thiserror::Error)]
 pub(crate) enum ConfigurationError {
     #[error(transparent)]
-    Option(OptionError),
-    #[error("{0}, memory, name")]
-    Unknown(OptionError),
+    Option(#[from] OptionError),
+    #[error("there is no pool option {name:?}{}; the options are {}", did_you_mean(name, option_names()), option_names().collect::<Vec<_>>().join(", "))]
+    Unknown { name: String },
     #[error("pool configuration: {part:?} is not NAME=VALUE")]
     NotAPair { part: String },
     #[error("pool configuration: {name} is set twice", name = printable(name))]
     Twice { name: String },
     #[error(
-        "pool configuration: {value:?} is no memory: expected host, dry, cuda, cuda:ORDINAL or pinned:ORDINAL"
+        "pool configuration: {value:?} is no memory{}: expected host, dry, cuda, cuda:ORDINAL or pinned:ORDINAL",
+        did_you_mean(value, ["host", "dry", "cuda", "pinned"])
     )]
     Memory { value: String },
     #[error("pool configuration: a name has 1 to {limit} characters without control characters")]
@@ -109,14 +110,9 @@ impl From<serde_json::Error> for ConfigurationError {
     }
 }
 
-impl From<OptionError> for ConfigurationError {
-    fn from(error: OptionError) -> Self {
-        match error {
-            // A configuration has two options more than a pool.
-            OptionError::Unknown { .. } => Self::Unknown(error),
-            _ => Self::Option(error),
-        }
-    }
+/// Returns the names of the options of a configuration: those of a pool, and two more.
+fn option_names() -> impl Iterator<Item = &'static str> {
+    PoolOptions::names().chain(["memory", "name"])
 }
 
 /// The holders of a pool that is in use.

@@ -81,7 +81,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let _scope = module("search");
         build(&tracker, &pool)?
     };
+    tracker.mark("index built");
     let waits = take_turns(&tracker, &scratch)?;
+    tracker.mark("sorted");
 
     let mut out = io::stdout().lock();
     let the = index.get("the").map_or(0, |postings| postings.len());

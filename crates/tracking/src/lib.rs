@@ -92,9 +92,9 @@ pub use replay::{
     find_step, parse_plan, plan_of, replay, write_plan,
 };
 pub use report::{
-    CategoryRow, Change, Cut, FailureRow, GrowthRow, LiveRow, OpRow, OutsideRow, PeakPart, PeakParts,
-    PeakRow, PhaseRow, PoolRow, ProcessMemory, RankBytes, RankComparison, RankError, RankReport, RankRow,
-    RanksText, RecordedRun, Report, ReportDiff, ReportText, RunFacts, SavedRow, ScopeRow, StreamRow,
+    CategoryRow, Change, Cut, FailureRow, GrowthRow, LiveRow, MarkRow, OpRow, OutsideRow, PeakPart,
+    PeakParts, PeakRow, PhaseRow, PoolRow, ProcessMemory, RankBytes, RankComparison, RankError, RankReport,
+    RankRow, RanksText, RecordedRun, Report, ReportDiff, ReportText, RunFacts, SavedRow, ScopeRow, StreamRow,
     TextOptions, ThreadRow, table,
 };
 pub use scope::{

@@ -30,7 +30,9 @@ pub use outside::OutsideRow;
 pub(crate) use outside::set_outside;
 pub use peak::{PeakPart, PeakParts, PeakRow};
 pub use ranks::{RankBytes, RankComparison, RankError, RankReport, RankRow, RanksText};
-pub use rows::{CategoryRow, FailureRow, OpRow, PhaseRow, PoolRow, SavedRow, ScopeRow, StreamRow, ThreadRow};
+pub use rows::{
+    CategoryRow, FailureRow, MarkRow, OpRow, PhaseRow, PoolRow, SavedRow, ScopeRow, StreamRow, ThreadRow,
+};
 pub use run::{Cut, ProcessMemory, RecordedRun, RunFacts};
 pub use text::{ReportText, TextOptions};
 
@@ -78,6 +80,9 @@ pub struct Report {
     /// The first requests that ran out of memory. Only recordings know them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<FailureRow>,
+    /// The first moments that the program marked. Only recordings know them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<MarkRow>,
     /// Live bytes that no op holds.
     pub unowned_bytes: u64,
     /// Completed steps: runs of optimizer ops after a backward op, or else repeated marks of a recording.

@@ -1,5 +1,5 @@
-//! Plain values and tools of every other folder: byte units, memory kinds, blocks, owners, the ledger, locks, printable text
-//! and `Debug` of errors.
+//! Plain values and tools of every other folder: byte units, memory kinds, blocks, owners, the ledger, locks, printable text,
+//! suggestions for misspelled names, and `Debug` of errors.
 //!
 //! A [`Ledger`] sums live bytes by [`OwnerId`] and [`Category`]; the pools store live bytes nowhere else.
 //! [`sync`] exports the primitives of `std`, or those of the `shuttle` checker under `--cfg shuttle`.
@@ -9,6 +9,7 @@
 mod error_debug;
 
 pub(crate) mod amount;
+pub(crate) mod closest;
 pub(crate) mod hint;
 pub(crate) mod ledger;
 pub(crate) mod memory;
@@ -20,6 +21,7 @@ pub mod sync;
 pub(crate) mod units;
 
 pub use amount::{Amount, ParseAmountError, Share};
+pub use closest::{closest_name, did_you_mean};
 pub use error_debug::write_error;
 pub use ledger::{Category, Ledger, OwnerBytes, Tag};
 pub use memory::{AddressSpace, Block, MemoryKind, PoolId, Span};

@@ -44,6 +44,33 @@ impl Bytes {
     pub const fn get(self) -> u64 {
         self.0
     }
+
+    /// Returns the difference; `None` if `other` is larger.
+    ///
+    /// ```
+    /// use bfc_core::Bytes;
+    /// assert_eq!(Bytes::kib(3).checked_sub(Bytes::kib(1)), Some(Bytes::kib(2)));
+    /// assert_eq!(Bytes::kib(1).checked_sub(Bytes::kib(3)), None);
+    /// ```
+    #[must_use]
+    pub const fn checked_sub(self, other: Self) -> Option<Self> {
+        match self.0.checked_sub(other.0) {
+            Some(difference) => Some(Self(difference)),
+            None => None,
+        }
+    }
+
+    /// Returns the difference; 0 if `other` is larger.
+    ///
+    /// ```
+    /// use bfc_core::Bytes;
+    /// assert_eq!(Bytes::kib(3).saturating_sub(Bytes::kib(1)), Bytes::kib(2));
+    /// assert_eq!(Bytes::kib(1).saturating_sub(Bytes::kib(3)), Bytes(0));
+    /// ```
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
 }
 
 impl fmt::Display for Bytes {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::base::closest::did_you_mean;
 use crate::base::memory::MemoryKind;
 
 /// The allocator of a device's memory.
@@ -80,7 +81,7 @@ impl fmt::Display for AllocatorChoice {
 
 /// A text that names no allocator.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not an allocator: expected one of {}", AllocatorChoice::names())]
+#[error("{text:?} is not an allocator{}: expected one of {}", did_you_mean(text, AllocatorChoice::ALL.map(AllocatorChoice::name)), AllocatorChoice::names())]
 #[non_exhaustive]
 pub struct ParseChoiceError {
     /// The text, or its start.
@@ -119,6 +120,11 @@ mod tests {
                 assert!(error.to_string().contains(choice.name()), "{error}");
             }
         }
+        let error = "pass-through".parse::<AllocatorChoice>().unwrap_err().to_string();
+        assert!(
+            error.starts_with("\"pass-through\" is not an allocator (did you mean passthrough?): "),
+            "{error}"
+        );
         assert_eq!("x".repeat(1000).parse::<AllocatorChoice>().unwrap_err().text.len(), 64);
     }
 }

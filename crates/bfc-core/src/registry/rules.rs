@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::base::amount::{Amount, Share};
+use crate::base::closest::did_you_mean;
 use crate::base::units::{Bytes, MIB, switch, whole};
 use crate::policy::bfc::{CutRule, JoinRule, SplitRule};
 use crate::pool::{GrowthRule, ThreadCache};
@@ -16,21 +17,28 @@ const CACHED: std::ops::RangeInclusive<u64> = 256..=16 * MIB;
 
 /// A text that is not a valid rule.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not valid: expected {expected}")]
+#[error("{text:?} is not valid: expected {expected}{}", did_you_mean(first_word(text), names.iter().copied()))]
 #[non_exhaustive]
 pub struct ParseRuleError {
     /// The text, or its start.
     pub text: String,
     /// The valid texts.
     pub expected: &'static str,
+    /// The words with which valid texts begin.
+    names: &'static [&'static str],
 }
 
 debug_as_message!(ParseRuleError);
 
 impl ParseRuleError {
-    fn new(text: &str, expected: &'static str) -> Self {
-        Self { text: text.chars().take(64).collect(), expected }
+    fn new(text: &str, expected: &'static str, names: &'static [&'static str]) -> Self {
+        Self { text: text.chars().take(64).collect(), expected, names }
     }
+}
+
+/// Returns the name of a rule, without its value.
+fn first_word(text: &str) -> &str {
+    text.split(':').next().unwrap_or_default()
 }
 
 /// When the rest of a chunk becomes a separate chunk: a [`SplitRule`] whose waste may be a share of the limit.
@@ -51,6 +59,7 @@ impl SplitChoice {
 
     pub(crate) const EXPECTED: &str =
         "always, twice, or twice:AMOUNT as in twice:16MiB or twice:5% (100% at most)";
+    pub(crate) const NAMES: &[&str] = &["always", "twice"];
 
     /// Returns the rule in a pool with this limit.
     #[must_use]
@@ -75,7 +84,7 @@ impl FromStr for SplitChoice {
     type Err = ParseRuleError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ParseRuleError::new(text, Self::EXPECTED);
+        let error = || ParseRuleError::new(text, Self::EXPECTED, Self::NAMES);
         match text.split_once(':') {
             None if text == "always" => Ok(Self::Always),
             None if text == "twice" => Ok(Self::TENSORFLOW),
@@ -91,6 +100,7 @@ impl FromStr for SplitChoice {
 
 impl CutRule {
     pub(crate) const EXPECTED: &str = "low or large-high";
+    pub(crate) const NAMES: &[&str] = &["low", "large-high"];
 }
 
 /// As text: `low` or `large-high`.
@@ -108,12 +118,13 @@ impl FromStr for CutRule {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = [Self::Low, Self::LargeHigh].into_iter().find(|rule| rule.to_string() == text);
-        named.ok_or_else(|| ParseRuleError::new(text, Self::EXPECTED))
+        named.ok_or_else(|| ParseRuleError::new(text, Self::EXPECTED, Self::NAMES))
     }
 }
 
 impl JoinRule {
     pub(crate) const EXPECTED: &str = "at-once or deferred";
+    pub(crate) const NAMES: &[&str] = &["at-once", "deferred"];
 }
 
 /// As text: `at-once` or `deferred`.
@@ -131,13 +142,14 @@ impl FromStr for JoinRule {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = [Self::AtOnce, Self::Deferred].into_iter().find(|rule| rule.to_string() == text);
-        named.ok_or_else(|| ParseRuleError::new(text, Self::EXPECTED))
+        named.ok_or_else(|| ParseRuleError::new(text, Self::EXPECTED, Self::NAMES))
     }
 }
 
 impl GrowthRule {
     pub(crate) const EXPECTED: &str =
         "doubling, doubling:CAP, as-requested, fixed:SIZE, or proportional:PARTS";
+    pub(crate) const NAMES: &[&str] = &["doubling", "as-requested", "fixed", "proportional"];
 }
 
 /// As text: `doubling`, `doubling:CAP`, `as-requested`, `fixed:SIZE`, or `proportional:PARTS`. Granules are 2 MiB.
@@ -157,7 +169,7 @@ impl FromStr for GrowthRule {
                 .map(|parts| Self::Proportional { parts, granule: GRANULE }),
             _ => None,
         };
-        rule.ok_or_else(|| ParseRuleError::new(text, Self::EXPECTED))
+        rule.ok_or_else(|| ParseRuleError::new(text, Self::EXPECTED, Self::NAMES))
     }
 }
 
@@ -183,6 +195,7 @@ pub enum CacheChoice {
 impl CacheChoice {
     pub(crate) const EXPECTED: &str =
         "on, off, or LARGEST[:KEPT] as in 64KiB or 64KiB:4MiB, the first from 256 B to 16 MiB";
+    pub(crate) const NAMES: &[&str] = &["on", "off"];
 }
 
 impl From<Option<ThreadCache>> for CacheChoice {
@@ -208,7 +221,7 @@ impl FromStr for CacheChoice {
             };
             CACHED.contains(&largest.get()).then_some(Self::On(cache))
         };
-        sized().ok_or_else(|| ParseRuleError::new(text, Self::EXPECTED))
+        sized().ok_or_else(|| ParseRuleError::new(text, Self::EXPECTED, Self::NAMES))
     }
 }
 
@@ -282,6 +295,20 @@ mod tests {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
         refused::<CacheChoice>(&["", "2", "255", "17MiB", "64KiB:", ":4MiB", "64KiB:x", "64KiB:1:2", "5%"]);
+    }
+
+    #[test]
+    fn a_misspelled_rule_is_refused_with_the_closest_one() {
+        let error = "doublin:1GiB".parse::<GrowthRule>().unwrap_err().to_string();
+        let expected = "doubling, doubling:CAP, as-requested, fixed:SIZE, or proportional:PARTS";
+        assert_eq!(
+            error,
+            format!("\"doublin:1GiB\" is not valid: expected {expected} (did you mean doubling?)")
+        );
+        assert_eq!(
+            "never".parse::<CutRule>().unwrap_err().to_string(),
+            "\"never\" is not valid: expected low or large-high"
+        );
     }
 
     #[test]

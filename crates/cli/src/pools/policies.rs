@@ -8,6 +8,7 @@ use bfc_core::{
     AddressOnlyMemory, Allocator, AutoGrowthConfig, AutoGrowthOptions, Bfc, BfcAllocator, BfcConfig,
     BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GrowthRule, GuardAllocator, GuardConfig, HostMemory,
     PassthroughAllocator, Plan, PlanOptions, PlannedConfig, PlannedOptions, PolicyAllocator, PoolConfig,
+    did_you_mean,
 };
 use highwater_tracking::{NoPlan, Step, Trace, plan_of};
 
@@ -192,13 +193,13 @@ impl fmt::Debug for Policy {
 
 /// There is no policy with this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown policy {name:?}; the policies are {}", names())]
+#[error("unknown policy {name:?}{}; the policies are {}", did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "))]
 pub(crate) struct UnknownPolicy {
     name: String,
 }
 
-fn names() -> String {
-    POLICIES.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ")
+fn names() -> impl Iterator<Item = &'static str> {
+    POLICIES.iter().map(|policy| policy.name)
 }
 
 /// The list of policies for the help.
@@ -233,6 +234,11 @@ mod tests {
             assert_eq!(policy.name.parse::<Policy>().unwrap().name, policy.name);
             assert!(help().contains(policy.about));
         }
+        let error = "bcf".parse::<Policy>().unwrap_err().to_string();
+        assert!(
+            error.starts_with("unknown policy \"bcf\" (did you mean bfc?); the policies are bfc, "),
+            "{error}"
+        );
     }
 
     fn anything() -> PoolSpec {

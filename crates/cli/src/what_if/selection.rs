@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use bfc_core::printable;
+use bfc_core::{did_you_mean, printable};
 use highwater_tracking::{BlockLife, Recording, Trace, TraceLimits, TraceProblem};
 
 /// Which blocks share a pool.
@@ -25,7 +25,7 @@ pub(super) struct PoolSelection {
 
 /// The run has no pool with this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the run has no pool {name:?}; its pools are {known}", known = printable(known))]
+#[error("the run has no pool {name:?}{}; its pools are {known}", did_you_mean(name, known.split(", ")), known = printable(known))]
 pub(super) struct UnknownPool {
     name: String,
     known: String,

@@ -379,6 +379,14 @@ mod tests {
                 "t4,",
                 "a device profile has no option \"\"; its options: memory, limit, threads, compute, tflops, bf16-tflops, bandwidth",
             ),
+            (
+                "rtx4090",
+                "unknown device profile \"rtx4090\" (did you mean rtx-4090?); known profiles: this, cpu, ",
+            ),
+            (
+                "rtx-4090,limt=8GiB",
+                "a device profile has no option \"limt\" (did you mean limit?); its options: memory, limit, ",
+            ),
             ("t4,color=red", "a device profile has no option \"color\""),
             ("t4,memory=much", "memory=\"much\": expected bytes, as in 24GiB"),
             ("t4,memory=0", "memory=\"0\": expected more than 0 bytes"),

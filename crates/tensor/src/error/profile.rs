@@ -1,13 +1,20 @@
 //! Errors of parsing a device profile.
 
-use bfc_core::printable;
+use bfc_core::{did_you_mean, printable};
+
+/// The options of a device profile.
+const OPTIONS: [&str; 7] = ["memory", "limit", "threads", "compute", "tflops", "bf16-tflops", "bandwidth"];
 
 /// A text that does not describe a device profile.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseProfileError {
     /// No profile has this name.
-    #[error("unknown device profile {name:?}; known profiles: this, cpu, cuda, {known}", known = printable(known))]
+    #[error(
+        "unknown device profile {name:?}{}; known profiles: this, cpu, cuda, {known}",
+        did_you_mean(name, ["this", "cpu", "cuda"].into_iter().chain(known.split(", "))),
+        known = printable(known)
+    )]
     Unknown {
         /// The name, or its beginning.
         name: String,
@@ -16,7 +23,7 @@ pub enum ParseProfileError {
     },
     /// A device profile has no option of this name.
     #[error(
-        "a device profile has no option {key:?}; its options: memory, limit, threads, compute, tflops, bf16-tflops, bandwidth"
+        "a device profile has no option {key:?}{}; its options: {}", did_you_mean(key, OPTIONS), OPTIONS.join(", ")
     )]
     UnknownKey {
         /// The option, or its beginning.

@@ -293,6 +293,18 @@ impl Tracker {
     }
 
     /// Marks a moment in the recording with a text, such as a step or an epoch. Does nothing without a recording.
+    ///
+    /// Reports of the recording and its page list the marks with their live bytes.
+    ///
+    /// ```
+    /// use bfc_core::Bytes;
+    /// use highwater_tracking::{Report, Tracker};
+    /// let tracker = Tracker::new();
+    /// tracker.start_log(Bytes::mib(1));
+    /// tracker.mark("data loaded");
+    /// let report = Report::from_recording(&tracker.take_log());
+    /// assert_eq!((report.marks[0].text.as_str(), report.marks[0].live_bytes), ("data loaded", 0));
+    /// ```
     pub fn mark(&self, text: &str) {
         self.state.recorder.post_mark(text);
     }

@@ -21,17 +21,17 @@ const TOP: u32 = 70;
 const COLUMNS: u32 = 890;
 const ROWS: u32 = 300;
 
-/// A color for each category, distinguishable with color blindness, on light and on dark background.
-const COLOURS: [&str; Category::COUNT] =
-    ["#999999", "#0072b2", "#d55e00", "#cc79a7", "#009e73", "#e69f00", "#56b4e9", "#f0e442", "#7e5109"];
+/// The style of the HTML page, which defines the colors: `--parameter: #0a66a8;`, first for a light and then for a dark
+/// background.
+const PAGE_STYLE: &str = include_str!("../page/page.css");
 
-/// From the bottom up: persistent categories first, short-lived ones last.
+/// From the bottom up, as on the page: persistent categories first, short-lived ones last.
 const ORDER: [Category; Category::COUNT] = [
     Category::Parameter,
     Category::OptimizerState,
-    Category::Input,
-    Category::Activation,
     Category::Gradient,
+    Category::Activation,
+    Category::Input,
     Category::Output,
     Category::Communication,
     Category::Workspace,
@@ -39,8 +39,15 @@ const ORDER: [Category; Category::COUNT] = [
 ];
 
 const STYLE: &str = "text{font:13px sans-serif;fill:#222}.title{font-weight:bold;font-size:15px}\
-                     .ground{fill:#fff}.line{stroke:#888;stroke-opacity:.4}.peak{stroke:#222;stroke-dasharray:4 3}\
-                     @media(prefers-color-scheme:dark){text{fill:#ddd}.ground{fill:#181818}.peak{stroke:#ddd}}";
+                     .ground{fill:#fff}.line{stroke:#888;stroke-opacity:.4}.peak{stroke:#222;stroke-dasharray:4 3}";
+const DARK_STYLE: &str = "text{fill:#ddd}.ground{fill:#181818}.peak{stroke:#ddd}";
+
+/// Returns the colors of a category on a light and on a dark background.
+fn colors(category: Category) -> [&'static str; 2] {
+    let definition = format!("--{}: ", category.name());
+    let mut found = PAGE_STYLE.split(&definition).skip(1).filter_map(|rest| rest.split(';').next());
+    std::array::from_fn(|_| found.next().unwrap_or_default())
+}
 
 pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Result<(), ExportError> {
     let mut picture = String::new();
@@ -79,10 +86,13 @@ fn draw(recording: &Recording, out: &mut String) -> std::fmt::Result {
     let (tick, top) = scale(peak);
     let row = |bytes: u64| f64::from(TOP + ROWS) - bytes as f64 / top as f64 * f64::from(ROWS);
 
+    let dark = ORDER.map(|category| format!(".{}{{fill:{}}}", category.name(), colors(category)[1]));
     write!(
         out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n<style>{STYLE}</style>\n\
-         <rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n<style>{STYLE}\
+         @media(prefers-color-scheme:dark){{{DARK_STYLE}{}}}</style>\n\
+         <rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n",
+        dark.concat()
     )?;
     let program = match recording.facts().program.as_str() {
         "" => "Live bytes",
@@ -103,10 +113,11 @@ fn draw(recording: &Recording, out: &mut String) -> std::fmt::Result {
         }
         let above: Vec<u64> =
             below.iter().zip(&columns).map(|(below, column)| below + column[category.index()]).collect();
-        write!(out, "<path fill=\"{}\" d=\"M{LEFT} {:.1}", COLOURS[category.index()], row(below[0]))?;
+        let (name, [light, _]) = (category.name(), colors(category));
+        write!(out, "<path class=\"{name}\" fill=\"{light}\" d=\"M{LEFT} {:.1}", row(below[0]))?;
         draw_steps(&above, row, out, false)?;
         draw_steps(&below, row, out, true)?;
-        writeln!(out, "z\"><title>{}</title></path>", category.name())?;
+        writeln!(out, "z\"><title>{name}</title></path>")?;
         below = above;
     }
 
@@ -153,8 +164,9 @@ fn draw_legend(columns: &[Column], out: &mut String) -> std::fmt::Result {
         if most == 0 {
             continue;
         }
-        let (colour, name) = (COLOURS[category.index()], category.name());
-        writeln!(out, "<rect x=\"{x}\" y=\"40\" width=\"12\" height=\"12\" fill=\"{colour}\"/>")?;
+        let (name, [light, _]) = (category.name(), colors(category));
+        let place = format!("x=\"{x}\" y=\"40\" width=\"12\" height=\"12\"");
+        writeln!(out, "<rect class=\"{name}\" fill=\"{light}\" {place}/>")?;
         writeln!(out, "<text x=\"{}\" y=\"51\">{name}</text>", x + 17)?;
         // Letters are about seven units wide.
         x += 34 + 7 * name.len() as u32;
@@ -187,6 +199,25 @@ fn seconds_text(time: f64, whole: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn colors_and_order_are_those_of_the_page() {
+        let all = ORDER.map(colors);
+        for [light, dark] in all {
+            for color in [light, dark] {
+                let is_color = color.len() == 7 && u32::from_str_radix(&color[1..], 16).is_ok();
+                assert!(color.starts_with('#') && is_color, "{color}");
+            }
+            assert_eq!(all.iter().filter(|other| other.contains(&light) || other.contains(&dark)).count(), 1);
+        }
+        let names = ORDER.map(|category| format!("\"{}\"", category.name())).join(", ");
+        let page = include_str!("../page/base.js");
+        assert!(page.contains(&format!("const STACK = [{names}];")), "{names}");
+
+        let mut picture = String::new();
+        draw(&Recording::default(), &mut picture).unwrap();
+        assert!(picture.contains(&format!(".parameter{{fill:{}}}", colors(Category::Parameter)[1])));
+    }
 
     #[test]
     fn the_scale_reaches_above_the_peak_with_few_lines() {

@@ -103,7 +103,7 @@ impl UsableMemory {
     /// The default limit of a pool of host memory: all but the [`reserve`](Self::reserve).
     #[must_use]
     pub fn pool_limit(&self) -> Bytes {
-        Bytes(self.bytes.get() - self.reserve().get())
+        self.bytes.saturating_sub(self.reserve())
     }
 
     /// Describes the origin of [`pool_limit`](Self::pool_limit).

@@ -1,5 +1,5 @@
 "use strict";
-// Units, colours and the data of the page.
+// Units, colors and the data of the page.
 
 const element = id => document.getElementById(id);
 
@@ -15,18 +15,25 @@ const KIB = 1024, MIB = 1024 * KIB, GIB = 1024 * MIB;
 
 /** Bytes with three digits, in the unit that suits them. */
 function bytes(count) {
-  const in_unit = (unit, name) => {
+  const shown = (unit, name) => {
     const value = count / unit;
     return value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0) + " " + name;
   };
   if (count === 0) return "0";
   if (count < KIB) return count + " B";
-  if (count < MIB) return in_unit(KIB, "KiB");
-  return count < GIB ? in_unit(MIB, "MiB") : in_unit(GIB, "GiB");
+  if (count < MIB) return shown(KIB, "KiB");
+  return count < GIB ? shown(MIB, "MiB") : shown(GIB, "GiB");
 }
 
-/** Bytes in MiB, for columns that are compared. */
-const mib = count => count === 0 ? "–" : (count / MIB).toFixed(count < MIB ? 3 : count < 100 * MIB ? 2 : 0);
+/** The unit of a table of which this is the largest number of bytes. */
+const unit_for = most => most < 10 * MIB ? [KIB, "KiB"] : most < 10 * GIB ? [MIB, "MiB"] : [GIB, "GiB"];
+
+/** Bytes in the unit of their table, without its name. */
+function in_unit(number, [unit]) {
+  const value = number / unit;
+  if (value === 0) return "–";
+  return value < 0.001 ? "<0.001" : count(value.toFixed(value < 1 ? 3 : value < 100 ? 2 : 0));
+}
 
 /** Nanoseconds in the unit that suits a span of this length. */
 function time(ns, span = ns) {
@@ -35,7 +42,7 @@ function time(ns, span = ns) {
   return (ns / unit).toFixed(digits) + " " + name;
 }
 
-const count = number => String(number).replace(/\B(?=(\d{3})+$)/g, " ");
+const count = number => String(number).replace(/\B(?=(\d{3})+$)/g, "\u00a0");
 const share = part => part === 0 ? "–" : (part * 100).toFixed(1) + " %";
 const worded = name => name.replaceAll("_", " ");
 
@@ -50,10 +57,10 @@ function read_palette() {
   palette = Object.fromEntries(names.map(name => [name, style.getPropertyValue("--" + name).trim()]));
 }
 
-const colour = name => palette[name] || palette.workspace;
+const color = name => palette[name] || palette.workspace;
 
 function components(name) {
-  const value = parseInt(colour(name).slice(1), 16);
+  const value = parseInt(color(name).slice(1), 16);
   return [value >> 16, (value >> 8) & 255, value & 255];
 }
 

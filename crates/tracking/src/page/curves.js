@@ -77,7 +77,7 @@ function curves(data) {
       context.clip();
       context.lineJoin = "round";
       drawn.forEach((curve, number) => {
-        context.strokeStyle = context.fillStyle = colour(LINES[(number + hue) % LINES.length]);
+        context.strokeStyle = context.fillStyle = color(LINES[(number + hue) % LINES.length]);
         const [from, to] = stretch(curve);
         const dense = to - from > 2 * plot.width, few = to - from < plot.width / 12;
         context.lineWidth = dense ? 1 : 1.75;
@@ -118,7 +118,7 @@ function curves(data) {
   function tell() {
     for (const { swatch, value, curve, number } of legend) {
       const index = here(curve);
-      swatch.style.background = colour(LINES[number % LINES.length]);
+      swatch.style.background = color(LINES[number % LINES.length]);
       value.textContent = index < 0 ? "–" : figure(curve.values[index]);
     }
     const longest = all.reduce((most, curve) => curve.points > most.points ? curve : most);

@@ -35,9 +35,12 @@ function head(data) {
 }
 
 start(data => {
-  const logged = data.log ? data.log.curves.map(curve => curve.at_ns.reduce((sum, step) => sum + step, 0)) : [];
-  view.end = Math.max(data.report.run.duration_ns, 100, ...logged);
-  view.to = view.end;
+  const curves_at = data.log ? data.log.curves.map(curve => sums(curve.at_ns)) : [], marks_at = (data.report.marks || []).map(mark => mark.at_ns);
+  view.end = Math.max(data.report.run.duration_ns, 100, ...curves_at.map(at => at[at.length - 1]));
+  // A program may record long before its first op. The first differences are the first times.
+  const begins = [...data.timeline.at_ns.slice(0, 1), ...curves_at.map(at => at[0]), ...marks_at.slice(0, 1)];
+  view.begin = begins.length === 0 ? 0 : Math.max(Math.min(...begins, view.end - 100), 0);
+  [view.from, view.to] = [view.begin, view.end];
   head(data);
   plans(data);
   curves(data);
@@ -45,6 +48,7 @@ start(data => {
   map(data);
   parts_table(data);
   growth_table(data);
+  marks_table(data);
   live_table(data);
   ops_table(data);
   failures(data);

@@ -18,11 +18,11 @@ function map(data) {
     picture.width = map.columns;
     picture.height = map.rows;
     const context = picture.getContext("2d"), image = context.createImageData(map.columns, map.rows);
-    const colours = data.categories.map(components);
+    const colors = data.categories.map(components);
     cells.forEach((cell, index) => {
       if (cell === 0) return;
       const row = map.rows - 1 - Math.floor(index / map.columns), column = index % map.columns;
-      image.data.set([...colours[(cell >> 4) - 1], Math.round((cell & 15) * 17)], (row * map.columns + column) * 4);
+      image.data.set([...colors[(cell >> 4) - 1], Math.round((cell & 15) * 17)], (row * map.columns + column) * 4);
     });
     context.putImageData(image, 0, 0);
     [painted, painted_for] = [picture, key];
@@ -65,7 +65,7 @@ function map(data) {
     draw_time_axis(frame);
     draw_cursor(frame);
     element("map-note").textContent = map.extents.length + (map.extents.length === 1 ? " address range" : " address ranges") +
-      ", " + bytes(map.bytes) + ", one above the other; grey is reserved and free. " + (has_exact()
+      ", " + bytes(map.bytes) + ", one above the other; gray is reserved and free. " + (has_exact()
       ? "Each block is drawn separately."
       : "A cell has the color of its dominant category. A stronger color means a fuller cell." +
         (begin.length > 0 ? " Between " + time(exact.from_ns, view.end) + " and " + time(exact.to_ns, view.end) +
@@ -78,7 +78,7 @@ function map(data) {
       if (end < view.from) continue;
       const left = Math.max(x(begin[index]), LEFT - 2), width = Math.max(Math.min(x(end), canvas.clientWidth) - left, 0.5);
       const top = y(exact.at[index] + exact.bytes[index]), height = Math.max(y(exact.at[index]) - top, 0.5);
-      context.fillStyle = colour(data.categories[exact.category[index]]);
+      context.fillStyle = color(data.categories[exact.category[index]]);
       // A hair between neighbours, where there is room for one.
       context.fillRect(left, top, width > 4 ? width - 0.7 : width, height > 4 ? height - 0.7 : height);
     }

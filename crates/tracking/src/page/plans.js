@@ -59,18 +59,18 @@ function plans_table({ rows, limit }, tell) {
   };
   const last = value => value === null ? Infinity : value;
   sortable(element("plans-table"), [
-    ["plan", row => row.index, name],
+    ["plan", row => row.plan, name],
     ["peak", row => row.peak_bytes, row => bytes(row.peak_bytes)],
     ...(limit ? [["share", row => row.peak_bytes, row => share(row.peak_bytes / limit)]] : []),
     ["step", row => last(row.seconds), row => time_or_dash(row.ns)],
     ["samples/s", row => last(row.samples_per_second), row => rate(row.samples_per_second)],
-    ["limited by", row => row.limited_by, row => row.limited_by || "–"],
-  ], 0, { down: false, finish: (line, row) => {
+    ["limited by", row => row.limited_by, row => row.limited_by || "–", { kind: "name" }],
+  ], null, (line, row) => {
     line.className = row.kind;
     line.addEventListener("pointerenter", () => tell(row, false));
     line.addEventListener("pointerleave", () => tell(null, false));
     lines.set(row, line);
-  } })(rows);
+  })(rows);
 
   return (row, follow) => {
     if (marked) lines.get(marked).classList.remove("marked");
@@ -88,6 +88,7 @@ function plans(data) {
   element("plans").hidden = false;
   const found = read_plans(data.plans), { rows, limit, chosen } = found;
   const fitting = rows.filter(row => row.fits).length, undrawn = rows.filter(row => Number.isNaN(row.ns)).length;
+  const is_below = row => limit !== null && row.peak_bytes <= limit, below = rows.filter(row => !row.fits && is_below(row)).length;
   const of = " for " + found.device + (limit ? " with " + bytes(limit) : "");
   element("plans-facts").textContent = [
     count(rows.length) + (rows.length === 1 ? " plan" : " plans") + of + "; " + count(fitting) + (fitting === 1 ? " fits." : " fit."),
@@ -99,7 +100,7 @@ function plans(data) {
     const facts = ["peak " + bytes(row.peak_bytes) + " (" + exact + ")", time_or_dash(row.ns) + " per step"];
     if (row.samples_per_second !== null) facts.push(rate(row.samples_per_second) + " samples/s");
     if (row.limited_by) facts.push("limited by " + row.limited_by);
-    if (!row.fits) facts.push("does not fit");
+    if (!row.fits) facts.push("does not fit" + (is_below(row) ? ": no piece of free memory was large enough" : ""));
     return (row === chosen ? "Chosen: " : "") + row.plan + ": " + facts.join(", ");
   };
   /** Says which plan the reader points at, or which one was chosen. */
@@ -112,6 +113,10 @@ function plans(data) {
   const mark_line = plans_table(found, tell), mark_point = plans_chart(found, tell);
   plans_legend(found);
   const notes = [...found.notes];
+  if (below > 0) {
+    notes.push(count(below) + (below === 1 ? " plan does" : " plans do") + " not fit, although the peak of bytes in use is below the limit: " +
+      "in a dry run with the limit, no piece of free memory was large enough for a request.");
+  }
   if (undrawn > 0) {
     notes.push(count(undrawn) + (undrawn === 1 ? " plan has" : " plans have") + " no step time: only the table has " + (undrawn === 1 ? "it." : "them."));
   }

@@ -15,11 +15,14 @@ function choice(parent, options, choose) {
   press(buttons[0], options[0][1]);
 }
 
-/** Fills a table: columns are [heading, value, text, kind]; those with a value sort. `finish` gets each line and its row. */
+/**
+ * Fills a table: columns are [heading, value, text, { kind, note }]. Those with a value sort. Heading and cells of a kind
+ * have its class. A note explains the heading. `finish` gets each line and its row.
+ */
 function fill(table, columns, rows, sorted, sort, finish) {
   const head = make("tr");
-  columns.forEach(([heading, value], index) => {
-    const cell = make("th", value ? undefined : heading, { scope: "col" });
+  columns.forEach(([heading, value, , { kind, note } = {}], index) => {
+    const cell = make("th", value ? undefined : heading, { scope: "col", ...(kind && { class: kind }), ...(note && { title: note }) });
     if (value) {
       const button = make("button", heading + (sorted.column === index ? (sorted.down ? " ▾" : " ▴") : ""));
       button.addEventListener("click", () => sort(index));
@@ -28,13 +31,10 @@ function fill(table, columns, rows, sorted, sort, finish) {
     }
     head.append(cell);
   });
-  const { value } = Object.fromEntries([["value", columns[sorted.column][1]]]);
-  const order = (a, b) => value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0;
-  const ordered = [...rows].sort(sorted.down ? (a, b) => order(b, a) : order);
-  const lines = ordered.map(row => {
+  const lines = in_order(rows, columns[sorted.column], sorted.down).map(row => {
     const line = make("tr");
-    for (const [, , cell, kind] of columns) {
-      const content = cell(row);
+    for (const [, , text, { kind } = {}] of columns) {
+      const content = text(row);
       const made = make("td", typeof content === "string" ? content : undefined, kind ? { class: kind } : {});
       if (typeof content !== "string") made.append(content);
       line.append(made);
@@ -48,23 +48,41 @@ function fill(table, columns, rows, sorted, sort, finish) {
   table.replaceChildren(top, body);
 }
 
-function sortable(table, columns, column, { down = true, finish = () => {} } = {}) {
-  const sorted = { column, down };
+/** The rows by the values of a column; without a column, as they are. */
+function in_order(rows, column, down) {
+  if (!column) return rows;
+  const [, value] = column;
+  const order = (a, b) => typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a < b ? -1 : a > b ? 1 : 0;
+  return [...rows].sort((a, b) => down ? order(value(b), value(a)) : order(value(a), value(b)));
+}
+
+/** A table whose headings sort: numbers with the largest first, text from a to z, and at the next click the other way round. */
+function sortable(table, columns, column, finish = () => {}) {
+  const sorted = { column, down: true };
   let rows = [];
   const draw = () => fill(table, columns, rows, sorted, index => {
-    sorted.down = sorted.column === index ? !sorted.down : index > 0;
+    const is_text = rows.length > 0 && typeof columns[index][1](rows[0]) === "string";
+    sorted.down = sorted.column === index ? !sorted.down : !is_text;
     sorted.column = index;
     draw();
   }, finish);
   return next => { rows = next; draw(); };
 }
 
+/** Makes columns of bytes in one unit, which suits the largest of these numbers. */
+function byte_columns(numbers) {
+  const unit = unit_for(numbers.reduce((most, number) => Math.max(most, number), 0));
+  return (heading, value, note) => [heading + ", " + unit[1], value, row => in_unit(value(row), unit), { note }];
+}
+
 function parts_table(data) {
   const parts = data.report.peak_parts || { places: [], scopes: [], categories: [] };
-  const most = () => Math.max(...[...parts.places, ...parts.scopes, ...parts.categories].map(part => part.bytes), 1);
+  const all = [...parts.places, ...parts.scopes, ...parts.categories];
+  const most = all.reduce((most, part) => Math.max(most, part.bytes), 1);
+  const column = byte_columns(all.flatMap(part => [part.bytes, part.next_peak]));
   const bar = part => {
     const held = make("span"), falls = make("i");
-    held.style.width = part.bytes / most() * 100 + "%";
+    held.style.width = part.bytes / most * 100 + "%";
     falls.style.width = Math.min(part.falls / Math.max(part.bytes, 1), 1) * 100 + "%";
     held.append(falls);
     held.title = "holds " + bytes(part.bytes) + ", the peak falls by " + bytes(part.falls);
@@ -72,12 +90,12 @@ function parts_table(data) {
   };
   const show_rows = sortable(element("parts"), [
     ["holder", part => part.name, part => (parts.categories.includes(part) ? worded(part.name) : part.name) || "(outside of ops)"],
-    ["at peak, MiB", part => part.bytes, part => mib(part.bytes)],
-    ["peak falls by, MiB", part => part.falls, part => mib(part.falls)],
-    ["", null, bar, "bar"],
-    ["next peak, MiB", part => part.next_peak, part => mib(part.next_peak)],
-    ["share", part => part.falls / part.bytes, part => share(part.falls / part.bytes)],
-    ["next peak in", part => part.next_owner, part => part.next_owner || "–", "name"],
+    column("at peak", part => part.bytes),
+    column("peak falls by", part => part.falls),
+    ["", null, bar, { kind: "bar" }],
+    column("next peak", part => part.next_peak),
+    ["share", part => part.falls / Math.max(part.bytes, 1), part => share(part.falls / Math.max(part.bytes, 1))],
+    ["next peak in", part => part.next_owner, part => part.next_owner || "–", { kind: "name" }],
   ], 2);
   choice(element("parts-by"), [
     ["by category", parts.categories], ["by module", parts.scopes], ["by op in module", parts.places],
@@ -92,12 +110,13 @@ function live_table(data) {
   const rows = data.report.live || [], { completed_steps: steps } = data.report;
   element("live-section").hidden = rows.length === 0;
   const range = (ages, text) => !ages ? "–" : text(ages[0]) === text(ages[1]) ? text(ages[1]) : text(ages[0]) + " to " + text(ages[1]);
+  const column = byte_columns(rows.map(row => row.bytes));
   const in_steps = ["steps", row => row.age_steps ? row.age_steps[1] : -1, row => range(row.age_steps, count)];
   sortable(element("live"), [
     ["op", row => op_path(row), row => op_path(row) || "(outside of ops)"],
-    ["category", row => row.category, row => worded(row.category), "name"],
+    ["category", row => row.category, row => worded(row.category), { kind: "name" }],
     ["blocks", row => row.blocks, row => count(row.blocks)],
-    ["live, MiB", row => row.bytes, row => mib(row.bytes)],
+    column("live", row => row.bytes),
     ...(steps > 0 ? [in_steps] : []),
     ["age", row => row.age_ns ? row.age_ns[1] : -1, row => range(row.age_ns, time)],
   ], 3)(rows);
@@ -113,34 +132,53 @@ function growth_table(data) {
     ["op", row => op_path(row), row => op_path(row) || "(outside of ops)"],
     ["per step", row => row.bytes_per_step, row => bytes(row.bytes_per_step)],
     ["since step", row => row.since_step, row => count(row.since_step)],
-    ["live, MiB", row => row.live_bytes, row => mib(row.live_bytes)],
+    byte_columns(rows.map(row => row.live_bytes))("live", row => row.live_bytes),
   ], 1)(rows);
 }
 
+/** The moments that the program marked, in their order. */
+function marks_table(data) {
+  const rows = data.report.marks || [], { run, completed_steps: steps } = data.report;
+  element("marks-section").hidden = rows.length === 0;
+  element("marks-note").textContent = rows.length < run.marks
+    ? "The first " + count(rows.length) + " of " + count(run.marks) + " moments that the program marked." : "Moments that the program marked.";
+  sortable(element("marks"), [
+    ["mark", row => row.text, row => row.text || "–"],
+    ["time", row => row.at_ns, row => time(row.at_ns, view.end)],
+    ...(steps > 0 ? [["steps before", row => row.completed_steps, row => count(row.completed_steps)]] : []),
+    byte_columns(rows.map(row => row.live_bytes))("live", row => row.live_bytes),
+  ], null)(rows);
+}
+
 function ops_table(data) {
-  const figure = (heading, key) => [heading, row => row[key], row => mib(row[key])];
-  const show_rows = sortable(element("ops"), [
+  const { ops, places } = data.report;
+  // The total of all calls may be so much more that it would spoil the unit.
+  const column = byte_columns(ops.flatMap(row => [row.high_water_bytes, row.self_peak_bytes, row.live_before_bytes]));
+  const columns = [
     ["op", op_path, op_path],
-    figure("at peak, MiB", "peak_bytes"),
+    column("at peak", row => row.peak_bytes, "what the op held at the peak of the run"),
     ["share", row => row.peak_share, row => share(row.peak_share)],
     ["calls", row => row.calls, row => count(row.calls)],
     ["time", row => row.time_ns, row => row.time_ns ? time(row.time_ns) : "–"],
-    figure("high water", "high_water_bytes"),
-    figure("self peak", "self_peak_bytes"),
-    figure("outliving", "outliving_bytes"),
-    figure("live before", "live_before_bytes"),
-    figure("for backward", "saved_bytes"),
-    figure("total", "total_bytes"),
-  ], 1);
+    column("high water", row => row.high_water_bytes, "the most that one call held at a time, including ops within it"),
+    column("self peak", row => row.self_peak_bytes, "the most that all calls together held at a time"),
+    column("outliving", row => row.outliving_bytes, "what was still live when the call that allocated it returned, of all calls together"),
+    column("live before", row => row.live_before_bytes, "the most that was live in the pools when a call began"),
+    column("for backward", row => row.saved_bytes, "the most that was kept for backward passes at a time"),
+    column("total", row => row.total_bytes, "what all calls allocated"),
+  ];
+  const show_rows = sortable(element("ops"), columns, 1);
+  const notes = columns.flatMap(([heading, , , { note } = {}]) => note ? [heading.split(",")[0] + " is " + note] : []);
+  element("ops-note").textContent = notes.join("; ").replace(/^./, letter => letter.toUpperCase()) + ".";
   let rows = [];
   const filter = () => {
     const wanted = element("filter").value.toLowerCase();
     const found = rows.filter(row => op_path(row).toLowerCase().includes(wanted));
     show_rows(found);
-    element("ops-count").textContent = found.length + " of " + rows.length + ", in MiB";
+    element("ops-count").textContent = found.length + " of " + rows.length;
   };
   element("filter").addEventListener("input", filter);
-  choice(element("ops-by"), [["by op", data.report.ops], ["by op in module", data.report.places]], next => { rows = next; filter(); });
+  choice(element("ops-by"), [["by op", ops], ["by op in module", places]], next => { rows = next; filter(); });
 }
 
 /** A table with the bytes of some holders. */
@@ -149,7 +187,7 @@ function holders_table(heading, holders, of) {
   scroll.append(table);
   sortable(table, [
     [heading, row => row[0], row => row[0] || "(outside of ops)"],
-    ["live, MiB", row => row[1], row => mib(row[1])],
+    byte_columns(holders.map(row => row[1]))("live", row => row[1]),
     ["share of live bytes", row => row[1], row => share(row[1] / Math.max(of, 1))],
   ], 1)(holders);
   return scroll;

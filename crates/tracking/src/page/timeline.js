@@ -5,7 +5,7 @@ function timeline(data) {
   const at = sums(data.timeline.at_ns);
   const columns = STACK.map(name => sums(data.timeline.bytes[data.categories.indexOf(name)]));
   const total = Float64Array.from(at, (_, index) => columns.reduce((sum, column) => sum + column[index], 0));
-  const peak = data.timeline.peak;
+  const peak = data.timeline.peak, marks = data.report.marks || [];
   if (peak !== null) peak_at = at[peak];
 
   /** The lowest and the highest moment from one time to another, what was live at the first included. */
@@ -26,10 +26,35 @@ function timeline(data) {
       const value = columns[row][moment];
       if (value === 0) return;
       const top = y(sum + value);
-      context.fillStyle = colour(name);
+      context.fillStyle = color(name);
       context.fillRect(x, top, width, y(sum) - top);
       sum += value;
     });
+  }
+
+  /** Draws the moments that the program marked, as lines with labels. Those that would touch another one are left out. */
+  function draw_marks({ context, plot, x }) {
+    const right = plot.left + plot.width;
+    let line = -Infinity, label_end = plot.left;
+    context.textBaseline = "middle";
+    context.textAlign = "left";
+    context.lineJoin = "round";
+    context.lineWidth = 3;
+    context.strokeStyle = palette.paper;
+    context.fillStyle = palette.ink;
+    for (const mark of marks) {
+      const place = Math.round(x(mark.at_ns));
+      if (mark.at_ns < view.from || mark.at_ns > view.to || place < line + 4) continue;
+      line = place;
+      context.fillRect(place, plot.top, 1, plot.height);
+      const text = mark.text.length > 24 ? mark.text.slice(0, 23) + "…" : mark.text;
+      const width = context.measureText(text).width, left = place + 4 + width > right ? place - 4 - width : place + 4;
+      if (left < label_end) continue;
+      label_end = left + width + 8;
+      context.strokeText(text, left, plot.top + 7);
+      context.fillText(text, left, plot.top + 7);
+    }
+    context.lineWidth = 1;
   }
 
   function draw() {
@@ -65,6 +90,7 @@ function timeline(data) {
       }
       draw_stack(context, low, left, width, y);
     });
+    draw_marks(frame);
     if (peak !== null && peak_at >= view.from && peak_at <= view.to) {
       const place = x(peak_at), label = "peak " + bytes(total[peak]);
       context.strokeStyle = context.fillStyle = palette.mark;
@@ -80,8 +106,8 @@ function timeline(data) {
     }
     draw_time_axis(frame);
     draw_cursor(frame);
-    element("range").textContent = view.to - view.from >= view.end ? "the whole run, " + time(view.end)
-      : time(view.from, view.to) + " to " + time(view.to, view.to);
+    const is_all = view.from <= view.begin && view.to >= view.end;
+    element("range").textContent = (is_all ? "the whole run, " : "") + time(view.from, view.to) + " to " + time(view.to, view.to);
     tell();
   }
 
@@ -106,7 +132,7 @@ function timeline(data) {
         (data.names[data.timeline.op[moment]] || "no op")
       : "Nothing was live yet";
     for (const { swatch, figure, name, column } of legend) {
-      swatch.style.background = colour(name);
+      swatch.style.background = color(name);
       figure.textContent = known && column[moment] > 0 ? bytes(column[moment]) : "–";
     }
   }

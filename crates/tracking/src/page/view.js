@@ -1,12 +1,12 @@
 // The stretch of time that is shown, common to the timeline and the map, and the ways to change it.
 
-const view = { from: 0, to: 1, end: 1, cursor: null, chosen: null, listeners: [] };
+const view = { from: 0, to: 1, begin: 0, end: 1, cursor: null, chosen: null, listeners: [] };
 const LEFT = 64, RIGHT = 12, BOTTOM = 22;
 
 function show(from, to) {
-  const width = Math.min(Math.max(to - from, 100), view.end);
+  const width = Math.min(Math.max(to - from, 100), view.end - view.begin);
   const middle = (from + to) / 2;
-  view.from = Math.min(Math.max(middle - width / 2, 0), view.end - width);
+  view.from = Math.min(Math.max(middle - width / 2, view.begin), view.end - width);
   view.to = view.from + width;
   redraw();
 }
@@ -44,7 +44,7 @@ function round_step(span, parts, base) {
 }
 
 function draw_time_axis({ context, plot, x }) {
-  const step = round_step(view.to - view.from, Math.max(plot.width / 110, 2), 10);
+  const step = round_step(view.to - view.from, Math.max(plot.width / 110, 3), 10);
   context.fillStyle = palette.quiet;
   context.textAlign = "center";
   context.textBaseline = "top";
@@ -97,7 +97,7 @@ function listen(canvas, hover) {
   };
   canvas.addEventListener("pointerup", end);
   canvas.addEventListener("pointercancel", end);
-  canvas.addEventListener("dblclick", () => show(0, view.end));
+  canvas.addEventListener("dblclick", () => act("all"));
   canvas.addEventListener("wheel", event => {
     event.preventDefault();
     zoom(at(event), event.deltaY > 0 ? 1.25 : 0.8);
@@ -110,9 +110,9 @@ function listen(canvas, hover) {
 
 let peak_at = 0;
 function act(action) {
-  const width = view.to - view.from, middle = (view.from + view.to) / 2;
-  if (action === "all") show(0, view.end);
-  if (action === "peak") { view.cursor = peak_at; show(peak_at - view.end / 100, peak_at + view.end / 100); }
+  const width = view.to - view.from, middle = (view.from + view.to) / 2, hundredth = (view.end - view.begin) / 100;
+  if (action === "all") show(view.begin, view.end);
+  if (action === "peak") { view.cursor = peak_at; show(peak_at - hundredth, peak_at + hundredth); }
   if (action === "in") zoom(view.cursor === null ? middle : Math.min(Math.max(view.cursor, view.from), view.to), 0.5);
   if (action === "out") zoom(middle, 2);
   if (action === "left") show(view.from - width / 4, view.to - width / 4);

@@ -7,10 +7,13 @@ use bfc_core::{Category, OomReport};
 use super::parts;
 use super::recording::{BlockLife, EventKind, Execution, Recording};
 use super::tally::{Charge, Level, Tally};
-use crate::report::{FailureRow, RecordedRun, Report, StreamRow, ThreadRow};
+use crate::report::{FailureRow, MarkRow, RecordedRun, Report, StreamRow, ThreadRow};
 
 /// The most failures that a report lists.
 const MAX_FAILURES: usize = 64;
+
+/// The most marks that a report lists.
+const MAX_MARKS: usize = 1000;
 
 impl Report {
     /// Reports a recording. The pools and the memory outside them come from its summary, at the end of the run. Everything else is
@@ -26,10 +29,24 @@ impl Report {
     /// ```
     #[must_use]
     pub fn from_recording(recording: &Recording) -> Self {
-        let mut count = Count::new(recording);
-        recording.events().iter().for_each(|event| count.take(event));
-        let mut report = count.finish();
         let (summary, steps) = (recording.summary(), recording.steps());
+        let mut count = Count::new(recording);
+        let mut marks = Vec::new();
+        for (number, event) in (0_u32..).zip(recording.events()) {
+            count.take(event);
+            let EventKind::Mark(mark) = event.kind else { continue };
+            if marks.len() < MAX_MARKS {
+                marks.push(MarkRow {
+                    text: recording.marks()[mark as usize].clone(),
+                    at_ns: event.at_ns,
+                    // A mark may itself end a step.
+                    completed_steps: steps.partition_point(|&step| step <= number) as u64,
+                    live_bytes: count.tally.live(),
+                });
+            }
+        }
+        let mut report = count.finish();
+        report.marks = marks;
         report.completed_steps = steps.len() as u64;
         report.live = recording.live_since(&steps);
         report.growth = recording.growth_over(&steps);
@@ -47,6 +64,7 @@ impl Report {
             outside: summary.map(|summary| summary.outside).unwrap_or_default(),
             cut: recording.cut().cloned(),
             failures: recording.failures().len() as u64,
+            marks: recording.marks().len() as u64,
         });
         report
     }

@@ -294,6 +294,21 @@ pub struct PoolRow {
     pub waits: u64,
 }
 
+/// A moment that the program [marked](crate::Tracker::mark).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct MarkRow {
+    /// The text of the mark.
+    pub text: String,
+    /// The time, in nanoseconds since recording began.
+    pub at_ns: u64,
+    /// The steps that were completed before.
+    pub completed_steps: u64,
+    /// Live bytes of all pools.
+    pub live_bytes: u64,
+}
+
 /// A request that ran out of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

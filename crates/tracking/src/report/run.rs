@@ -72,6 +72,8 @@ pub struct RecordedRun {
     pub skipped_events: u64,
     /// Requests that ran out of memory.
     pub failures: u64,
+    /// Moments that the program marked.
+    pub marks: u64,
     /// The memory of the process at the end.
     pub outside: ProcessMemory,
     /// Where and why the file ends early; `None` for a complete one.

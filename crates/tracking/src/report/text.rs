@@ -88,6 +88,7 @@ impl fmt::Display for ReportText<'_> {
         tables.extend((streams.len() > 1).then(|| self.streams()));
         tables.extend(pool_tables(pools, wide));
         tables.push(outside_table(&self.report.outside, self.options.top));
+        tables.push(self.marks());
         for table in tables.into_iter().filter(|table| !table.is_empty()) {
             write!(f, "\n{}", table.wide(wide))?;
         }
@@ -224,6 +225,18 @@ impl ReportText<'_> {
         table.without_empty_columns()
     }
 
+    /// The moments that the program marked.
+    fn marks(&self) -> Table {
+        let Report { marks, run, .. } = self.report;
+        let mut table = Table::new(&["mark", "time", "steps", "live"]);
+        for row in marks.iter().take(self.options.top) {
+            table.line(&row.text, [time(row.at_ns), count(row.completed_steps), bytes(row.live_bytes)]);
+        }
+        let all = run.as_ref().map_or(0, |run| usize::try_from(run.marks).unwrap_or(usize::MAX));
+        table.rest(all.max(marks.len()), self.options.top.min(marks.len()));
+        table.without_empty_columns()
+    }
+
     /// Live memory at the end, and memory that grows from step to step.
     fn live(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Report { live, growth, completed_steps, .. }, TextOptions { top, wide, .. }) =
@@ -270,7 +283,10 @@ impl ReportText<'_> {
         }
         let (blocks, most, mean) =
             (saved.blocks, bytes(saved.high_water_bytes), duration(saved.mean_held_ns));
-        write!(f, "\nfor backward: {blocks} blocks, at most {most} at a time, a byte for {mean} on average")?;
+        write!(
+            f,
+            "\nfor backward: {blocks} blocks, at most {most} at a time; a byte is kept for {mean} on average"
+        )?;
         if saved.longest_held_ns > 0 {
             write!(f, ", a block for at most {}", duration(saved.longest_held_ns))?;
         }

@@ -2,6 +2,7 @@
 
 use super::variable::Variable;
 use super::{MAX_QUOTED, PoolOptions};
+use crate::base::closest::did_you_mean;
 use crate::base::printable::printable;
 
 /// An option of a pool that cannot be set from text.
@@ -9,7 +10,7 @@ use crate::base::printable::printable;
 #[non_exhaustive]
 pub enum OptionError {
     /// No option has this name.
-    #[error("there is no pool option {name:?}; the options are {}", Variable::option_names())]
+    #[error("there is no pool option {name:?}{}; the options are {}", did_you_mean(name, PoolOptions::names()), Variable::option_names().join(", "))]
     Unknown {
         /// The name, or the start of it.
         name: String,
@@ -29,6 +30,16 @@ pub enum OptionError {
 debug_as_message!(OptionError);
 
 impl PoolOptions {
+    /// Returns the names of the options that [`set`](Self::set) knows.
+    ///
+    /// ```
+    /// use bfc_core::PoolOptions;
+    /// assert_eq!(PoolOptions::names().next(), Some("allocator"));
+    /// ```
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Variable::option_names().into_iter()
+    }
+
     /// Sets one option from text. Names and values are those of the [environment variables](crate::environment) about
     /// pools, in lower case and without the prefix. `limit` stands for `pool_limit`.
     ///
@@ -90,16 +101,40 @@ mod tests {
     }
 
     #[test]
+    fn a_misspelled_value_is_refused_with_the_closest_one() {
+        for (name, value, hint) in [
+            ("allocator", "gaurd", " (did you mean guard?)"),
+            ("growth", "doublin:1GiB", " (did you mean doubling?)"),
+            ("growth", "fixed", ""),
+            ("split", "twise", " (did you mean twice?)"),
+            ("cut", "large_high", " (did you mean large-high?)"),
+            ("join", "at_once", " (did you mean at-once?)"),
+            ("region_merging", "off!", " (did you mean off?)"),
+            ("thread_cache", "64KB", ""),
+            ("limit", "much", ""),
+        ] {
+            let error = PoolOptions::default().set(name, value).unwrap_err().to_string();
+            let start = format!("pool option {name}: {value:?} is not valid: expected ");
+            assert!(error.starts_with(&start), "{error}");
+            assert_eq!(
+                error.split_once(" (did").map_or("", |(before, _)| &error[before.len()..]),
+                hint,
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
     fn an_unknown_option_is_refused_with_the_names_of_all() {
         let mut options = PoolOptions::default();
-        let error = options.set("LIMIT", "1").unwrap_err();
-        assert!(
-            error.to_string().ends_with(
-                "allocator, limit, growth, first_region, region_merging, \
-             garbage_collection, split, cut, join, retry_ms, thread_cache"
-            ),
-            "{error}"
-        );
+        let known = "the options are allocator, limit, growth, first_region, region_merging, garbage_collection, \
+                     split, cut, join, retry_ms, thread_cache";
+        for (name, hint) in
+            [("limt", " (did you mean limit?)"), ("LIMIT", " (did you mean limit?)"), ("color", "")]
+        {
+            let error = options.set(name, "1").unwrap_err();
+            assert_eq!(error.to_string(), format!("there is no pool option {name:?}{hint}; {known}"));
+        }
         assert_eq!(options, PoolOptions::default());
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use super::{AllocatorChoice, DEVICE, OTHERS, PREFIX, PoolOptions};
+use crate::base::closest::{MAX_SLIPS, did_you_mean, slips};
 use crate::base::units::{switch, whole};
 use crate::policy::bfc::{CutRule, JoinRule};
 use crate::pool::GrowthRule;
@@ -11,9 +12,6 @@ use crate::registry::{CacheChoice, DeviceId, DeviceKind, DeviceScope, SplitChoic
 
 /// The longest wait for frees: an hour.
 const MAX_RETRY_MS: u64 = 3_600_000;
-
-/// Names that differ in more letters than this, or than a third of them, do not count as misspellings.
-const MAX_SLIPS: usize = 3;
 
 /// One row of the table in the module docs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,9 +84,9 @@ impl Variable {
         Self::ALL.into_iter().find(|variable| variable.option_name() == name)
     }
 
-    /// Returns the names of all pool options, separated by commas, for messages.
-    pub(super) fn option_names() -> String {
-        Self::ALL.map(Self::option_name).join(", ")
+    /// Returns the names of all pool options.
+    pub(super) fn option_names() -> [&'static str; Self::ALL.len()] {
+        Self::ALL.map(Self::option_name)
     }
 
     /// Splits a full name into the variable and its devices.
@@ -116,21 +114,37 @@ impl Variable {
             Self::RetryMs => milliseconds(text).map(|timeout| options.with_retry_timeout(timeout)),
             Self::ThreadCache => text.parse().ok().map(|cache| options.with_thread_cache(cache)),
         };
-        chosen.ok_or_else(|| self.expected())
+        chosen.ok_or_else(|| self.expected(text))
     }
 
-    fn expected(self) -> String {
+    /// Returns the supported values, and the one that an invalid value may mean.
+    fn expected(self, text: &str) -> String {
+        let (values, names) = self.values();
+        let word = text.split(':').next().unwrap_or_default();
+        values + &did_you_mean(word, names)
+    }
+
+    /// Returns the supported values as text, and the words with which they begin.
+    fn values(self) -> (String, Vec<&'static str>) {
+        const SWITCH: [&str; 2] = ["on", "off"];
         match self {
-            Self::Allocator => format!("one of {}", AllocatorChoice::names()),
-            Self::PoolLimit => "bytes, as in 4GiB, a percentage above 0, as in 75%, or all-1GiB".to_owned(),
-            Self::Growth => format!("on, off, {}", GrowthRule::EXPECTED),
-            Self::RegionMerging | Self::GarbageCollection => "on or off".to_owned(),
-            Self::Cut => CutRule::EXPECTED.to_owned(),
-            Self::Join => JoinRule::EXPECTED.to_owned(),
-            Self::FirstRegion => "bytes, as in 64MiB".to_owned(),
-            Self::Split => SplitChoice::EXPECTED.to_owned(),
-            Self::RetryMs => format!("milliseconds, a whole number from 0 to {MAX_RETRY_MS}"),
-            Self::ThreadCache => CacheChoice::EXPECTED.to_owned(),
+            Self::Allocator => (
+                format!("one of {}", AllocatorChoice::names()),
+                AllocatorChoice::ALL.map(AllocatorChoice::name).into(),
+            ),
+            Self::PoolLimit => {
+                ("bytes, as in 4GiB, a percentage above 0, as in 75%, or all-1GiB".to_owned(), Vec::new())
+            }
+            Self::Growth => {
+                (format!("on, off, {}", GrowthRule::EXPECTED), [&SWITCH, GrowthRule::NAMES].concat())
+            }
+            Self::RegionMerging | Self::GarbageCollection => ("on or off".to_owned(), SWITCH.into()),
+            Self::Cut => (CutRule::EXPECTED.to_owned(), CutRule::NAMES.into()),
+            Self::Join => (JoinRule::EXPECTED.to_owned(), JoinRule::NAMES.into()),
+            Self::FirstRegion => ("bytes, as in 64MiB".to_owned(), Vec::new()),
+            Self::Split => (SplitChoice::EXPECTED.to_owned(), SplitChoice::NAMES.into()),
+            Self::RetryMs => (format!("milliseconds, a whole number from 0 to {MAX_RETRY_MS}"), Vec::new()),
+            Self::ThreadCache => (CacheChoice::EXPECTED.to_owned(), SWITCH.into()),
         }
     }
 }
@@ -178,26 +192,9 @@ pub(super) fn nearest(name: &str) -> Option<String> {
             let length = name.len();
             let starts =
                 (length.saturating_sub(MAX_SLIPS)..=length + MAX_SLIPS).filter_map(|end| rest.get(..end));
-            let slips = starts.chain([rest]).map(|start| distance(start, name)).min();
-            slips.filter(|&slips| slips <= MAX_SLIPS.min(length / 3)).map(|slips| (slips, name))
+            let least = starts.chain([rest]).filter_map(|start| slips(start, name)).min();
+            least.map(|slips| (slips, name))
         })
         .min_by_key(|(slips, _)| *slips)?;
     Some(format!("{PREFIX}{name}"))
-}
-
-/// Returns the Levenshtein distance of two texts; `usize::MAX` for texts much longer than any name.
-fn distance(from: &str, to: &str) -> usize {
-    if from.len() > 64 {
-        return usize::MAX;
-    }
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in to.bytes().enumerate() {
-            let changed = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.len()]
 }

@@ -287,7 +287,7 @@ category    high water  live  at peak   share
     let text = report.to_string();
     assert!(text.starts_with(expected), "{text}");
     assert!(text.contains("\nactivation        90 B  80 B     80 B  27.9 %\n"), "{text}");
-    assert!(text.contains("\nfor backward: 4 blocks, at most 90 B at a time, a byte for "), "{text}");
+    assert!(text.contains("\nfor backward: 4 blocks, at most 90 B at a time; a byte is kept for "), "{text}");
 
     let wide = report.text(TextOptions { wide: true, by_place: true, top: 1 }).to_string();
     let line = wide.lines().nth(4).unwrap();

@@ -140,6 +140,46 @@ fn marks_are_steps_where_no_optimizer_runs() {
 }
 
 #[test]
+fn marks_have_their_time_steps_and_live_bytes() {
+    let (run, mut kept) = (Run::new(), Vec::new());
+    run.tracker.mark("data loaded");
+    kept.push(run.op("init", 1000, Category::Parameter));
+    let recording = run.train(3, |step| {
+        if step == 2 {
+            run.tracker.mark("third\u{1b}step");
+        }
+    });
+    drop(kept);
+    let report = Report::from_recording(&recording);
+    let marks: Vec<_> =
+        report.marks.iter().map(|row| (row.text.as_str(), row.completed_steps, row.live_bytes)).collect();
+    assert_eq!(marks, [("data loaded", 0, 0), ("third\u{1b}step", 2, 1016)]);
+    let at_ns: Vec<u64> = report.marks.iter().map(|row| row.at_ns).collect();
+    assert!(at_ns[0] <= at_ns[1] && at_ns[1] <= recording.end_ns());
+    assert_eq!(report.run.as_ref().unwrap().marks, 2);
+
+    let text = report.to_string();
+    let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
+    assert_eq!(line("mark ").split_whitespace().collect::<Vec<_>>(), ["mark", "time", "steps", "live"]);
+    assert!(line(r"third\u{1b}step").ends_with("      2  1016 B"), "{text}");
+    let first = report.text(TextOptions { top: 1, ..TextOptions::default() }).to_string();
+    let after = first.split_once("data loaded").unwrap().1;
+    assert!(after.contains("\n(1 more)") && !after.contains("third"), "{first}");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["marks"][1]["completed_steps"], 2);
+    assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+}
+
+#[test]
+fn a_report_lists_the_first_marks_and_counts_all() {
+    let run = Run::new();
+    (0..1200).for_each(|number| run.tracker.mark(&number.to_string()));
+    let report = Report::from_recording(&run.tracker.take_log());
+    assert_eq!((report.marks.len(), report.run.as_ref().unwrap().marks), (1000, 1200));
+    assert!(report.to_string().contains("\n(1180 more)\n"));
+}
+
+#[test]
 fn live_memory_has_its_age() {
     let (run, mut kept) = (Run::new(), Vec::new());
     let parameter = run.op("init", 1000, Category::Parameter);
