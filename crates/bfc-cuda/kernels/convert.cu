@@ -24,6 +24,10 @@ KERNEL(to_i64) {
     convert<T, i64>(job, [](T x) { return to_i64((WIDE)x); });
 }
 
+KERNEL(to_u32) {
+    convert<T, u32>(job, [](T x) { return to_u32((WIDE)x); });
+}
+
 KERNEL(to_u8) {
     convert<T, u8>(job, [](T x) { return to_u8((WIDE)x); });
 }

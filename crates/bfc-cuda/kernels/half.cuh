@@ -75,6 +75,7 @@ DEVICE float to_odd(float x) { return x; }
 DEVICE float to_odd(f16 x) { return (float)x; }
 DEVICE float to_odd(bf16 x) { return (float)x; }
 DEVICE float to_odd(i32 x) { return to_odd((double)x); }
+DEVICE float to_odd(u32 x) { return to_odd((double)x); }
 DEVICE float to_odd(u8 x) { return (float)x; }
 DEVICE float to_odd(i64 x) {
     // As many bits as a double holds exactly; the last is set if any bit was cut off.

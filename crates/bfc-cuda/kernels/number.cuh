@@ -11,16 +11,19 @@ DEVICE float plus(float a, float b) { return a + b; }
 DEVICE double plus(double a, double b) { return a + b; }
 DEVICE i64 plus(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
 DEVICE i32 plus(i32 a, i32 b) { return (i32)((u32)a + (u32)b); }
+DEVICE u32 plus(u32 a, u32 b) { return a + b; }
 DEVICE u8 plus(u8 a, u8 b) { return (u8)(a + b); }
 DEVICE float minus(float a, float b) { return a - b; }
 DEVICE double minus(double a, double b) { return a - b; }
 DEVICE i64 minus(i64 a, i64 b) { return (i64)((u64)a - (u64)b); }
 DEVICE i32 minus(i32 a, i32 b) { return (i32)((u32)a - (u32)b); }
+DEVICE u32 minus(u32 a, u32 b) { return a - b; }
 DEVICE u8 minus(u8 a, u8 b) { return (u8)(a - b); }
 DEVICE float times(float a, float b) { return a * b; }
 DEVICE double times(double a, double b) { return a * b; }
 DEVICE i64 times(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
 DEVICE i32 times(i32 a, i32 b) { return (i32)((u32)a * (u32)b); }
+DEVICE u32 times(u32 a, u32 b) { return a * b; }
 DEVICE u8 times(u8 a, u8 b) { return (u8)(a * b); }
 
 // An integer division by zero returns zero.
@@ -28,18 +31,22 @@ DEVICE float over(float a, float b) { return a / b; }
 DEVICE double over(double a, double b) { return a / b; }
 DEVICE i64 over(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? (i64)(0 - (u64)a) : a / b; }
 DEVICE i32 over(i32 a, i32 b) { return b == 0 ? 0 : b == -1 ? (i32)(0 - (u32)a) : a / b; }
+DEVICE u32 over(u32 a, u32 b) { return b == 0 ? 0 : a / b; }
 DEVICE u8 over(u8 a, u8 b) { return b == 0 ? (u8)0 : (u8)(a / b); }
 DEVICE float negative(float a) { return -a; }
 DEVICE double negative(double a) { return -a; }
 DEVICE i64 negative(i64 a) { return (i64)(0 - (u64)a); }
 DEVICE i32 negative(i32 a) { return (i32)(0 - (u32)a); }
+DEVICE u32 negative(u32 a) { return 0 - a; }
 DEVICE u8 negative(u8 a) { return (u8)(0 - a); }
+DEVICE bool below_zero(u32) { return false; }
 DEVICE bool below_zero(u8) { return false; }
 template <typename E> DEVICE bool below_zero(E a) { return a < (E)0; }
 DEVICE float magnitude(float a) { return fabsf(a); }
 DEVICE double magnitude(double a) { return fabs(a); }
 DEVICE i64 magnitude(i64 a) { return a < 0 ? (i64)(0 - (u64)a) : a; }
 DEVICE i32 magnitude(i32 a) { return a < 0 ? (i32)(0 - (u32)a) : a; }
+DEVICE u32 magnitude(u32 a) { return a; }
 DEVICE u8 magnitude(u8 a) { return a; }
 
 template <typename E> DEVICE E sign(E a) { return a > (E)0 ? (E)1 : below_zero(a) ? negative((E)1) : a; }
@@ -54,6 +61,7 @@ DEVICE i64 to_i64(double x) {
 DEVICE i64 to_i64(float x) { return to_i64((double)x); }
 DEVICE i64 to_i64(i64 x) { return x; }
 DEVICE i64 to_i64(i32 x) { return (i64)x; }
+DEVICE i64 to_i64(u32 x) { return (i64)x; }
 DEVICE i64 to_i64(u8 x) { return (i64)x; }
 
 DEVICE i32 to_i32(double x) {
@@ -65,12 +73,21 @@ DEVICE i32 to_i32(double x) {
 DEVICE i32 to_i32(float x) { return to_i32((double)x); }
 DEVICE i32 to_i32(i64 x) { return (i32)x; }
 DEVICE i32 to_i32(i32 x) { return x; }
+DEVICE i32 to_i32(u32 x) { return (i32)x; }
 DEVICE i32 to_i32(u8 x) { return (i32)x; }
+
+DEVICE u32 to_u32(double x) { return x >= 4294967295.0 ? 0xffffffffu : x > 0.0 ? (u32)x : 0; }
+DEVICE u32 to_u32(float x) { return to_u32((double)x); }
+DEVICE u32 to_u32(i64 x) { return (u32)x; }
+DEVICE u32 to_u32(i32 x) { return (u32)x; }
+DEVICE u32 to_u32(u32 x) { return x; }
+DEVICE u32 to_u32(u8 x) { return x; }
 
 DEVICE u8 to_u8(double x) { return x >= 255.0 ? (u8)255 : x > 0.0 ? (u8)x : (u8)0; }
 DEVICE u8 to_u8(float x) { return to_u8((double)x); }
 DEVICE u8 to_u8(i64 x) { return (u8)x; }
 DEVICE u8 to_u8(i32 x) { return (u8)x; }
+DEVICE u8 to_u8(u32 x) { return (u8)x; }
 DEVICE u8 to_u8(u8 x) { return x; }
 
 // Reads a constant of the job: floats from c, integers from i.
@@ -80,6 +97,7 @@ DEVICE i64 constant(const Job& job, int n, i64) { return job.i[n]; }
 DEVICE i32 constant(const Job& job, int n, i32) { return (i32)job.i[n]; }
 DEVICE f16 constant(const Job& job, int n, f16) { return f16(to_odd(job.c[n])); }
 DEVICE bf16 constant(const Job& job, int n, bf16) { return bf16(to_odd(job.c[n])); }
+DEVICE u32 constant(const Job& job, int n, u32) { return (u32)job.i[n]; }
 DEVICE u8 constant(const Job& job, int n, u8) { return (u8)job.i[n]; }
 
 // Unary float functions, by type.
@@ -133,9 +151,11 @@ DEVICE E whole_power(E x, E exponent) {
 }
 DEVICE i64 power(i64 x, i64 y) { return whole_power(x, y); }
 DEVICE i32 power(i32 x, i32 y) { return whole_power(x, y); }
+DEVICE u32 power(u32 x, u32 y) { return whole_power(x, y); }
 DEVICE u8 power(u8 x, u8 y) { return whole_power(x, y); }
 DEVICE float fused(float a, float b, float c) { return fmaf(a, b, c); }
 DEVICE double fused(double a, double b, double c) { return fma(a, b, c); }
 DEVICE i64 fused(i64 a, i64 b, i64 c) { return plus(times(a, b), c); }
 DEVICE i32 fused(i32 a, i32 b, i32 c) { return plus(times(a, b), c); }
+DEVICE u32 fused(u32 a, u32 b, u32 c) { return a * b + c; }
 DEVICE u8 fused(u8 a, u8 b, u8 c) { return plus(times(a, b), c); }

@@ -10,6 +10,8 @@
 #define INTEGER(x) to_u8(x)
 #elif defined(T_IS_INT)
 #define INTEGER(x) to_i32(x)
+#elif defined(T_IS_UNSIGNED)
+#define INTEGER(x) to_u32(x)
 #else
 #define INTEGER(x) to_i64(x)
 #endif

@@ -18,13 +18,16 @@ pub enum ElementType {
     I64,
     /// 32-bit integers.
     I32,
+    /// Unsigned 32-bit integers.
+    U32,
     /// Bytes, and booleans as 0 and 1.
     U8,
 }
 
 impl ElementType {
     /// All values.
-    pub const ALL: [Self; 7] = [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I64, Self::I32, Self::U8];
+    pub const ALL: [Self; 8] =
+        [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I64, Self::I32, Self::U32, Self::U8];
 
     /// The suffix of kernel names.
     #[must_use]
@@ -36,6 +39,7 @@ impl ElementType {
             Self::BF16 => "bf16",
             Self::I64 => "i64",
             Self::I32 => "i32",
+            Self::U32 => "u32",
             Self::U8 => "u8",
         }
     }
@@ -69,6 +73,7 @@ impl ElementType {
             ],
             Self::I64 => &[("T", "i64"), ("WIDE", "i64"), ("SUFFIX", "i64")],
             Self::I32 => &[("T", "i32"), ("WIDE", "i32"), ("SUFFIX", "i32"), ("T_IS_INT", "1")],
+            Self::U32 => &[("T", "u32"), ("WIDE", "u32"), ("SUFFIX", "u32"), ("T_IS_UNSIGNED", "1")],
             Self::U8 => &[("T", "u8"), ("WIDE", "u8"), ("SUFFIX", "u8"), ("T_IS_BYTE", "1")],
         }
     }
@@ -244,7 +249,7 @@ impl Family {
             }
             Self::Float => &["transcendental", "derivative", "bias_activation"],
             Self::Convert => {
-                &["to_f32", "to_f64", "to_f16", "to_bf16", "to_i64", "to_i32", "to_u8", "to_bool"]
+                &["to_f32", "to_f64", "to_f16", "to_bf16", "to_i64", "to_i32", "to_u32", "to_u8", "to_bool"]
             }
             Self::Reduce => {
                 &["reduce_serial", "reduce_rows", "reduce_columns", "arg_reduce", "arg_reduce_rows"]

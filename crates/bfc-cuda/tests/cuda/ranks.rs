@@ -210,6 +210,7 @@ fn encoded(element: ElementType, values: impl IntoIterator<Item = u8>) -> Vec<u8
         ElementType::BF16 => ((f32::from(value).to_bits() >> 16) as u16).to_ne_bytes().to_vec(),
         ElementType::I64 => i64::from(value).to_ne_bytes().to_vec(),
         ElementType::I32 => i32::from(value).to_ne_bytes().to_vec(),
+        ElementType::U32 => u32::from(value).to_ne_bytes().to_vec(),
         ElementType::U8 => vec![value],
         other => panic!("{other:?}"),
     };

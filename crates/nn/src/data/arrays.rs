@@ -19,6 +19,7 @@ macro_rules! converted {
             DType::BF16 => each::<half::bf16, $to>(array, |value| value.to_f32() as $to),
             DType::I64 => each::<i64, $to>(array, |value| value as $to),
             DType::I32 => each::<i32, $to>(array, |value| value as $to),
+            DType::U32 => each::<u32, $to>(array, |value| value as $to),
             DType::U8 | DType::Bool => each::<u8, $to>(array, |value| value as $to),
             dtype => Err(Error::UnsupportedDType { op: OP, dtype }),
         }

@@ -125,6 +125,7 @@ fn to_tensor(array: &Array, place: &impl Place) -> Result<Tensor> {
         DType::BF16 => of::<half::bf16>(array, place),
         DType::I64 => of::<i64>(array, place),
         DType::I32 => of::<i32>(array, place),
+        DType::U32 => of::<u32>(array, place),
         DType::U8 => of::<u8>(array, place),
         DType::Bool => {
             let values: Vec<bool> = array.bytes().iter().map(|&byte| byte != 0).collect();

@@ -40,7 +40,7 @@ impl Default for NpyLimits {
 ///
 /// Supports booleans, integers and floats in either byte order, in row-major (C) and column-major (Fortran) order.
 /// Unsupported integer types become the narrowest supported type that holds all their values: `i32` for `int8`, `int16`
-/// and `uint16`, and `i64` for `uint32`. `uint64` becomes `i64` if all its values are below 2⁶³.
+/// and `uint16`. `uint64` becomes `i64` if all its values are below 2⁶³.
 ///
 /// ```
 /// use highwater::io::{Array, NpyLimits, read_npy, write_npy};

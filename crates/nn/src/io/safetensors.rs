@@ -63,7 +63,7 @@ pub struct Safetensors {
 /// Reads a safetensors file.
 ///
 /// Unsupported integer types become the narrowest supported type that holds all their values: `i32` for `I8`, `I16` and
-/// `U16`, and `i64` for `U32`, and for `U64` if all its values are below 2⁶³. Tensors of other types, such as 8-bit
+/// `U16`, and `i64` for `U64` if all its values are below 2⁶³. Tensors of other types, such as 8-bit
 /// floats, are [skipped and listed](Safetensors::skipped).
 ///
 /// # Errors

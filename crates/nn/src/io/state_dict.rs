@@ -34,8 +34,7 @@ const FREE_BYTES: u64 = 16 << 20;
 ///
 /// Other objects, such as an epoch number or an `argparse.Namespace`, are [skipped and listed](Loaded::skipped) with
 /// their class. Dictionaries and lists without tensors count as one object. Signed integers of 8 and 16 bits and
-/// unsigned ones of 16 bits become `i32`. Unsigned integers of 32 bits become `i64`, and those of 64 bits too if all
-/// values are below 2⁶³.
+/// unsigned ones of 16 bits become `i32`. Unsigned integers of 64 bits become `i64` if all values are below 2⁶³.
 ///
 /// The limits are those of safetensors: the size of the pickle, the number of tensors, and the bytes of all tensors.
 ///

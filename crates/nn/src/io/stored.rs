@@ -16,7 +16,6 @@ pub(crate) enum Kind {
     I8,
     I16,
     U16,
-    U32,
     /// Values below 2⁶³ become `i64` with the same bits.
     U64,
 }
@@ -40,7 +39,6 @@ impl Kind {
             Self::Same(dtype) => dtype.size(),
             Self::I8 => 1,
             Self::I16 | Self::U16 => 2,
-            Self::U32 => 4,
             Self::U64 => 8,
         }
     }
@@ -50,7 +48,7 @@ impl Kind {
         match self {
             Self::Same(dtype) => dtype,
             Self::I8 | Self::I16 | Self::U16 => DType::I32,
-            Self::U32 | Self::U64 => DType::I64,
+            Self::U64 => DType::I64,
         }
     }
 
@@ -61,7 +59,6 @@ impl Kind {
             Self::I8 => |from, to| each(from, to, |b| i32::from(i8::from_le_bytes(b)).to_le_bytes()),
             Self::I16 => |from, to| each(from, to, |b| i32::from(i16::from_le_bytes(b)).to_le_bytes()),
             Self::U16 => |from, to| each(from, to, |b| i32::from(u16::from_le_bytes(b)).to_le_bytes()),
-            Self::U32 => |from, to| each(from, to, |b| i64::from(u32::from_le_bytes(b)).to_le_bytes()),
         })
     }
 }

@@ -136,7 +136,7 @@ fn a_dry_run_reads_only_scripted_values() {
         Ok((loss, classes))
     };
     let error = on(DeviceProfile::this_machine()).run(read).unwrap_err();
-    assert!(matches!(error, Error::NoData { op: "to_vec", .. }), "{error}");
+    assert!(matches!(error, Error::NoData { op: "item", .. }), "{error}");
     let some =
         on(DeviceProfile::this_machine()).values(|read| (read.shape.elements() == 1).then(|| 0.25.into()));
     assert!(matches!(some.run(read), Err(Error::NoData { .. })));

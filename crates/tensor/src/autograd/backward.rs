@@ -15,7 +15,7 @@ use crate::backend::{Binary, Kernel};
 use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
 use crate::op::autocast;
-use crate::op::mode::no_grad;
+use crate::op::mode::{is_recording, no_grad};
 use crate::op::{Destination, OpContext, RecordedOp, Saved};
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
@@ -35,7 +35,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Before the pass starts: [`Error::NotScalar`], [`Error::NoGraph`], and [`Error::StaleBackward`] if the
+    /// Before the pass starts: [`Error::NotScalar`], [`Error::NoGraph`], [`Error::GradientsOff`], and [`Error::StaleBackward`] if the
     /// pass would read old values of a parameter that requires a gradient.
     ///
     /// During the pass: [`Error::Allocation`], and [`Error::GraphSpent`] if an earlier pass used a part of
@@ -89,7 +89,9 @@ impl Tensor {
         if self.elements() != 1 {
             return Err(Error::NotScalar { shape: *self.shape() });
         }
-        let Some(edge) = self.grad_edge() else { return Err(Error::NoGraph) };
+        let Some(edge) = self.grad_edge() else {
+            return Err(if is_recording() { Error::NoGraph } else { Error::GradientsOff });
+        };
         check(edge)?;
         no_grad(|| {
             let _phase = phase(Phase::Backward);

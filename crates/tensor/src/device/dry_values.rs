@@ -10,7 +10,7 @@ use crate::shape::{DType, Scalar, Shape};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DryRead<'a> {
-    /// The op that reads: `to_vec`, which [`Tensor::item`](crate::Tensor::item) also uses.
+    /// The method that reads: `to_vec` or `item`.
     pub op: &'static str,
     /// The tensor's shape.
     pub shape: &'a Shape,

@@ -74,6 +74,14 @@ pub enum Error {
         /// The given shape.
         shape: Shape,
     },
+    /// The op needs exactly one element.
+    #[error("{op}: needs one element, got shape {shape}; read several with `to_vec`")]
+    NotOneElement {
+        /// The op.
+        op: &'static str,
+        /// The given shape.
+        shape: Shape,
+    },
     /// A shape has more axes than tensors support.
     #[error("{}a shape has {rank} axes, but tensors support at most {MAX_RANK}", op_prefix(op))]
     RankTooLarge {
@@ -282,14 +290,25 @@ pub enum Error {
 
     // Gradients.
     /// The loss of a backward pass has more or fewer than one element.
-    #[error("backward: the loss must have one element, got shape {shape}; reduce it with `mean` or `sum`")]
+    #[error(
+        "backward: the loss must have one element, got shape {shape}; reduce it with `mean_all` or `sum_all`"
+    )]
     NotScalar {
         /// The loss's shape.
         shape: Shape,
     },
-    /// No input of the tensor requires a gradient.
-    #[error("backward: no input of this tensor requires a gradient; use `requires_grad` or a `Parameter`")]
+    /// No input of the tensor requires a gradient, or it was computed under [`no_grad`](crate::no_grad).
+    #[error(
+        "backward: no input of this tensor requires a gradient; call `requiring_grad` on an input or use a \
+         `Parameter`, and compute this tensor outside of `no_grad`"
+    )]
     NoGraph,
+    /// The program called `backward` under [`no_grad`](crate::no_grad), on a tensor without a graph.
+    #[error(
+        "backward: gradients are switched off by `no_grad`; compute this tensor and call `backward` outside of \
+         `no_grad` and `no_grad_guard`"
+    )]
+    GradientsOff,
     /// An earlier backward pass freed the saved tensors of the graph.
     #[error("backward: an earlier backward pass freed the saved tensors of {op}; run the forward pass again")]
     GraphSpent {
@@ -414,6 +433,7 @@ bfc_core::debug_as_report!(Error {
     Dlpack(error),
     ShapeMismatch { op, lhs, rhs, rule },
     BadRank { op, expected, shape },
+    NotOneElement { op, shape },
     RankTooLarge { op, rank },
     TooManyElements { op, shape, dtype },
     ElementCount { op, elements, shape },
@@ -438,6 +458,7 @@ bfc_core::debug_as_report!(Error {
     Environment(error),
     NotScalar { shape },
     NoGraph,
+    GradientsOff,
     GraphSpent { op },
     StaleBackward { op, module, shape },
     StaleGradient { op, parameter, shape, is, given },

@@ -154,13 +154,14 @@ unsafe extern "C" fn release(managed: *mut DLManagedTensor) {
 }
 
 /// DLPack's types that tensors support.
-const DTYPES: [(u8, DType); 8] = [
+const DTYPES: [(u8, DType); 9] = [
     (2, DType::F32),
     (2, DType::F64),
     (2, DType::F16),
     (4, DType::BF16),
     (0, DType::I64),
     (0, DType::I32),
+    (1, DType::U32),
     (1, DType::U8),
     (6, DType::Bool),
 ];

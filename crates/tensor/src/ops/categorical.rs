@@ -28,28 +28,44 @@ impl Op for Categorical {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, scores) = (ctx.op(), inputs[0]);
-        supported(op, scores.dtype(), DType::is_float)?;
-        match scores.dims() {
-            [] => {
-                return Err(Error::BadRank { op, expected: "at least one axis", shape: *scores.shape() });
-            }
-            [leading @ .., 0] if !leading.contains(&0) => {
-                return Err(Error::EmptyReduction { op, shape: *scores.shape() });
-            }
-            _ => {}
-        }
+        check_shape(op, scores)?;
         check_rows(op, scores)?;
-        let mut draws = ctx.temp(scores.shape(), DType::F64)?;
-        // A draw of 0 would give a noise of -∞, so zeros are replaced.
-        let distribution = Distribution::Uniform { low: f64::MIN_POSITIVE, high: 1.0 };
-        ctx.compute(Kernel::Random { distribution, key: self.0, out: draws.view_mut() })?;
-        // Each temporary is dropped once the next one exists.
-        let mut noise = draws.finish();
-        noise = noise.log()?;
-        noise = noise.neg()?;
-        noise = noise.log()?;
-        scores.to_dtype(DType::F64)?.sub(&noise)?.argmax(-1)
+        with_noise(ctx, self.0, scores)?.argmax(-1)
     }
+}
+
+/// Fails unless the elements are floats, in rows of at least one class.
+pub(super) fn check_shape(op: &'static str, rows: &Tensor) -> Result<()> {
+    supported(op, rows.dtype(), DType::is_float)?;
+    match rows.dims() {
+        [] => Err(Error::BadRank { op, expected: "at least one axis", shape: *rows.shape() }),
+        [leading @ .., 0] if !leading.contains(&0) => Err(Error::EmptyReduction { op, shape: *rows.shape() }),
+        _ => Ok(()),
+    }
+}
+
+/// Adds independent Gumbel noise to logits, in f64.
+pub(super) fn with_noise(ctx: &OpContext<'_>, key: RandomKey, logits: &Tensor) -> Result<Tensor> {
+    let mut draws = ctx.temp(logits.shape(), DType::F64)?;
+    // A draw of 0 would give a noise of -∞, so zeros are replaced.
+    let distribution = Distribution::Uniform { low: f64::MIN_POSITIVE, high: 1.0 };
+    ctx.compute(Kernel::Random { distribution, key, out: draws.view_mut() })?;
+    // Each temporary is dropped once the next one exists.
+    let mut noise = draws.finish();
+    noise = noise.log()?;
+    noise = noise.neg()?;
+    noise = noise.log()?;
+    logits.to_dtype(DType::F64)?.sub(&noise)
+}
+
+/// Reads one value per row; `None` on a dry device, which has no values.
+pub(super) fn row_values(values: &Tensor) -> Result<Option<Vec<f64>>> {
+    let values = values.to_dtype(DType::F64)?;
+    if values.device().is_dry() {
+        values.device().backend().simulate_download();
+        return Ok(None);
+    }
+    values.to_vec().map(Some)
 }
 
 /// Fails with the first row that is no distribution: with NaN, with ∞, or with -∞ only.
@@ -57,12 +73,7 @@ fn check_rows(op: &'static str, scores: &Tensor) -> Result<()> {
     if scores.elements() == 0 {
         return Ok(());
     }
-    let largest = scores.max(-1)?.to_dtype(DType::F64)?;
-    if scores.device().is_dry() {
-        scores.device().backend().simulate_download();
-        return Ok(());
-    }
-    let largest = largest.to_vec::<f64>()?;
+    let Some(largest) = row_values(&scores.max(-1)?)? else { return Ok(()) };
     let Some(row) = largest.iter().position(|score| !score.is_finite()) else { return Ok(()) };
     let only = if largest[row] == f64::NEG_INFINITY { "only " } else { "" };
     let expected = "finite or -inf, and not only -inf in a row";
@@ -75,7 +86,7 @@ impl Tensor {
     /// Draws one class index (i64) per row of logits, as `torch.distributions.Categorical(logits=..).sample()`.
     ///
     /// The last axis vanishes. Class i is drawn with probability `softmax(row)[i]`; the logits need no normalization. A
-    /// class with logit `-inf` is never drawn. On a GPU, the method waits until the device has computed the logits,
+    /// class with logit `-inf` is never drawn. [`multinomial`](Self::multinomial) takes probabilities. On a GPU, the method waits until the device has computed the logits,
     /// because it checks them first. A dry run checks no values.
     ///
     /// To change the variety, divide the logits by a temperature. To exclude classes, mask them with `-inf`.
@@ -94,7 +105,6 @@ impl Tensor {
     /// distribution. [`Error::BadRank`] for a scalar, [`Error::EmptyReduction`] for rows without classes,
     /// [`Error::UnsupportedDType`] unless the elements are floats, [`Error::Allocation`] if there is no memory. After an
     /// error the random generator is unchanged.
-    #[doc(alias("multinomial"))]
     pub fn categorical(&self, rng: &Rng) -> Result<Self> {
         rng.with_keys(|[key]| apply(Categorical(key), &[self]))
     }

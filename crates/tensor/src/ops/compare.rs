@@ -8,7 +8,7 @@ use bfc_core::Category;
 use half::{bf16, f16};
 
 use super::unary::exact_scalar;
-use super::{apply_promoted, broadcast_pair, expect_dtype, if_needed, same_dtype};
+use super::{apply_promoted, broadcast_pair, expect_mask, if_needed, same_dtype};
 use crate::autograd::apply;
 use crate::backend::{Compare, Kernel};
 use crate::error::Result;
@@ -42,7 +42,7 @@ macro_rules! operand_from {
     )*};
 }
 
-operand_from!(Scalar, f32, f64, f16, bf16, i64, i32, u8, usize, bool);
+operand_from!(Scalar, f32, f64, f16, bf16, i64, i32, u32, u8, usize, bool);
 
 /// Compares each element with a number.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Op for Where {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [condition, lhs, rhs]) = (self.name(), [inputs[0], inputs[1], inputs[2]]);
-        expect_dtype(op, "condition", condition, DType::Bool, lhs)?;
+        expect_mask(op, "condition", condition, lhs)?;
         same_dtype(op, lhs, rhs)?;
         let operands = Shape::broadcast(op, lhs.shape(), rhs.shape())?;
         let shape = Shape::broadcast(op, condition.shape(), &operands)?;

@@ -1,4 +1,4 @@
-//! Selection of elements by indices (i64 tensors).
+//! Selection of elements by indices: tensors of u8, i32, u32 or i64.
 //!
 //! | op | y | ∂L/∂x | saved |
 //! |---|---|---|---|
@@ -7,8 +7,11 @@
 //! | `one_hot` | `y[.., c]` = 1 where `x[..]` = c, else 0 | | |
 //!
 //! The op allocates one output. It fails on an index out of range before it writes anything.
+//!
+//! Kernels read indices as i64. An op converts [other types](as_i64) to a temporary of 8 bytes per index, in the forward
+//! pass and again in the backward pass, and saves the indices in their own type.
 
-use super::{expect_dtype, supported};
+use super::{bad_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result, ShapeRule};
@@ -16,6 +19,38 @@ use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
+
+/// Whether tensors of this type can be indices.
+const fn is_index(dtype: DType) -> bool {
+    matches!(dtype, DType::I64 | DType::I32 | DType::U32 | DType::U8)
+}
+
+/// Fails unless the element type of an argument is one of indices.
+pub(super) fn expect_indices(
+    op: &'static str,
+    argument: &'static str,
+    indices: &Tensor,
+    of: &Tensor,
+) -> Result<()> {
+    if is_index(indices.dtype()) {
+        return Ok(());
+    }
+    Err(bad_dtype(op, argument, "of type u8, i32, u32 or i64", indices, of))
+}
+
+/// Returns indices as i64, for kernels. Converts each index of a broadcast tensor once.
+pub(super) fn as_i64(ctx: &OpContext<'_>, indices: &Tensor) -> Result<Tensor> {
+    if indices.dtype() == DType::I64 {
+        return Ok(indices.clone());
+    }
+    let distinct = indices.layout().distinct();
+    let mut converted = ctx.temp(distinct.shape(), DType::I64)?;
+    ctx.compute(Kernel::Copy { input: indices.view().with_layout(&distinct), out: converted.view_mut() })?;
+    converted.view_mut().note_indices_of(indices.view());
+    let converted = converted.finish();
+    let layout = converted.layout().broadcast_to(ctx.op(), indices.shape())?;
+    Ok(converted.into_layout(layout))
+}
 
 #[derive(Debug)]
 pub(super) struct Gather {
@@ -30,7 +65,7 @@ impl Op for Gather {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [x, indices]) = (ctx.op(), [inputs[0], inputs[1]]);
-        expect_dtype(op, "indices", indices, DType::I64, x)?;
+        expect_indices(op, "indices", indices, x)?;
         let fits = indices.rank() == x.rank()
             && (0..x.rank()).all(|axis| axis == self.axis || indices.dims()[axis] <= x.dims()[axis]);
         if !fits {
@@ -39,7 +74,7 @@ impl Op for Gather {
         let mut out = ctx.output(indices.shape(), x.dtype())?;
         ctx.compute(Kernel::Gather {
             input: x.view(),
-            indices: indices.view(),
+            indices: as_i64(ctx, indices)?.view(),
             axis: self.axis,
             out: out.view_mut(),
         })?;
@@ -66,6 +101,7 @@ pub(super) fn scatter_add(
     axis: usize,
     out: &mut Buffer,
 ) -> Result<()> {
+    let indices = as_i64(ctx, indices)?;
     let mut workspace = ctx.workspace(Workspace::ScatterAdd { indices: indices.layout(), axis })?;
     let (workspace, out) = (workspace.as_mut().map(Buffer::view_mut), out.view_mut());
     ctx.compute(Kernel::ScatterAdd { input: source.view(), indices: indices.view(), axis, workspace, out })
@@ -82,15 +118,17 @@ impl Op for OneHot {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        supported(ctx.op(), inputs[0].dtype(), |dtype| dtype == DType::I64)?;
+        supported(ctx.op(), inputs[0].dtype(), is_index)?;
         let shape = Shape::new(&[inputs[0].dims(), &[self.classes]].concat())?;
         let mut out = ctx.output(&shape, DType::F32)?;
-        ctx.compute(Kernel::OneHot { indices: inputs[0].view(), out: out.view_mut() })?;
+        ctx.compute(Kernel::OneHot { indices: as_i64(ctx, inputs[0])?.view(), out: out.view_mut() })?;
         Ok(out.finish())
     }
 }
 
 /// # Index by tensors
+///
+/// Indices are of type u8, i32, u32 or i64. For other types than i64, an op allocates a temporary of 8 bytes per index.
 impl Tensor {
     /// Selects elements by index along an axis, as PyTorch's `gather`: `y[.., i, ..] = x[.., indices[.., i, ..], ..]`.
     ///
@@ -100,15 +138,15 @@ impl Tensor {
     /// use highwater::{Device, Tensor};
     /// let device = Device::cpu()?;
     /// let x = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
-    /// let last_and_first = Tensor::from_slice(&device, &[1i64, 0], [2, 1])?;
+    /// let last_and_first = Tensor::from_slice(&device, &[1u8, 0], [2, 1])?;
     /// assert_eq!(x.gather(1, &last_and_first)?.to_vec::<f32>()?, [2.0, 3.0]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`] if `indices` has another rank or is larger,
-    /// [`Error::BadArgument`] unless it is i64, [`Error::IndexOutOfRange`], [`Error::Allocation`] if there is no
-    /// memory.
+    /// [`Error::BadArgument`] unless it is u8, i32, u32 or i64, [`Error::IndexOutOfRange`] for an index outside of the
+    /// axis, also a negative one, [`Error::Allocation`] if there is no memory.
     #[doc(alias("take_along_axis"))]
     pub fn gather(&self, axis: isize, indices: &Self) -> Result<Self> {
         let op = "gather";
@@ -141,7 +179,7 @@ impl Tensor {
     /// Selects slices along `axis` on behalf of an op.
     fn slices(&self, op: &'static str, axis: isize, indices: &Self) -> Result<Self> {
         let axis = self.shape().axis(op, axis)?;
-        expect_dtype(op, "indices", indices, DType::I64, self)?;
+        expect_indices(op, "indices", indices, self)?;
         let [n] = *indices.dims() else {
             return Err(Error::ShapeMismatch {
                 op,
@@ -159,8 +197,8 @@ impl Tensor {
     /// One-hot encoding: returns a new last axis of `classes` elements (f32), with 1 at the index and 0 elsewhere.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] unless this tensor is i64, [`Error::IndexOutOfRange`] for an index outside of the
-    /// classes, [`Error::RankTooLarge`], [`Error::Allocation`] if there is no memory.
+    /// [`Error::UnsupportedDType`] unless this tensor is u8, i32, u32 or i64, [`Error::IndexOutOfRange`] for an index
+    /// outside of the classes, also a negative one, [`Error::RankTooLarge`], [`Error::Allocation`] if there is no memory.
     pub fn one_hot(&self, classes: usize) -> Result<Self> {
         apply(OneHot { classes }, &[self])
     }
@@ -223,7 +261,7 @@ mod tests {
         );
         assert_eq!(
             message(x.gather(0, &x)),
-            "gather: indices must be of type i64, got f32 of shape [2, 3] for a tensor of shape [2, 3]"
+            "gather: indices must be of type u8, i32, u32 or i64, got f32 of shape [2, 3] for a tensor of shape [2, 3]"
         );
         assert_eq!(
             message(x.index_select(0, &indices(&device, &[0, 2]))),

@@ -21,8 +21,9 @@ pub use weighted::CrossEntropyOptions;
 use positions::Rows;
 
 use super::axes::AxisSet;
+use super::index::{as_i64, expect_indices};
 use super::reduce::share_as;
-use super::{expect_dtype, if_needed, promoted, same_dtype, supported};
+use super::{if_needed, promoted, same_dtype, supported};
 use crate::autograd::{apply, apply_builtin};
 use crate::backend::{Binary, Kernel, Reduce, Unary};
 use crate::error::{Error, Result, ShapeRule};
@@ -44,7 +45,7 @@ fn share_of_all(ctx: &OpContext<'_>, f: (Reduce, f64), input: View<'_>, dtype: D
 /// Checks logits `[n, classes]` and their targets `[n]`.
 fn check_classes(op: &'static str, logits: &Tensor, targets: &Tensor) -> Result<()> {
     supported(op, logits.dtype(), DType::is_float)?;
-    expect_dtype(op, "targets", targets, DType::I64, logits)?;
+    expect_indices(op, "targets", targets, logits)?;
     match (logits.dims(), targets.dims()) {
         ([rows, _], [targeted]) if rows == targeted => Ok(()),
         _ => Err(Error::ShapeMismatch { op, lhs: *logits.shape(), rhs: *targets.shape(), rule: TARGETS }),
@@ -65,7 +66,7 @@ impl Op for CrossEntropy {
         let mut losses = ctx.temp(targets.shape(), logits.dtype().computed_as())?;
         ctx.compute(Kernel::CrossEntropy {
             logits: logits.view(),
-            targets: targets.view(),
+            targets: as_i64(ctx, targets)?.view(),
             losses: losses.view_mut(),
         })?;
         let mean = (Reduce::Sum, targets.elements() as f64);
@@ -82,7 +83,7 @@ impl Op for CrossEntropy {
         let mut out = ctx.output(logits.shape(), logits.dtype())?;
         ctx.compute(Kernel::CrossEntropyGrad {
             logits: logits.view(),
-            targets: targets.view(),
+            targets: as_i64(ctx, targets)?.view(),
             grad: share.view().with_layout(&everywhere),
             out: out.view_mut(),
         })?;
@@ -217,7 +218,8 @@ impl Tensor {
     /// Cross-entropy loss of logits with class indices: the mean over the rows of `-ln softmax(row)[target]`. NaN for
     /// no rows.
     ///
-    /// Shapes: logits (`self`) `[n, classes]`, targets `[n]` (i64).
+    /// Shapes: logits (`self`) `[n, classes]`, targets `[n]` (u8, i32, u32 or i64; other types than i64 need a temporary
+    /// of 8 bytes per target).
     ///
     /// As in PyTorch, logits `[n, classes, d1, ...]` with targets `[n, d1, ...]` give one class per position, and
     /// `[classes]` takes one target. If the classes are the last of more axes, reshape to `[rows, classes]`: this
@@ -235,8 +237,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for other shapes; [`Error::UnsupportedDType`] unless the logits are floats,
-    /// [`Error::BadArgument`] unless the targets are i64; [`Error::IndexOutOfRange`] for a target outside of the
-    /// classes; [`Error::Allocation`] if there is no memory.
+    /// [`Error::BadArgument`] unless the targets are u8, i32, u32 or i64; [`Error::IndexOutOfRange`] for a target outside
+    /// of the classes, also a negative one; [`Error::Allocation`] if there is no memory.
     #[doc(alias("softmax_cross_entropy"))]
     pub fn cross_entropy(&self, targets: &Self) -> Result<Self> {
         match Rows::of(CrossEntropy.name(), self, targets)? {
@@ -353,7 +355,7 @@ mod tests {
         );
         assert_eq!(
             message(Tensor::zeros(&device, 2)),
-            "cross_entropy: targets must be of type i64, got f32 of shape [2] for a tensor of shape [2, 3]"
+            "cross_entropy: targets must be of type u8, i32, u32 or i64, got f32 of shape [2] for a tensor of shape [2, 3]"
         );
         assert_eq!(
             message(Tensor::from_slice(&device, &[0i64, 3], 2)),

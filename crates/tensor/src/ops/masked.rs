@@ -4,13 +4,13 @@
 //! mask.
 
 use super::create::constant_like;
-use super::expect_dtype;
+use super::expect_mask;
 use super::unary::exact_scalar;
 use crate::autograd::apply;
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
-use crate::shape::{DType, Scalar, Shape};
+use crate::shape::{Scalar, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Op for MaskedFill {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [x, mask]) = (ctx.op(), [inputs[0], inputs[1]]);
-        expect_dtype(op, "mask", mask, DType::Bool, x)?;
+        expect_mask(op, "mask", mask, x)?;
         if Shape::broadcast(op, x.shape(), mask.shape())? != *x.shape() {
             return Err(Error::ShapeMismatch {
                 op,

@@ -38,6 +38,7 @@ mod concat;
 mod diagonal;
 mod flip;
 mod index;
+mod multinomial;
 mod pad;
 mod part;
 mod repeat;
@@ -148,24 +149,21 @@ const fn is_numeric(dtype: DType) -> bool {
     !matches!(dtype, DType::Bool)
 }
 
-/// Fails unless a tensor of indices or a mask has the expected element type.
-fn expect_dtype(
+/// Fails unless a mask is boolean.
+fn expect_mask(op: &'static str, argument: &'static str, mask: &Tensor, of: &Tensor) -> Result<()> {
+    if mask.dtype() == DType::Bool { Ok(()) } else { Err(bad_dtype(op, argument, "of type bool", mask, of)) }
+}
+
+/// The error for an argument of the wrong element type, next to the tensor that the op computes with.
+fn bad_dtype(
     op: &'static str,
     argument: &'static str,
-    tensor: &Tensor,
-    dtype: DType,
+    expected: &'static str,
+    given: &Tensor,
     of: &Tensor,
-) -> Result<()> {
-    if tensor.dtype() == dtype {
-        return Ok(());
-    }
-    let expected = match dtype {
-        DType::Bool => "of type bool",
-        _ => "of type i64",
-    };
-    let (dtype, shape) = (tensor.dtype(), tensor.shape());
-    let got = format!("{dtype} of shape {shape} for a tensor of shape {}", of.shape());
-    Err(Error::BadArgument { op, argument, expected, got })
+) -> Error {
+    let got = format!("{} of shape {} for a tensor of shape {}", given.dtype(), given.shape(), of.shape());
+    Error::BadArgument { op, argument, expected, got }
 }
 
 /// Computes the gradient of the `index`-th input only if it is required.

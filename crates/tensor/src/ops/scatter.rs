@@ -3,14 +3,13 @@
 //! y = x, then `y[.., indices[.., i, ..], ..] += source[.., i, ..]`. ∂L/∂x = ∂L/∂y; ∂L/∂source = `gather`(∂L/∂y,
 //! indices). The op allocates one output, in which it sums, and saves the indices.
 
-use super::index::{INDICES, scatter_add};
-use super::{expect_dtype, if_needed, is_numeric, same_dtype, supported};
+use super::index::{INDICES, expect_indices, scatter_add};
+use super::{if_needed, is_numeric, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Binary, Kernel};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
-use crate::shape::DType;
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
@@ -25,7 +24,7 @@ impl Op for ScatterAdd {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [x, indices, source]) = (ctx.op(), [inputs[0], inputs[1], inputs[2]]);
-        expect_dtype(op, "indices", indices, DType::I64, x)?;
+        expect_indices(op, "indices", indices, x)?;
         same_dtype(op, x, source)?;
         supported(op, x.dtype(), is_numeric)?;
         if indices.shape() != source.shape() {
@@ -56,7 +55,7 @@ impl Op for ScatterAdd {
 
 /// # Scatter
 impl Tensor {
-    /// Adds each element of `source` to the element with its index (i64) along `axis`, as PyTorch's `scatter_add`.
+    /// Adds each element of `source` to the element with its index (u8, i32, u32 or i64) along `axis`, as PyTorch's `scatter_add`.
     ///
     /// `indices` and `source` have one shape. Except along `axis`, it must not exceed this tensor's. Every device sums
     /// in the order of the indices and adds this tensor's element last.
@@ -71,9 +70,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::BadArgument`] unless `indices` is i64,
-    /// [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for booleans, [`Error::IndexOutOfRange`],
-    /// [`Error::Allocation`] if there is no memory.
+    /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::BadArgument`] unless `indices` is u8, i32, u32 or
+    /// i64, [`Error::DTypeMismatch`], [`Error::UnsupportedDType`] for booleans, [`Error::IndexOutOfRange`] for an index
+    /// outside of the axis, also a negative one, [`Error::Allocation`] if there is no memory.
     #[doc(alias("scatter_add_", "index_add"))]
     pub fn scatter_add(&self, axis: isize, indices: &Self, source: &Self) -> Result<Self> {
         let axis = self.shape().axis("scatter_add", axis)?;

@@ -164,7 +164,8 @@ pub(super) fn exact_scalar(op: &'static str, scalar: Scalar, dtype: DType) -> Re
     match arithmetic_scalar(op, scalar, dtype)? {
         Scalar::Int(value)
             if dtype == DType::U8 && u8::try_from(value).is_err()
-                || dtype == DType::I32 && i32::try_from(value).is_err() =>
+                || dtype == DType::I32 && i32::try_from(value).is_err()
+                || dtype == DType::U32 && u32::try_from(value).is_err() =>
         {
             Err(refused(op, scalar, dtype, "a number that the element type can represent"))
         }
@@ -434,7 +435,7 @@ impl Tensor {
             return apply(UnaryOp { op, f: Unary::Clamp(low, high) }, &[self]);
         }
         let got = format!("{low} and {high}");
-        Err(Error::BadArgument { op, argument: "bounds", expected: "the lower first", got })
+        Err(Error::BadArgument { op, argument: "bounds", expected: "numbers with low <= high", got })
     }
 
     /// Divides each element by a number: x / c. Integer division truncates towards zero, and division by 0 gives 0.

@@ -16,19 +16,23 @@ use half::{bf16, f16};
 /// `attention`, norms, recurrent layers, `scatter_add` and the class weights of `cross_entropy_with`. A
 /// scalar argument never changes a tensor's type, and neither does a tensor without axes.
 ///
-/// | | bool | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
-/// |---|---|---|---|---|---|---|---|---|
-/// | **bool** | bool | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
-/// | **u8** | u8 | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
-/// | **i32** | i32 | i32 | i32 | i64 | f16 | bf16 | f32 | f64 |
-/// | **i64** | i64 | i64 | i64 | i64 | f16 | bf16 | f32 | f64 |
-/// | **f16** | f16 | f16 | f16 | f16 | f16 | f32 | f32 | f64 |
-/// | **bf16** | bf16 | bf16 | bf16 | bf16 | f32 | bf16 | f32 | f64 |
-/// | **f32** | f32 | f32 | f32 | f32 | f32 | f32 | f32 | f64 |
-/// | **f64** | f64 | f64 | f64 | f64 | f64 | f64 | f64 | f64 |
+/// | | bool | u8 | u32 | i32 | i64 | f16 | bf16 | f32 | f64 |
+/// |---|---|---|---|---|---|---|---|---|---|
+/// | **bool** | bool | u8 | u32 | i32 | i64 | f16 | bf16 | f32 | f64 |
+/// | **u8** | u8 | u8 | u32 | i32 | i64 | f16 | bf16 | f32 | f64 |
+/// | **u32** | u32 | u32 | u32 | i64 | i64 | f16 | bf16 | f32 | f64 |
+/// | **i32** | i32 | i32 | i64 | i32 | i64 | f16 | bf16 | f32 | f64 |
+/// | **i64** | i64 | i64 | i64 | i64 | i64 | f16 | bf16 | f32 | f64 |
+/// | **f16** | f16 | f16 | f16 | f16 | f16 | f16 | f32 | f32 | f64 |
+/// | **bf16** | bf16 | bf16 | bf16 | bf16 | bf16 | f32 | bf16 | f32 | f64 |
+/// | **f32** | f32 | f32 | f32 | f32 | f32 | f32 | f32 | f32 | f64 |
+/// | **f64** | f64 | f64 | f64 | f64 | f64 | f64 | f64 | f64 | f64 |
 ///
 /// **Booleans.** Comparisons, `where_`, `concat`, `stack` and [logic](crate::Tensor::logical_and) accept two
 /// boolean tensors. Arithmetic does not. Next to a number, booleans count as 0 and 1.
+///
+/// **Indices.** Ops with index tensors accept u8, i32, u32 and i64. They convert other types than i64 first, to a
+/// temporary of 8 bytes per index.
 ///
 /// **Arithmetic.** Integers wrap, also in conversions to a narrower type. Integer division by zero returns 0.
 /// Ops on half precision compute and accumulate in `f32`, and round each result once: to nearest, ties to
@@ -45,10 +49,12 @@ pub enum DType {
     /// 16-bit brain floating point: the upper 16 bits of an [`F32`](Self::F32), with 8 significant bits and
     /// the same range.
     BF16,
-    /// 64-bit signed integer; the type of indices.
+    /// 64-bit signed integer; the type of indices that ops return.
     I64,
     /// 32-bit signed integer.
     I32,
+    /// 32-bit unsigned integer.
+    U32,
     /// 8-bit unsigned integer.
     U8,
     /// Boolean, stored as one byte, 0 or 1.
@@ -57,15 +63,15 @@ pub enum DType {
 
 impl DType {
     /// All element types.
-    pub const ALL: [Self; 8] =
-        [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I64, Self::I32, Self::U8, Self::Bool];
+    pub const ALL: [Self; 9] =
+        [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I64, Self::I32, Self::U32, Self::U8, Self::Bool];
 
     /// Returns the bytes per element.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
             Self::F64 | Self::I64 => 8,
-            Self::F32 | Self::I32 => 4,
+            Self::F32 | Self::I32 | Self::U32 => 4,
             Self::F16 | Self::BF16 => 2,
             Self::U8 | Self::Bool => 1,
         }
@@ -97,11 +103,12 @@ impl DType {
     }
 
     /// Returns the common type of two tensors, from the table of [`DType`]. The table equals PyTorch's for
-    /// tensors with axes. The order of the operands does not matter.
+    /// tensors with axes, and NumPy's for u32 with other integers, which PyTorch does not promote. The order of the operands does not matter.
     ///
     /// ```
-    /// use highwater::DType::{BF16, F16, F32, F64, I32, I64, U8};
+    /// use highwater::DType::{BF16, F16, F32, F64, I32, I64, U8, U32};
     /// assert_eq!(U8.promote(I32), I32);
+    /// assert_eq!(U32.promote(I32), I64); // the narrowest type that represents all values of both
     /// assert_eq!(I64.promote(F16), F16); // floats take precedence over integers
     /// assert_eq!(F16.promote(BF16), F32); // neither represents all values of the other
     /// assert_eq!(F32.promote(F64), F64);
@@ -110,17 +117,18 @@ impl DType {
     pub const fn promote(self, other: Self) -> Self {
         match (self, other) {
             (Self::F16, Self::BF16) | (Self::BF16, Self::F16) => Self::F32,
+            (Self::I32, Self::U32) | (Self::U32, Self::I32) => Self::I64,
             _ if self.rank() >= other.rank() => self,
             _ => other,
         }
     }
 
-    /// Returns the rank of the type in the order of promotion. Both 16-bit floats have one rank.
+    /// Returns the rank of the type in the order of promotion. Both 16-bit floats have one rank, and both 32-bit integers.
     const fn rank(self) -> u8 {
         match self {
             Self::Bool => 0,
             Self::U8 => 1,
-            Self::I32 => 2,
+            Self::I32 | Self::U32 => 2,
             Self::I64 => 3,
             Self::F16 | Self::BF16 => 4,
             Self::F32 => 5,
@@ -138,6 +146,7 @@ impl DType {
             Self::BF16 => "bf16",
             Self::I64 => "i64",
             Self::I32 => "i32",
+            Self::U32 => "u32",
             Self::U8 => "u8",
             Self::Bool => "bool",
         }
@@ -158,6 +167,7 @@ mod sealed {
     impl Sealed for half::bf16 {}
     impl Sealed for i64 {}
     impl Sealed for i32 {}
+    impl Sealed for u32 {}
     impl Sealed for u8 {}
     impl Sealed for bool {}
 }
@@ -200,7 +210,7 @@ macro_rules! raw_element {
 
 raw_element!(
     f32 => DType::F32, f64 => DType::F64, f16 => DType::F16, bf16 => DType::BF16,
-    i64 => DType::I64, i32 => DType::I32, u8 => DType::U8 | DType::Bool
+    i64 => DType::I64, i32 => DType::I32, u32 => DType::U32, u8 => DType::U8 | DType::Bool
 );
 
 macro_rules! plain_element {
@@ -224,7 +234,9 @@ macro_rules! plain_element {
     )*};
 }
 
-plain_element!(f32 => F32, f64 => F64, f16 => F16, bf16 => BF16, i64 => I64, i32 => I32, u8 => U8);
+plain_element!(
+    f32 => F32, f64 => F64, f16 => F16, bf16 => BF16, i64 => I64, i32 => I32, u32 => U32, u8 => U8
+);
 
 impl Element for bool {
     const DTYPE: DType = DType::Bool;
@@ -283,7 +295,7 @@ macro_rules! scalar_from {
 }
 
 scalar_from!(Float(f64): f32, f64, f16, bf16);
-scalar_from!(Int(i64): i64, i32, u8, bool);
+scalar_from!(Int(i64): i64, i32, u32, u8, bool);
 
 impl From<usize> for Scalar {
     /// Converts to an integer; beyond `i64::MAX` to a float, which no integer type represents.

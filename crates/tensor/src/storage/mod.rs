@@ -37,6 +37,14 @@ pub struct Storage {
 /// The bound of unknown or negative indices.
 const UNKNOWN: u64 = u64::MAX;
 
+/// Returns an exclusive upper bound of indices of `N` bytes.
+fn index_bound<const N: usize>(values: &[u8], read: impl Fn([u8; N]) -> i64) -> u64 {
+    let (indices, _) = values.as_chunks();
+    // Negative indices become the largest values when read as unsigned.
+    let largest = indices.iter().map(|&bytes| read(bytes).cast_unsigned()).max();
+    largest.map_or(0, |largest| largest.saturating_add(1))
+}
+
 impl Storage {
     /// Returns the storage of a new allocation, of which tensors use `bytes`. `category` is its category.
     pub(crate) fn new(
@@ -315,12 +323,21 @@ impl<'a> ViewMut<'a> {
     /// Stores an upper bound of the indices `values`, which just filled the whole buffer. The next writable
     /// view forgets it.
     pub(crate) fn note_indices(self, values: &[u8]) {
-        if self.storage.dtype == DType::I64 && values.len() == self.storage.bytes {
-            let (indices, _) = values.as_chunks::<8>();
-            // Negative indices become the largest values when read as unsigned.
-            let largest = indices.iter().map(|&bytes| u64::from_ne_bytes(bytes)).max();
-            self.storage.index_bound = largest.map_or(0, |largest| largest.saturating_add(1));
+        if values.len() == self.storage.bytes {
+            self.storage.index_bound = match self.storage.dtype {
+                DType::I64 => index_bound(values, i64::from_ne_bytes),
+                DType::I32 => index_bound(values, |bytes| i32::from_ne_bytes(bytes).into()),
+                DType::U32 => index_bound(values, |bytes| u32::from_ne_bytes(bytes).into()),
+                DType::U8 => index_bound(values, |[byte]| byte.into()),
+                _ => UNKNOWN,
+            };
         }
+    }
+
+    /// Stores the upper bound of the indices in `other`, which were just converted to the elements of this buffer. The
+    /// next writable view forgets it.
+    pub(crate) const fn note_indices_of(self, other: View<'_>) {
+        self.storage.index_bound = other.storage.index_bound;
     }
 
     /// Returns the same view with a shorter lifetime.
@@ -371,6 +388,19 @@ mod tests {
         };
         assert!(below(&[0, 4, 2], 5) && !below(&[0, 4, 2], 4));
         assert!(!below(&[0, -1], usize::MAX) && !below(&[i64::MIN], usize::MAX) && below(&[], 0));
+        let narrow = [
+            Tensor::from_slice(&device, &[0_u8, 4, 2], 3).unwrap(),
+            Tensor::from_slice(&device, &[0_u32, 4, 2], 3).unwrap(),
+            Tensor::from_slice(&device, &[0_i32, 4, 2], 3).unwrap(),
+        ];
+        let negative = Tensor::from_slice(&device, &[0_i32, -1], 2).unwrap();
+        let is_below = |indices: &Tensor, len| {
+            let mut wide = indices.to_dtype(DType::I64).unwrap();
+            wide.view_mut().unwrap().note_indices_of(indices.view());
+            wide.view().are_indices_below(len)
+        };
+        assert!(narrow.iter().all(|indices| is_below(indices, 5) && !is_below(indices, 4)));
+        assert!(!is_below(&negative, usize::MAX) && !narrow[0].view().are_indices_below(5));
         let floats = Tensor::from_slice(&device, &[0.0_f32; 4], 4).unwrap();
         assert!(!floats.view().are_indices_below(usize::MAX));
 

@@ -27,6 +27,7 @@ impl fmt::Display for Tensor {
             DType::BF16 => print::<half::bf16>(self, f),
             DType::I64 => print::<i64>(self, f),
             DType::I32 => print::<i32>(self, f),
+            DType::U32 => print::<u32>(self, f),
             DType::U8 => print::<u8>(self, f),
             DType::Bool => print::<bool>(self, f),
         };

@@ -256,10 +256,14 @@ impl Tensor {
     /// [`Tensor::to_dtype`] first); [`Error::NoHostMemory`] if the host lacks memory for the copy.
     #[doc(alias("tolist"))]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        const OP: &str = "to_vec";
+        self.read("to_vec")
+    }
+
+    /// Copies the elements to a vector on behalf of a method.
+    fn read<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype() {
             return Err(Error::BadArgument {
-                op: OP,
+                op,
                 argument: "T",
                 expected: "the tensor's element type (convert with `to_dtype`)",
                 got: format!("{} for {} of shape {}", T::DTYPE, self.dtype(), self.shape()),
@@ -270,17 +274,17 @@ impl Tensor {
             if self.elements() > 0 {
                 self.device().backend().simulate_download();
             }
-            Some(self.dry_element(OP)?)
+            Some(self.dry_element(op)?)
         } else {
             None
         };
-        let mut raw = self.allocate_host_copy(OP, self.elements())?;
+        let mut raw = self.allocate_host_copy(op, self.elements())?;
         let bytes = bytemuck::cast_slice_mut::<T::Raw, u8>(&mut raw);
         match dry_element {
             Some(element) => {
                 bytes.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element))
             }
-            None => check::download(self.device().as_ref(), OP, self.view(), bytes)?,
+            None => check::download(self.device().as_ref(), op, self.view(), bytes)?,
         }
         Ok(raw.into_iter().map(T::from_raw).collect())
     }
@@ -309,16 +313,17 @@ impl Tensor {
     /// Returns the value of a tensor with one element.
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`]; [`Error::ElementCount`] if the tensor has more or fewer elements.
+    /// As [`Tensor::to_vec`]; [`Error::NotOneElement`] if the tensor has more or fewer elements.
     pub fn item<T: Element>(&self) -> Result<T> {
+        const OP: &str = "item";
         match self.elements() {
             // Without a copy if the host can read the memory.
             1 if T::DTYPE == self.dtype() => match self.view().host_contiguous() {
                 Some(&[raw]) => Ok(T::from_raw(raw)),
-                _ => self.to_vec().map(|values| values[0]),
+                _ => self.read(OP).map(|values| values[0]),
             },
-            1 => self.to_vec().map(|values| values[0]),
-            elements => Err(Error::ElementCount { op: "item", elements, shape: Shape::SCALAR }),
+            1 => self.read(OP).map(|values| values[0]),
+            _ => Err(Error::NotOneElement { op: OP, shape: *self.shape() }),
         }
     }
 
@@ -357,17 +362,21 @@ mod tests {
         assert!(matches!(huge.to_vec::<f32>(), Err(Error::NoData { op: "to_vec", .. })));
         assert!(huge.to_string().ends_with("no data"));
         // Errors of the real run occur in the dry run too.
-        assert!(matches!(huge.item_or(0.0f32), Err(Error::ElementCount { op: "item", .. })));
+        assert!(matches!(huge.item_or(0.0f32), Err(Error::NotOneElement { op: "item", .. })));
     }
 
     #[test]
-    fn to_vec_names_the_actual_element_type() {
+    fn to_vec_and_item_name_the_actual_element_type() {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         let message =
             Tensor::ones_of(&device, [2, 3], DType::F64).unwrap().to_vec::<f32>().unwrap_err().to_string();
         assert_eq!(
             message,
             "to_vec: T must be the tensor's element type (convert with `to_dtype`), got f32 for f64 of shape [2, 3]"
+        );
+        assert_eq!(
+            Tensor::ones_of(&device, [1], DType::F64).unwrap().item::<f32>().unwrap_err().to_string(),
+            "item: T must be the tensor's element type (convert with `to_dtype`), got f32 for f64 of shape [1]"
         );
     }
 }

@@ -124,7 +124,7 @@ fn argmax_and_argmin_find_the_first_of_equal_elements() {
     for length in [1, 64, 65, 256, 257, 5000] {
         for axis in [0, 1] {
             let dims = if axis == 0 { [length, 3] } else { [3, length] };
-            for dtype in [DType::F32, DType::F64, DType::I64, DType::I32, DType::U8] {
+            for dtype in [DType::F32, DType::F64, DType::I64, DType::I32, DType::U32, DType::U8] {
                 for largest in [true, false] {
                     // Each value occurs many times.
                     let apart = difference(|device| {
@@ -337,14 +337,14 @@ fn the_host_waits_for_the_device_only_where_it_reads_a_value() {
         .with("table", Embedding::new(&device, 11, 6, &rng).unwrap())
         .with("head", Linear::new(&device, 6, 5, &rng).unwrap());
     let mut optimizer = AdamW::new(model.parameters(), 0.01).unwrap();
-    for step in 0..3_i64 {
-        let words = Tensor::from_slice(&device, &[step, 10, 3, 7], 4).unwrap();
-        let targets = Tensor::from_slice(&device, &[4, step, 0, 1_i64], 4).unwrap();
+    for step in 0..3_u8 {
+        let words = Tensor::from_slice(&device, &[u32::from(step), 10, 3, 7], 4).unwrap();
+        let targets = Tensor::from_slice(&device, &[4, step, 0, 1], 4).unwrap();
         let loss = model.forward(&words).unwrap().cross_entropy(&targets).unwrap();
         optimizer.step(loss.backward().unwrap()).unwrap();
-        assert_eq!(compute.waits(), step as usize);
+        assert_eq!(compute.waits(), usize::from(step));
         assert!(loss.item::<f32>().unwrap() > 0.0);
-        assert_eq!(compute.waits(), step as usize + 1);
+        assert_eq!(compute.waits(), usize::from(step) + 1);
     }
     // The op checks indices that the device computed before it follows them.
     let x = Tensor::from_slice(&device, &[1.0_f32, 3.0, 2.0], 3).unwrap();

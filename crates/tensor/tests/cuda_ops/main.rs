@@ -29,6 +29,8 @@ mod ops_edges;
 mod ops_errors;
 #[path = "../suite/ops_extremes.rs"]
 mod ops_extremes;
+#[path = "../suite/ops_index_types.rs"]
+mod ops_index_types;
 #[path = "../suite/ops_integers.rs"]
 mod ops_integers;
 #[path = "../suite/ops_layers.rs"]

@@ -28,9 +28,7 @@ fn devices() -> [Device; 3] {
 fn transfers_keep_values_of_all_types() {
     on_emulated_driver(&[], || {
         let [first, second, host] = devices();
-        for dtype in
-            [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8, DType::Bool]
-        {
+        for dtype in DType::ALL {
             let x = Tensor::arange(&host, 0, 60).unwrap().reshape([4, 15]).unwrap().to_dtype(dtype).unwrap();
             // A view that is not contiguous: a part of the transposed tensor.
             let x = x.t().unwrap().slice(0, 3..12).unwrap();

@@ -4,7 +4,7 @@
 use crate::ops_table::device;
 use half::{bf16, f16};
 use highwater_nn::io::{Array, Safetensors, SafetensorsLimits, read_safetensors_from, write_safetensors_to};
-use highwater_tensor::{DType, Element, Error, Tensor};
+use highwater_tensor::{DType, Element, Error, SortOrder, Tensor};
 
 /// `values` as type `to`, converted by the device under test.
 fn cast<A: Element, B: Element>(values: &[A]) -> Vec<B> {
@@ -120,6 +120,11 @@ fn wide_integers_become_the_nearest_half_too() {
     );
     assert_eq!(cast::<i32, f16>(&[-2049, i32::MIN]).map_to_f64(), [-2048.0, f64::NEG_INFINITY]);
     assert_eq!(cast::<i32, bf16>(&[0x7f7f_ffff, 257]).map_to_f64(), [2_139_095_040.0, 256.0]);
+    // Just above a midpoint, which f32 cannot represent.
+    let middle = 0x101_u32 << 23;
+    let expected = [2f64.powi(31), 258.0 * 2f64.powi(23), 2f64.powi(32)];
+    assert_eq!(cast::<u32, bf16>(&[middle, middle + 1, u32::MAX]).map_to_f64(), expected);
+    assert_eq!(cast::<u32, f16>(&[2049, 65_520]).map_to_f64(), [2048.0, f64::INFINITY]);
 }
 
 /// Converts values to f64 for comparisons.
@@ -134,7 +139,7 @@ impl<T: Into<f64>> MapToF64 for Vec<T> {
 }
 
 #[test]
-fn floats_saturate_at_the_ends_of_i32_and_wide_integers_wrap() {
+fn floats_saturate_at_the_ends_of_32_bits_and_wide_integers_wrap() {
     let hard = [1.9, -1.9, 3e9, -3e9, f64::NAN, f64::INFINITY, 2_147_483_647.5];
     assert_eq!(cast::<f64, i32>(&hard), [1, -1, i32::MAX, i32::MIN, 0, i32::MAX, i32::MAX]);
     let halves = [f16::from_f32(-1.5), f16::MAX, f16::INFINITY, f16::NAN];
@@ -143,6 +148,17 @@ fn floats_saturate_at_the_ends_of_i32_and_wide_integers_wrap() {
     assert_eq!(cast::<bf16, i64>(&[bf16::MAX]), [i64::MAX]);
     assert_eq!(cast::<i64, i32>(&[(1 << 32) + 5, i64::MAX, -1]), [5, -1, -1]);
     assert_eq!(cast::<i32, u8>(&[-1, 256, 255]), [255, 0, 255]);
+    let hard = [1.9, -1.9, 3e9, 5e9, f64::NAN, f64::INFINITY, 4_294_967_295.5];
+    assert_eq!(cast::<f64, u32>(&hard), [1, 0, 3_000_000_000, u32::MAX, 0, u32::MAX, u32::MAX]);
+    assert_eq!(cast::<f32, u32>(&[2.5, -0.5, 4.3e9]), [2, 0, u32::MAX]);
+    assert_eq!(cast::<f16, u32>(&halves), [0, 65_504, u32::MAX, 0]);
+    assert_eq!(cast::<i64, u32>(&[(1 << 32) + 5, -1]), [5, u32::MAX]);
+    assert_eq!(cast::<i32, u32>(&[-1, i32::MIN]), [u32::MAX, 1 << 31]);
+    assert_eq!(cast::<u32, i32>(&[u32::MAX, 7]), [-1, 7]);
+    assert_eq!(cast::<u32, i64>(&[u32::MAX, 7]), [0xffff_ffff, 7]);
+    assert_eq!(cast::<u32, f32>(&[u32::MAX, 16_777_217]), [4_294_967_296.0, 16_777_216.0]);
+    assert_eq!(cast::<u32, u8>(&[256, 255]), [0, 255]);
+    assert_eq!(cast::<u32, bool>(&[0, 1 << 31]), [false, true]);
     assert_eq!(cast::<f16, bool>(&[f16::NEG_ZERO, f16::from_bits(1), f16::NAN]), [false, true, true]);
     assert_eq!(cast::<i32, bool>(&[0, i32::MIN]), [false, true]);
 }
@@ -215,6 +231,37 @@ fn arithmetic_of_i32_wraps_and_never_traps() {
     assert_eq!(values(table.min(1)), [-2, 0]);
     assert_eq!(table.argmax(1).unwrap().to_vec::<i64>().unwrap(), [2, 0]);
     assert_eq!(table.gt(&one).unwrap().to_vec::<bool>().unwrap(), [true, false, true, true, false, true]);
+}
+
+#[test]
+fn arithmetic_of_u32_wraps_and_compares_without_a_sign() {
+    let device = device();
+    let ints = |values: &[u32]| Tensor::from_slice(&device, values, values.len()).unwrap();
+    let values = |tensor: highwater_tensor::Result<Tensor>| tensor.unwrap().to_vec::<u32>().unwrap();
+    const TOP: u32 = 1 << 31;
+    let (ends, one) = (ints(&[u32::MAX, 0, TOP]), ints(&[1]));
+    assert_eq!(values(ends.add(&one)), [0, 1, TOP + 1]);
+    assert_eq!(values(ends.sub(&one)), [u32::MAX - 1, u32::MAX, TOP - 1]);
+    assert_eq!(values(ends.mul(&ints(&[2]))), [u32::MAX - 1, 0, 0]);
+    assert_eq!(values(ends.div(&ints(&[2, 2, 0]))), [TOP - 1, 0, 0]);
+    assert_eq!(values(ends.neg()), [1, 0, TOP]);
+    for same in [ends.abs(), ends.relu(), ends.clamp(0, u32::MAX)] {
+        assert_eq!(values(same), [u32::MAX, 0, TOP]);
+    }
+    assert_eq!(values(ends.sign()), [1, 0, 1]);
+    assert_eq!(values(ends.maximum(&one)), [u32::MAX, 1, TOP]);
+    assert_eq!(values(ends.clamp(1, TOP)), [TOP, 1, TOP]);
+    assert_eq!(values(ends.add_scalar(-1)), [u32::MAX - 1, u32::MAX, TOP - 1]);
+    assert_eq!((values(ends.max(0)), values(ends.min(0))), (vec![u32::MAX], vec![0]));
+    assert_eq!(ends.argsort(0, SortOrder::Ascending).unwrap().to_vec::<i64>().unwrap(), [1, 2, 0]);
+    assert_eq!(ends.gt(&ints(&[TOP])).unwrap().to_vec::<bool>().unwrap(), [true, false, false]);
+    assert_eq!(ends.sum_all().unwrap().item::<i64>().unwrap(), 0x1_7fff_ffff);
+    let signed = Tensor::from_slice(&device, &[-1i32], 1).unwrap();
+    assert_eq!(ends.add(&signed).unwrap().to_vec::<i64>().unwrap(), [0xffff_fffe, -1, 0x7fff_ffff]);
+    assert_eq!(Tensor::full_of(&device, 1, u32::MAX, DType::U32).unwrap().item::<u32>().unwrap(), u32::MAX);
+    assert!(matches!(ends.div_scalar(-1), Err(Error::BadArgument { argument: "scalar", .. })));
+    assert!(matches!(ends.clamp(0, 1i64 << 32), Err(Error::BadArgument { argument: "scalar", .. })));
+    assert!(ends.to_string().ends_with("\n[4294967295, 0, 2147483648]"));
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod ops_errors_devices;
 mod ops_errors_layers;
 mod ops_errors_rows;
 mod ops_extremes;
+mod ops_index_types;
 mod ops_integers;
 mod ops_layers;
 mod ops_lifetimes;

@@ -3,7 +3,9 @@
 
 use crate::ops_table::{CASES, device, dry_device, inputs, runtime};
 use bfc_core::{Bytes, Category};
-use highwater_tensor::{Conv2dOptions, DType, Device, Reduction, Result, Rng, Tensor, autocast, no_grad};
+use highwater_tensor::{
+    Conv2dOptions, CrossEntropyOptions, DType, Device, Reduction, Result, Rng, Tensor, autocast, no_grad,
+};
 use highwater_tracking::EventKind;
 
 /// An event without its address, which differs between devices.
@@ -115,6 +117,22 @@ fn ops_without_gradients_make_the_same_requests() {
         y.argmin(-1)?.one_hot(20)?;
         Ok(())
     });
+}
+
+#[test]
+fn indices_of_every_type_make_the_same_requests() {
+    for dtype in [DType::I64, DType::I32, DType::U32, DType::U8] {
+        assert_same(dtype.name(), |device| {
+            let x = Tensor::ones(device, [4, 3])?.requiring_grad()?;
+            let indices = Tensor::zeros_of(device, 4, dtype)?;
+            let rows = x.embedding(&indices)?.add(&x.index_select(0, &indices)?)?;
+            let places = indices.unsqueeze(1)?.broadcast_to([4, 3])?;
+            let sums = x.scatter_add(0, &places, &rows)?.gather(0, &places)?;
+            let options = CrossEntropyOptions { ignore_index: Some(1), ..Default::default() };
+            let loss = sums.cross_entropy(&indices)?.add(&rows.cross_entropy_with(&indices, options)?)?;
+            indices.one_hot(3)?.mul(&sums)?.sum_all()?.add(&loss)?.backward().map(drop)
+        });
+    }
 }
 
 #[test]

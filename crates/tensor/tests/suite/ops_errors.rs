@@ -4,7 +4,7 @@ use crate::ops_table::device;
 use highwater_nn::io::Array;
 use highwater_nn::modules::{Fans, Init};
 use highwater_tensor::{
-    CrossEntropyOptions, DType, Device, IntoPart, Norm, Reduction, Result, Rng, SortOrder, Tensor,
+    CrossEntropyOptions, DType, Device, IntoPart, Norm, Reduction, Result, Rng, SortOrder, Tensor, no_grad,
 };
 use ndarray::{ArrayD, Axis, Slice};
 
@@ -202,11 +202,11 @@ fn element_types_that_do_not_match_are_named_with_both_shapes() {
         ),
         (
             |g| g.matrix.cross_entropy(&g.vector),
-            "cross_entropy: targets must be of type i64, got f32 of shape [4] for a tensor of shape [2, 3]",
+            "cross_entropy: targets must be of type u8, i32, u32 or i64, got f32 of shape [4] for a tensor of shape [2, 3]",
         ),
         (
             |g| g.matrix.index_select(0, &g.vector),
-            "index_select: indices must be of type i64, got f32 of shape [4] for a tensor of shape [2, 3]",
+            "index_select: indices must be of type u8, i32, u32 or i64, got f32 of shape [4] for a tensor of shape [2, 3]",
         ),
     ]);
 }
@@ -334,6 +334,7 @@ fn arguments_that_an_op_cannot_follow_are_named() {
     for (result, expected) in [
         (x.huber_loss(x, 0.0), "huber_loss: delta must be above 0, got 0"),
         (x.huber_loss(x, f64::NAN), "huber_loss: delta must be above 0, got NaN"),
+        (v.clamp(2, 1.5), "clamp: bounds must be numbers with low <= high, got 2 and 1.5"),
         (parts(x.split(0, 0)), "split: size must be at least 1, got 0 for shape [2, 3]"),
         (parts(x.chunk(1, 0)), "chunk: count must be at least 1, got 0 for shape [2, 3]"),
         (
@@ -383,6 +384,37 @@ fn arguments_that_an_op_cannot_follow_are_named() {
         assert_eq!(
             error.to_string(),
             format!("cross_entropy: label_smoothing must be from 0 to 1, got {label_smoothing}")
+        );
+    }
+}
+
+#[test]
+fn bounds_that_exclude_every_number_are_errors_for_all_types() {
+    let device = device();
+    for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool) {
+        let x = Tensor::ones_of(&device, [0], dtype).unwrap();
+        let not_a_number = [(f64::NAN, 1.0), (0.0, f64::NAN), (f64::NAN, f64::NAN)];
+        for (low, high) in [(2.0, 1.0), (1.0, 0.0)].into_iter().chain(not_a_number) {
+            for result in [x.clamp(low, high), no_grad(|| x.clamp(low, high))] {
+                assert_eq!(
+                    result.unwrap_err().to_string(),
+                    format!("clamp: bounds must be numbers with low <= high, got {low} and {high}")
+                );
+            }
+        }
+        assert!(x.clamp(1, 1).is_ok());
+    }
+}
+
+#[test]
+fn one_value_is_read_from_one_element() {
+    let device = device();
+    let item = |dims: &[usize]| Tensor::ones(&device, dims).unwrap().item::<f32>();
+    assert_eq!(item(&[1, 1]), Ok(1.0));
+    for (dims, shape) in [(&[3, 4][..], "[3, 4]"), (&[0], "[0]")] {
+        assert_eq!(
+            item(dims).unwrap_err().to_string(),
+            format!("item: needs one element, got shape {shape}; read several with `to_vec`")
         );
     }
 }

@@ -69,7 +69,7 @@ fn an_embedding_is_named_in_its_errors_and_in_the_accounts() {
     }
     assert_eq!(
         table.forward(&Tensor::ones(&device, [2]).unwrap()).unwrap_err().to_string(),
-        "embedding: indices must be of type i64, got f32 of shape [2] for a tensor of shape [4, 3]"
+        "embedding: indices must be of type u8, i32, u32 or i64, got f32 of shape [2] for a tensor of shape [4, 3]"
     );
     let many = table.forward(&Tensor::full_of(&device, [1; 8], 0, DType::I64).unwrap()).unwrap_err();
     assert_eq!(many, Error::RankTooLarge { op: "embedding", rank: 9 });

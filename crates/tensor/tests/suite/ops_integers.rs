@@ -3,7 +3,7 @@
 use crate::ops_table::{device, dry_device};
 use highwater_tensor::{Activation, DType, Device, Error, IntoPart, Result, Tensor};
 
-const INTEGERS: [DType; 3] = [DType::I64, DType::I32, DType::U8];
+const INTEGERS: [DType; 4] = [DType::I64, DType::I32, DType::U32, DType::U8];
 
 /// Numbers over the whole range of i64, and the same ones in every run.
 fn numbers(count: usize, seed: u64) -> Vec<i64> {
@@ -19,6 +19,7 @@ fn numbers(count: usize, seed: u64) -> Vec<i64> {
 fn wrapped(value: i64, dtype: DType) -> i64 {
     match dtype {
         DType::I32 => i64::from(value as i32),
+        DType::U32 => i64::from(value as u32),
         DType::U8 => i64::from(value as u8),
         _ => value,
     }
@@ -99,7 +100,7 @@ fn products_are_sums_that_wrap_however_the_factors_lie() {
 #[test]
 fn large_products_are_made_in_panels_of_the_same_numbers() {
     let device = device();
-    for dtype in [DType::I32, DType::U8] {
+    for dtype in [DType::I32, DType::U32, DType::U8] {
         let (lhs, rhs) = (random(&device, &[310, 270], 3, dtype), random(&device, &[210, 270], 4, dtype));
         let rhs = rhs.t().unwrap();
         assert_eq!(values(&lhs.matmul(&rhs).unwrap()), product(&lhs, &rhs), "{dtype}");
@@ -165,7 +166,7 @@ fn power(base: i64, exponent: i64, dtype: DType) -> i64 {
 fn powers_wrap_and_below_zero_they_are_cut_towards_zero() {
     let device = device();
     for dtype in INTEGERS {
-        let least = if dtype == DType::U8 { 0 } else { -7 };
+        let least = if matches!(dtype, DType::U8 | DType::U32) { 0 } else { -7 };
         let bases: Vec<i64> = [-300, -3, -2, -1, 0, 1, 2, 3, 7, 255, i64::MIN, i64::MAX]
             .into_iter()
             .map(|base| wrapped(base, dtype))

@@ -271,11 +271,27 @@ fn backward_starts_from_one_number_that_depends_on_a_leaf() {
     let error = x.neg().unwrap().backward().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "backward: the loss must have one element, got shape [2, 2]; reduce it with `mean` or `sum`"
+        "backward: the loss must have one element, got shape [2, 2]; reduce it with `mean_all` or `sum_all`"
     );
     let constant = Tensor::ones(&device, 1).unwrap();
     assert_eq!(constant.neg().unwrap().backward().unwrap_err(), Error::NoGraph);
-    assert_eq!(x.detach().sum_all().unwrap().backward().unwrap_err(), Error::NoGraph);
+    let error = x.detach().sum_all().unwrap().backward().unwrap_err();
+    assert_eq!(error, Error::NoGraph);
+    assert_eq!(
+        error.to_string(),
+        "backward: no input of this tensor requires a gradient; call `requiring_grad` on an input or use a \
+         `Parameter`, and compute this tensor outside of `no_grad`"
+    );
+    let error = no_grad(|| x.sum_all()?.backward()).unwrap_err();
+    assert_eq!(error, Error::GradientsOff);
+    assert_eq!(
+        error.to_string(),
+        "backward: gradients are switched off by `no_grad`; compute this tensor and call `backward` outside of \
+         `no_grad` and `no_grad_guard`"
+    );
+    // The graph of an earlier forward pass remains usable.
+    let loss = x.sum_all().unwrap();
+    assert!(no_grad(|| loss.backward()).unwrap().get(&x).is_some());
 }
 
 /// Runs `work` on a small stack, which overflows if a function recurses per op.

@@ -95,7 +95,7 @@ fn integers_meet_floats_by_the_table() {
     let device = device();
     let half = Tensor::full_of(&device, [3, 2], 0.5, DType::F16).unwrap();
     let counts = Tensor::arange(&device, 0, 6).unwrap().reshape([2, 3]).unwrap();
-    for dtype in [DType::I64, DType::I32, DType::U8] {
+    for dtype in [DType::I64, DType::I32, DType::U32, DType::U8] {
         let product = counts.to_dtype(dtype).unwrap().matmul(&half).unwrap();
         assert_eq!((product.dtype(), wide(&product)), (DType::F16, vec![1.5, 1.5, 6.0, 6.0]), "{dtype}");
     }

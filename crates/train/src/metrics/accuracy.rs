@@ -6,7 +6,7 @@ use super::{Mean, Metric};
 
 /// The share of samples whose highest score is that of the target's class.
 ///
-/// Expects scores `[.., classes]` and class indices `[..]` (i64).
+/// Expects scores `[.., classes]` and class indices `[..]` (u8, i32, u32 or i64).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accuracy(Mean);
 
@@ -31,7 +31,7 @@ impl Metric for Accuracy {
 
 /// The share of samples for which the target's class is among the `k` highest scores.
 ///
-/// Expects scores `[.., classes]` and class indices `[..]` (i64). The name is `top5_accuracy` for k = 5.
+/// Expects scores `[.., classes]` and class indices `[..]` (u8, i32, u32 or i64). The name is `top5_accuracy` for k = 5.
 #[derive(Clone, Copy, Debug)]
 pub struct TopK {
     k: usize,

@@ -6,7 +6,7 @@ use super::Metric;
 
 /// The macro-averaged F1 score: the mean over classes of the harmonic mean of precision and recall.
 ///
-/// Expects scores `[.., classes]` and class indices `[..]` (i64). As in scikit-learn, classes that occur neither in the
+/// Expects scores `[.., classes]` and class indices `[..]` (u8, i32, u32 or i64). As in scikit-learn, classes that occur neither in the
 /// predictions nor in the targets do not count.
 #[derive(Clone, Debug, Default)]
 pub struct F1 {

@@ -59,7 +59,7 @@ impl Metric for Loss<'_> {
 
 /// The perplexity: e to the mean cross-entropy.
 ///
-/// Expects scores `[.., classes]` and class indices `[..]` (i64), for example those of next tokens.
+/// Expects scores `[.., classes]` and class indices `[..]` (u8, i32, u32 or i64), for example those of next tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Perplexity(Mean);
 

@@ -8,6 +8,7 @@ pub(super) const IN_PROGRESS: c_int = 7; // ncclInProgress
 pub(super) const SUM: c_int = 0; // ncclSum
 pub(super) const UINT8: c_int = 1; // ncclUint8
 pub(super) const INT32: c_int = 2; // ncclInt32
+pub(super) const UINT32: c_int = 3; // ncclUint32
 pub(super) const INT64: c_int = 4; // ncclInt64
 pub(super) const FLOAT16: c_int = 6; // ncclFloat16
 pub(super) const FLOAT32: c_int = 7; // ncclFloat32

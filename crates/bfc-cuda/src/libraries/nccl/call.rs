@@ -90,6 +90,7 @@ impl CollectiveCall {
             ElementType::BF16 => abi::BFLOAT16,
             ElementType::I64 => abi::INT64,
             ElementType::I32 => abi::INT32,
+            ElementType::U32 => abi::UINT32,
             ElementType::U8 => abi::UINT8,
         }
     }

@@ -31,7 +31,7 @@ const KINDS: [(Kind, &str, &str, &[&str]); 12] = [
     (Kind::I8, "i1", "b", &["int8", "byte"]),
     (Kind::I16, "i2", "h", &["int16", "short"]),
     (Kind::U16, "u2", "H", &["uint16", "ushort"]),
-    (Kind::U32, "u4", "I", &["uint32", "uintc"]),
+    (Kind::Same(DType::U32), "u4", "I", &["uint32", "uintc"]),
     (Kind::U64, "u8", "LQPN", &["uint64", "uint", "uintp", "ulong", "ulonglong"]),
 ];
 

@@ -32,12 +32,12 @@ const KINDS: [(Kind, &str); 13] = [
     (Kind::Same(DType::BF16), "BF16"),
     (Kind::Same(DType::I64), "I64"),
     (Kind::Same(DType::I32), "I32"),
+    (Kind::Same(DType::U32), "U32"),
     (Kind::Same(DType::U8), "U8"),
     (Kind::Same(DType::Bool), "BOOL"),
     (Kind::I8, "I8"),
     (Kind::I16, "I16"),
     (Kind::U16, "U16"),
-    (Kind::U32, "U32"),
     (Kind::U64, "U64"),
 ];
 

@@ -166,7 +166,7 @@ fn kind_of(name: &str) -> Option<Kind> {
         "int8" => Kind::I8,
         "uint8" => Kind::Same(DType::U8),
         "uint16" => Kind::U16,
-        "uint32" => Kind::U32,
+        "uint32" => Kind::Same(DType::U32),
         "uint64" => Kind::U64,
         "bool" => Kind::Same(DType::Bool),
         _ => return None,

@@ -35,7 +35,7 @@ pub(super) fn convert(
 
 fn from_number<A>(workers: &Workers, op: &'static str, input: View<'_>, out: &mut ViewMut<'_>) -> Result<()>
 where
-    A: Rounded + Cast<f32> + Cast<f64> + Cast<i64> + Cast<i32> + Cast<u8>,
+    A: Rounded + Cast<f32> + Cast<f64> + Cast<i64> + Cast<i32> + Cast<u32> + Cast<u8>,
 {
     let source = Source::<A>::new(op, input)?;
     match out.dtype() {
@@ -181,6 +181,7 @@ rounded!(
     f64 => odd_of_f64,
     i64 => odd_of_i64,
     i32 => |value| odd_of_f64(f64::from(value)),
+    u32 => |value| odd_of_f64(f64::from(value)),
     u8 => f32::from
 );
 
@@ -219,7 +220,7 @@ pub(super) trait Cast<To> {
 
 macro_rules! cast {
     ($($from:ty),*) => {$(
-        cast!($from: f32, f64, i64, i32, u8);
+        cast!($from: f32, f64, i64, i32, u32, u8);
     )*};
     ($from:ty: $($to:ty),*) => {$(
         impl Cast<$to> for $from {
@@ -230,7 +231,7 @@ macro_rules! cast {
     )*};
 }
 
-cast!(f32, f64, i64, i32, u8);
+cast!(f32, f64, i64, i32, u32, u8);
 
 #[cfg(test)]
 mod tests {

@@ -22,7 +22,7 @@ macro_rules! by_type {
 macro_rules! any {
     ($dtype:expr, $T:ident => $body:expr) => {
         $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
-            [F32: f32, F64: f64, F16: half::f16, BF16: half::bf16, I64: i64, I32: i32, U8 | Bool: u8])
+            [F32: f32, F64: f64, F16: half::f16, BF16: half::bf16, I64: i64, I32: i32, U32: u32, U8 | Bool: u8])
     };
 }
 
@@ -31,7 +31,7 @@ macro_rules! any {
 macro_rules! number {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
-            [F32: f32, F64: f64, I64: i64, I32: i32, U8: u8],
+            [F32: f32, F64: f64, I64: i64, I32: i32, U32: u32, U8: u8],
             dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)))
     };
 }
@@ -40,7 +40,7 @@ macro_rules! number {
 macro_rules! byte_or_number {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
-            [F32: f32, F64: f64, I64: i64, I32: i32, U8 | Bool: u8],
+            [F32: f32, F64: f64, I64: i64, I32: i32, U32: u32, U8 | Bool: u8],
             dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)))
     };
 }
@@ -58,7 +58,7 @@ macro_rules! float {
 macro_rules! integer {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
         $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
-            [I64: i64, I32: i32, U8: u8],
+            [I64: i64, I32: i32, U32: u32, U8: u8],
             dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)))
     };
 }

@@ -85,6 +85,7 @@ pub(super) fn matmul(
         (DType::F16, _) => factors.multiply::<f32, f16>(workers, workspace, out),
         (DType::I64, _) => factors.multiply_in_loops::<i64>(workers, out, scalar::product),
         (DType::I32, _) => factors.multiply_in_loops::<i32>(workers, out, scalar::product),
+        (DType::U32, _) => factors.multiply_in_loops::<u32>(workers, out, scalar::product),
         (DType::U8, _) => factors.multiply_in_loops::<u8>(workers, out, scalar::product),
         (dtype, _) => Err(unsupported(op, dtype)),
     }

@@ -98,7 +98,7 @@ macro_rules! stored {
     )*};
 }
 
-stored!(f32, f64, i64, i32, u8);
+stored!(f32, f64, i64, i32, u32, u8);
 
 /// Defines `from_f64`, which is a cast for all numbers.
 macro_rules! from_wide {
@@ -313,11 +313,17 @@ trait UnsignedAbs {
     fn itself(self) -> Self;
 }
 
-impl UnsignedAbs for u8 {
-    fn itself(self) -> Self {
-        self
-    }
+macro_rules! unsigned_abs {
+    ($($type:ty),*) => {$(
+        impl UnsignedAbs for $type {
+            fn itself(self) -> Self {
+                self
+            }
+        }
+    )*};
 }
+
+unsigned_abs!(u32, u8);
 
 float_number!(f32, exp: exp::exp_f32, of_negative: exp::exp_f32_of_negative, vectorizes: true, ln: exp::log_f32, ln_1p: exp::log_1p_f32, tanh: exp::tanh_f32, erf: erf::erf_f32,
     sin: angle::sin_f32, cos: angle::cos_f32, below: angle::LIMIT, powf: power::pow_f32);
@@ -325,9 +331,10 @@ float_number!(f64, exp: f64::exp, of_negative: f64::exp, vectorizes: false, ln: 
     sin: f64::sin, cos: f64::cos, below: f64::INFINITY, powf: f64::powf);
 integer_number!(i64, wrapping_abs);
 integer_number!(i32, wrapping_abs);
+integer_number!(u32, itself);
 integer_number!(u8, itself);
 
-integer!(i64, i32, u8);
+integer!(i64, i32, u32, u8);
 
 /// An integer type.
 pub(super) trait Integer: Number {
@@ -430,4 +437,4 @@ macro_rules! summed {
     )*};
 }
 
-summed!(f32 => f64, f64 => f64, i64 => i64, i32 => i32, u8 => u8);
+summed!(f32 => f64, f64 => f64, i64 => i64, i32 => i32, u32 => u32, u8 => u8);

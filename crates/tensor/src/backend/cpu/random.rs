@@ -33,6 +33,7 @@ pub(super) fn random(
         _ if matches!(distribution, Distribution::Normal { .. }) => return Err(unsupported(op, dtype)),
         DType::I64 => integer::<i64>(workers, host_mut(op, out)?, distribution, key, |value| value as i64),
         DType::I32 => integer::<i32>(workers, host_mut(op, out)?, distribution, key, |value| value as i32),
+        DType::U32 => integer::<u32>(workers, host_mut(op, out)?, distribution, key, |value| value as u32),
         DType::U8 => integer::<u8>(workers, host_mut(op, out)?, distribution, key, |value| value as u8),
         DType::Bool => {
             integer::<u8>(workers, host_mut(op, out)?, distribution, key, |value| u8::from(value != 0.0));

@@ -25,6 +25,7 @@ mod tests {
         assert_eq!(element_bytes(half, DType::BF16), 0x3fc0_u16.to_ne_bytes());
         assert_eq!(element_bytes(half, DType::I64), 1_i64.to_ne_bytes());
         assert_eq!(element_bytes(half, DType::I32), 1_i32.to_ne_bytes());
+        assert_eq!(element_bytes(half, DType::U32), 1_u32.to_ne_bytes());
         assert_eq!(element_bytes(half, DType::U8), [1]);
         assert_eq!(element_bytes(Scalar::Float(0.5), DType::Bool), [1]);
         assert_eq!(element_bytes(Scalar::Int(0), DType::Bool), [0]);

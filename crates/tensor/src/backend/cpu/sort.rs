@@ -41,6 +41,9 @@ pub(super) fn arg_sort(
         DType::I32 if short => lines.each(workers, host::<i32>(op, &input)?, out, |line, out| {
             sort_packed(out, first, descending, |index| line.at(index).cast_unsigned() ^ SIGN);
         }),
+        DType::U32 if short => lines.each(workers, host::<u32>(op, &input)?, out, |line, out| {
+            sort_packed(out, first, descending, |index| line.at(index));
+        }),
         DType::U8 | DType::Bool if short => lines.each(workers, host::<u8>(op, &input)?, out, |line, out| {
             sort_packed(out, first, descending, |index| u32::from(line.at(index)));
         }),

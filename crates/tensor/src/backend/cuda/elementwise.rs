@@ -48,6 +48,7 @@ pub(super) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &V
         (from, DType::BF16) => kernel(Family::Convert, "to_bf16", from),
         (from, DType::I64) => kernel(Family::Convert, "to_i64", from),
         (from, DType::I32) => kernel(Family::Convert, "to_i32", from),
+        (from, DType::U32) => kernel(Family::Convert, "to_u32", from),
         (from, DType::U8) => kernel(Family::Convert, "to_u8", from),
         (from, DType::Bool) => kernel(Family::Convert, "to_bool", from),
     };

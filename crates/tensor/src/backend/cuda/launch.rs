@@ -165,6 +165,7 @@ pub(super) const fn element_type(dtype: DType) -> ElementType {
         DType::BF16 => ElementType::BF16,
         DType::I64 => ElementType::I64,
         DType::I32 => ElementType::I32,
+        DType::U32 => ElementType::U32,
         DType::U8 | DType::Bool => ElementType::U8,
     }
 }
@@ -275,6 +276,7 @@ pub(super) fn set_constant(job: &mut Job, n: usize, dtype: DType, value: Scalar)
     job.constants[n] = value.as_f64();
     job.integers[n] = match (dtype, value) {
         (DType::U8, Scalar::Float(value)) => i64::from(value as u8),
+        (DType::U32, Scalar::Float(value)) => i64::from(value as u32),
         (DType::I32, Scalar::Float(value)) => i64::from(value as i32),
         (DType::Bool, value) => i64::from(value.as_f64() != 0.0),
         (_, value) => value.as_i64(),

@@ -33,7 +33,9 @@ pub(super) fn random(
                 DType::F32 | DType::F16 | DType::BF16 => f64::from(low as f32),
                 DType::F64 if high > low => high.next_down(),
                 DType::F64 => low,
-                DType::I64 | DType::I32 | DType::U8 | DType::Bool => (high.ceil() - 1.0).max(low.floor()),
+                DType::I64 | DType::I32 | DType::U32 | DType::U8 | DType::Bool => {
+                    (high.ceil() - 1.0).max(low.floor())
+                }
             };
         }
         Distribution::Normal { .. } if !dtype.is_float() => {

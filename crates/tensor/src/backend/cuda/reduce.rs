@@ -187,6 +187,7 @@ fn empty_result(f: Reduce, dtype: DType) -> Scalar {
     let (lowest, highest) = match dtype {
         DType::I64 => (Scalar::Int(i64::MIN), Scalar::Int(i64::MAX)),
         DType::I32 => (Scalar::from(i32::MIN), Scalar::from(i32::MAX)),
+        DType::U32 => (Scalar::Int(0), Scalar::from(u32::MAX)),
         DType::U8 | DType::Bool => (Scalar::Int(0), Scalar::Int(255)),
         DType::F32 | DType::F64 | DType::F16 | DType::BF16 => {
             (Scalar::Float(f64::NEG_INFINITY), Scalar::Float(f64::INFINITY))

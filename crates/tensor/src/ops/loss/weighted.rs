@@ -16,6 +16,7 @@ use crate::op::Saved;
 use crate::op::autocast::within;
 use crate::op::{Op, OpContext, Summation};
 use crate::ops::create::constant_like;
+use crate::ops::index::as_i64;
 use crate::ops::same_dtype;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -61,12 +62,13 @@ struct Rows {
 }
 
 impl Rows {
-    /// Returns valid targets, and a mask of the rows that are not ignored.
-    fn kept(ignored: Option<i64>, targets: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
-        let Some(ignored) = ignored else { return Ok((targets.clone(), None)) };
-        let kept = targets.ne(&constant_like(targets, ignored)?)?;
-        let any_class = constant_like(targets, 0)?;
-        Ok((kept.where_(targets, &any_class)?, Some(kept)))
+    /// Returns valid targets, and a mask of the rows that are not ignored. `targets` are i64, which represents every
+    /// ignored target.
+    fn kept(ignored: Option<i64>, targets: Tensor) -> Result<(Tensor, Option<Tensor>)> {
+        let Some(ignored) = ignored else { return Ok((targets, None)) };
+        let kept = targets.ne(&constant_like(&targets, ignored)?)?;
+        let any_class = constant_like(&targets, 0)?;
+        Ok((kept.where_(&targets, &any_class)?, Some(kept)))
     }
 
     /// Computes the rows' weights from valid `targets`.
@@ -122,7 +124,7 @@ impl Op for WeightedCrossEntropy {
         }
         let (dtype, logits) = (logits.dtype(), &logits.upcast()?);
         let class_weights = class_weights.map(Tensor::upcast).transpose()?;
-        let kept = Rows::kept(self.ignored, targets)?;
+        let kept = Rows::kept(self.ignored, as_i64(ctx, targets)?)?;
         let mut losses = ctx.temp(targets.shape(), logits.dtype())?;
         ctx.compute(Kernel::CrossEntropy {
             logits: logits.view(),
@@ -155,7 +157,8 @@ impl Op for WeightedCrossEntropy {
         let (logits, targets) = (&saved.tensor(0)?.upcast()?, saved.tensor(1)?);
         let class_weights = if saved.inputs() > 2 { Some(saved.tensor(2)?.upcast()?) } else { None };
         let grad = &grad.upcast()?;
-        let rows = Rows::new(Rows::kept(self.ignored, targets)?, logits, class_weights.as_ref())?;
+        let rows =
+            Rows::new(Rows::kept(self.ignored, as_i64(ctx, targets)?)?, logits, class_weights.as_ref())?;
         let share = match self.reduction {
             Reduction::Mean => grad.div(&rows.weights.sum_all()?)?.broadcast_to(targets.shape())?,
             other => other.spread(grad, targets.shape())?,
