@@ -76,7 +76,7 @@ impl Embedding {
 }
 
 impl Module for Embedding {
-    /// Looks up tokens (`i64`, any shape); the rows are a new last axis.
+    /// Looks up tokens (`u8`, `i32`, `u32` or `i64`, any shape); the rows are a new last axis.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_layer(&self.path, &self.weight, || {
             let table = self.weight.tensor();
