@@ -168,8 +168,10 @@ fn search(
             bar.set_message(format!("measuring real steps of plan {}", measured + 1));
         })?;
     }
-    bar.set_message("looking for the smallest pool of the plan, by dry runs");
-    found.find_smallest_pool(&dry, program)?;
+    if found.chosen().smallest_pool_bytes.is_none() {
+        bar.set_message("looking for the smallest pool of the plan, by dry runs");
+        found.find_smallest_pool(&dry, program)?;
+    }
     Ok(found)
 }
 

@@ -26,8 +26,8 @@ pub struct Candidate {
     pub fits: bool,
     /// Whether the seconds were measured on the device.
     pub is_measured: bool,
-    /// The smallest pool in which the plan trains, in bytes. `None` before [`Fit::find_smallest_pool`], which finds that of the
-    /// chosen plan.
+    /// The smallest pool in which the plan trains, in bytes. It exceeds the peak if free memory is not in one piece at the
+    /// peak. `None` for plans that neither the search nor [`Fit::find_smallest_pool`] chose.
     pub smallest_pool_bytes: Option<u64>,
 }
 
@@ -36,6 +36,14 @@ impl Candidate {
     #[must_use]
     pub fn samples_per_second(&self) -> f64 {
         self.plan.batch() as f64 / self.seconds
+    }
+}
+
+/// Shows the plan, its peak and its speed: `micro-batch 4 × 16: 5.95 GiB, 46.6 samples per second`.
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (plan, peak, speed) = (&self.plan, Bytes(self.peak_bytes), self.samples_per_second());
+        write!(f, "{plan}: {peak}, {speed:.1} samples per second")
     }
 }
 

@@ -9,9 +9,9 @@ use super::plan::Plan;
 use super::trial::{Trial, tried_ranks};
 
 impl Fit {
-    /// Finds the smallest pool in which the chosen plan trains on all ranks, by dry runs. It exceeds the peak if free memory is
-    /// not in one piece at the peak. Stores it in [`Candidate::smallest_pool_bytes`](super::Candidate::smallest_pool_bytes),
-    /// which tables and JSON files show.
+    /// Finds the smallest pool in which the chosen plan trains on all ranks, by dry runs, and stores it in
+    /// [`Candidate::smallest_pool_bytes`](super::Candidate::smallest_pool_bytes), which tables and JSON files show. A search has
+    /// done so for its plan; after [`measure`](Self::measure), another plan may be the chosen one.
     ///
     /// `options` and `program` are those of the search. It takes three dry runs if the pool is as large as the peak, and
     /// usually up to 30 otherwise.

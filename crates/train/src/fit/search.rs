@@ -193,8 +193,10 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
             .try_for_each(|model| self.try_plan(model).map(drop))
     }
 
-    fn finish(self, start: Instant) -> Result<Fit, FitError> {
+    fn finish(mut self, start: Instant) -> Result<Fit, FitError> {
         let mut fit = Fit::new(self.limited.profile().name(), self.limit_bytes, self.tried);
+        let pool = self.trial.smallest_pool(&self.unlimited, &fit.chosen().plan)?;
+        fit.plans[0].smallest_pool_bytes = Some(pool);
         fit.runs = self.trial.runs;
         fit.indivisible = self.indivisible;
         fit.search_seconds = start.elapsed().as_secs_f64();
