@@ -3,8 +3,8 @@
     check_pages.py check FILE.html...
     check_pages.py picture FILE.html OUT.png WIDTH HEIGHT light|dark|peak [full]
 
-`check` opens each page at three widths, light and dark. It clicks every button and heading, hovers, zooms and drags over
-the charts, and fails on:
+`check` opens each page at three widths, and changes between light and dark. It clicks every button and heading, hovers,
+zooms and drags over the charts, and fails on:
 
 - an error or a message on the console, an exception, or a request to anything but the file;
 - a page that is wider than its window;
@@ -22,8 +22,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-WIDTHS = (400, 800, 1200)
-SCHEMES = ("light", "dark")
+# Widths, and the color scheme at the beginning and after a change.
+WINDOWS = ((400, ("light", "dark")), (800, ("dark", "light")), (1200, ("light", "dark")))
 # A page that does not settle within this time has failed.
 TIMEOUT_MS = 10_000
 
@@ -169,13 +169,15 @@ def use_charts(page):
 def check(started, path):
     """Returns the problems of a page."""
     found = []
-    for width in WIDTHS:
-        for scheme in SCHEMES:
-            with opened(started, path, width, 900, scheme) as (page, problems):
-                problems += page.evaluate("faults()") + page.evaluate("blank_charts()")
-                use_charts(page)
-                problems += page.evaluate("click_all()") + page.evaluate("blank_charts()")
-                found += [f"{path}, {width} pixels, {scheme}: {problem}" for problem in problems]
+    for width, (scheme, other) in WINDOWS:
+        with opened(started, path, width, 900, scheme) as (page, problems):
+            problems += page.evaluate("faults()") + page.evaluate("blank_charts()")
+            use_charts(page)
+            problems += page.evaluate("click_all()")
+            page.emulate_media(color_scheme=other)
+            use_charts(page)
+            problems += page.evaluate("faults()") + page.evaluate("blank_charts()")
+            found += [f"{path}, {width} pixels, {scheme}, then {other}: {problem}" for problem in dict.fromkeys(problems)]
     return found
 
 
