@@ -111,7 +111,7 @@ pub trait Optimizer: fmt::Debug + Send {
     /// Optimizers that consist of others, or of several processes, call it before the first parameter changes.
     ///
     /// # Errors
-    /// [`Error::Allocation`] if there is no memory.
+    /// [`Error::Allocation`] if there is no memory. Parts of the state may then be zeros, which are as good as none.
     fn allocate_state(&mut self, gradients: &Gradients) -> Result<()> {
         let _ = gradients;
         Ok(())

@@ -79,9 +79,12 @@ impl<const N: usize> ParameterSet<N> {
 
     /// Whether a saved parameter had no state, because it was frozen.
     fn is_untrained(&self, path: &str, state: &Arrays) -> bool {
-        let has_tensor = || self.names.iter().any(|name| state.contains_key(&format!("{path}.{name}")));
         let steps = state.get(&format!("{path}.{STEPS}")).and_then(Array::item::<i64>);
-        self.kept.contains(&true) && steps == Some(0) && !has_tensor()
+        let prefix = format!("{path}.");
+        let names = state.range(prefix.clone()..).map_while(|(name, _)| name.strip_prefix(&prefix));
+        // Others are those of parameters with longer paths.
+        let is_alone = names.filter(|name| !name.contains('.')).count() == 1;
+        self.kept.contains(&true) && steps == Some(0) && is_alone
     }
 
     /// Loads the state of all parameters. Returns the learning rate.

@@ -187,9 +187,10 @@ fn convolutions_of_halves_cut_into_parts_are_summed_in_floats() {
 #[test]
 fn optimisers_step_halves_in_place_with_means_in_floats() {
     type Make = fn(Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>>;
-    let optimizers: [(&str, Make); 4] = [
+    let optimizers: [(&str, Make); 5] = [
         ("sgd", |list| Ok(Box::new(Sgd::new(list, 0.1)?.with_momentum(0.9)?))),
         ("adamw", |list| Ok(Box::new(AdamW::new(list, 0.01)?))),
+        ("adamw with amsgrad", |list| Ok(Box::new(AdamW::new(list, 0.01)?.with_amsgrad()?))),
         ("rms_prop", |list| Ok(Box::new(RmsProp::new(list, 0.01)?))),
         ("lion", |list| Ok(Box::new(Lion::new(list, 0.01)?))),
     ];

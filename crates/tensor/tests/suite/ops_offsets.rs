@@ -331,11 +331,12 @@ fn gradients(parameter: &Parameter, how: Option<Surrounded>, round: usize) -> Gr
 #[test]
 fn optimizers_read_gradients_and_parameters_at_their_offset() {
     type Make = fn(Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>>;
-    let optimizers: [(&str, Make); 7] = [
+    let optimizers: [(&str, Make); 8] = [
         ("sgd", |p| Ok(Box::new(Sgd::new(p, 0.1)?))),
         ("sgd with momentum", |p| Ok(Box::new(Sgd::new(p, 0.1)?.with_momentum(0.9)?.with_nesterov()?))),
         ("adam", |p| Ok(Box::new(Adam::new(p, 0.1)?.with_weight_decay(0.1)?))),
         ("adamw", |p| Ok(Box::new(AdamW::new(p, 0.1)?))),
+        ("adamw with amsgrad", |p| Ok(Box::new(AdamW::new(p, 0.1)?.with_amsgrad()?))),
         ("rms_prop", |p| Ok(Box::new(RmsProp::new(p, 0.1)?))),
         ("rms_prop with momentum", |p| Ok(Box::new(RmsProp::new(p, 0.1)?.with_momentum(0.9)?))),
         ("lion", |p| Ok(Box::new(Lion::new(p, 0.1)?))),

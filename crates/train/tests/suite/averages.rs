@@ -16,7 +16,7 @@ fn train(device: &Device, epochs: u64, unfreezes: u64, saves: Saves) -> (Outcome
     let mut optimizer = AdamW::new(model.parameters(), 0.05).unwrap();
     let mut ema = Ema::new(model.parameters(), 0.9).unwrap();
     let plateau = ReduceOnPlateau::new().with_factor(0.5).unwrap().with_patience(0);
-    let plateau = plateau.with_threshold(0.05).unwrap();
+    let plateau = plateau.with_threshold(0.5).unwrap();
     let outcome = Trainer::new(&model, &mut optimizer)
         .epochs(epochs)
         .ema(&mut ema)
