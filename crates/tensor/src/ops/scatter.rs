@@ -55,7 +55,8 @@ impl Op for ScatterAdd {
 
 /// # Scatter
 impl Tensor {
-    /// Adds each element of `source` to the element with its index (u8, i32, u32 or i64) along `axis`, as PyTorch's `scatter_add`.
+    /// Adds each element of `source` to the element with its index (u8, i32, u32 or i64) along `axis`, as PyTorch's
+    /// `scatter_add`.
     ///
     /// `indices` and `source` have one shape. Except along `axis`, it must not exceed this tensor's. Every device sums
     /// in the order of the indices and adds this tensor's element last.

@@ -103,7 +103,8 @@ impl DType {
     }
 
     /// Returns the common type of two tensors, from the table of [`DType`]. The table equals PyTorch's for
-    /// tensors with axes, and NumPy's for u32 with other integers, which PyTorch does not promote. The order of the operands does not matter.
+    /// tensors with axes, and NumPy's for u32 with other integers, which PyTorch does not promote. The order of the
+    /// operands does not matter.
     ///
     /// ```
     /// use highwater::DType::{BF16, F16, F32, F64, I32, I64, U8, U32};
