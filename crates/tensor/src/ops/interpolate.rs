@@ -104,20 +104,24 @@ impl OutputSize {
 impl Change {
     /// Returns the nearest neighbors of the outputs, which are indices of the input.
     fn nearest(&self, x: &Tensor) -> Result<Tensor> {
-        // PyTorch computes these positions in f32.
-        let places = Tensor::arange(x.device(), 0, self.to)?.to_dtype(DType::F32)?.mul_scalar(self.step)?;
+        // As in PyTorch: computed in f32, and axes of twice the size repeat each element, whatever the scale.
+        let step = if Some(self.to) == self.from.checked_mul(2) { 0.5 } else { self.step };
+        let places = Tensor::arange(x.device(), 0, self.to)?.to_dtype(DType::F32)?.mul_scalar(step)?;
         places.floor()?.clamp(0, self.last())?.to_dtype(DType::I64)
     }
 
     /// Selects the nearest neighbors.
     fn select_nearest(&self, x: &Tensor) -> Result<Tensor> {
+        if self.from == self.to {
+            return Ok(x.unchanged());
+        }
         x.index_select(self.axis, &self.nearest(x)?)
     }
 
     /// Mixes the two neighbors of each output.
     fn mix_neighbors(&self, x: &Tensor, align_corners: bool) -> Result<Tensor> {
         if self.from == self.to {
-            return Ok(x.clone());
+            return Ok(x.unchanged());
         }
         let outputs = Tensor::arange(x.device(), 0, self.to)?.to_dtype(DType::F64)?;
         let places = if align_corners {
@@ -148,7 +152,8 @@ impl Tensor {
     /// Interpolates images to another size, as PyTorch's `functional.interpolate`.
     ///
     /// Shapes: `[n, channels, h, w]` to `[n, channels, height, width]`. `to` is the size as a pair of integers, or a scale as
-    /// a float. A scale also determines the distances of the pixels, as in PyTorch.
+    /// a float. A scale also determines the distances of the pixels, as in PyTorch. An axis that keeps its size does not
+    /// change.
     ///
     /// ```
     /// use highwater::{Device, Interpolation, Tensor};
