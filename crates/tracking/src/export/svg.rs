@@ -59,10 +59,18 @@ pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Res
 
 type Column = [u64; Category::COUNT];
 
+/// The time of the first allocation: a program may record long before. 0 without one.
+fn begin_ns(recording: &Recording) -> u64 {
+    recording.timeline().next().map_or(0, |moment| moment.at_ns)
+}
+
 /// Live bytes in each column, by category.
 fn columns(recording: &Recording) -> Vec<Column> {
-    let end = u128::from(recording.end_ns()) + 1;
-    let column_of = |moment: &Moment| (u128::from(moment.at_ns) * u128::from(COLUMNS) / end) as usize;
+    let begin = begin_ns(recording);
+    let span = u128::from(recording.end_ns().saturating_sub(begin)) + 1;
+    let column_of = |moment: &Moment| {
+        (u128::from(moment.at_ns.saturating_sub(begin)) * u128::from(COLUMNS) / span) as usize
+    };
     let mut columns: Vec<Column> = Vec::with_capacity(COLUMNS as usize);
     let sum = |column: &Column| column.iter().sum::<u64>();
     let mut last = Column::default();
@@ -127,14 +135,16 @@ fn draw(recording: &Recording, out: &mut String) -> std::fmt::Result {
         let label = if bytes == 0 { "0".to_owned() } else { Bytes(bytes).to_string() };
         writeln!(out, "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>", LEFT - 8, y + 4.0)?;
     }
-    let seconds = recording.end_ns() as f64 / 1e9;
+    let begin = begin_ns(recording);
+    let [from, to] = [begin, recording.end_ns()].map(|ns| ns as f64 / 1e9);
     for part in 0..=4_u32 {
         let (x, y) = (LEFT + COLUMNS * part / 4, TOP + ROWS + 22);
-        let time = seconds_text(seconds * f64::from(part) / 4.0, seconds);
+        let time = seconds_text(from + (to - from) * f64::from(part) / 4.0, to);
         writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{time}</text>")?;
     }
     if let Some(peak) = recording.peak() {
-        let share = recording.time_of(peak.event) as f64 / (recording.end_ns() + 1) as f64;
+        let of_run = |ns: u64| ns.saturating_sub(begin) as f64;
+        let share = of_run(recording.time_of(peak.event)) / (of_run(recording.end_ns()) + 1.0);
         let (x, y) = (f64::from(LEFT) + share * f64::from(COLUMNS), row(peak.bytes));
         writeln!(out, "<path class=\"peak\" d=\"M{x:.1} {y:.1}V{}\"><title>peak</title></path>", TOP + ROWS)?;
     }
