@@ -83,6 +83,9 @@ const is_blank = canvas => {
 };
 window.blank_charts = () => shown("canvas").filter(is_blank).map(canvas => canvas.id + " is blank");
 
+// The pictures of all charts, by their names.
+window.pictures = () => Object.fromEntries(shown("canvas").map(canvas => [canvas.id, canvas.toDataURL()]));
+
 // Clicks every button twice, from top to bottom, and returns the faults that clicks add. Buttons that a click adds count too.
 window.click_all = async () => {
   const known = new Set(window.faults()), faults = [], done = new Set();
@@ -174,7 +177,11 @@ def check(started, path):
             problems += page.evaluate("faults()") + page.evaluate("blank_charts()")
             use_charts(page)
             problems += page.evaluate("click_all()")
+            before = page.evaluate("pictures()")
             page.emulate_media(color_scheme=other)
+            page.evaluate("settle()")
+            after = page.evaluate("pictures()")
+            problems += [f"{name} has the colors of the other scheme" for name in before if before[name] == after[name]]
             use_charts(page)
             problems += page.evaluate("faults()") + page.evaluate("blank_charts()")
             found += [f"{path}, {width} pixels, {scheme}, then {other}: {problem}" for problem in dict.fromkeys(problems)]

@@ -95,6 +95,7 @@ pub mod guide {
     #[doc = "[benchmarks]: mod@benchmarks"]
     #[doc = "[columns]: mod@columns"]
     #[doc = "[pool]: mod@pool#the-heap-outside-the-pools"]
+    #[doc = "[marks]: mod@columns#marks"]
     #[doc = include_str!("../docs/memory.md")]
     pub mod memory {}
 
@@ -106,6 +107,9 @@ pub mod guide {
     #[doc = "[ranks]: mod@several_machines#compare-the-ranks"]
     #[doc = "[replay]: mod@replay"]
     #[doc = "[bf16]: mod@bf16"]
+    #[doc = "[several-machines]: mod@several_machines"]
+    #[doc = "[other-runtimes]: mod@other_runtimes"]
+    #[doc = "[estimate-time]: mod@prediction#estimate-time"]
     #[doc = include_str!("../docs/columns.md")]
     #[doc = ""]
     #[doc = include_str!("../docs/columns.svg")]
@@ -131,6 +135,7 @@ pub mod guide {
     pub mod prediction {}
 
     #[doc = "[prediction]: mod@prediction"]
+    #[doc = "[run-out-of-memory-together]: mod@several_machines#run-out-of-memory-together"]
     #[doc = include_str!("../docs/out-of-memory.md")]
     pub mod out_of_memory {}
 
@@ -155,6 +160,7 @@ pub mod guide {
     #[doc = "[heap]: mod@benchmarks#accounts-recordings-and-exports"]
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[replay]: mod@replay"]
+    #[doc = "[children-of-fork]: mod@c#children-of-fork"]
     #[doc = include_str!("../docs/pool.md")]
     pub mod pool {}
 
@@ -173,6 +179,9 @@ pub mod guide {
 
     #[doc = "[memory]: mod@memory"]
     #[doc = "[prediction]: mod@prediction"]
+    #[doc = "[when-a-batch-stays-in-one-piece]: mod@fit#when-a-batch-stays-in-one-piece"]
+    #[doc = "[several-machines]: mod@several_machines"]
+    #[doc = "[fit]: mod@fit"]
     #[doc = include_str!("../docs/training.md")]
     pub mod training {}
 
@@ -241,6 +250,8 @@ pub mod guide {
     #[doc = "[training]: mod@training"]
     #[doc = "[bf16]: mod@bf16"]
     #[doc = "[other]: mod@other_runtimes"]
+    #[doc = "[several-machines]: mod@several_machines"]
+    #[doc = "[fit]: mod@fit"]
     #[doc = include_str!("../docs/features.md")]
     pub mod features {}
 
@@ -251,6 +262,9 @@ pub mod guide {
     pub mod gpu {}
 
     #[doc = "[gpu]: mod@gpu"]
+    #[doc = "[speed]: mod@gpu#speed"]
+    #[doc = "[fit]: mod@fit"]
+    #[doc = "[estimate-time]: mod@prediction#estimate-time"]
     #[doc = include_str!("../docs/benchmarks.md")]
     pub mod benchmarks {}
 

@@ -79,7 +79,7 @@ function map(data) {
       const left = Math.max(x(begin[index]), LEFT - 2), width = Math.max(Math.min(x(end), canvas.clientWidth) - left, 0.5);
       const top = y(exact.at[index] + exact.bytes[index]), height = Math.max(y(exact.at[index]) - top, 0.5);
       context.fillStyle = color(data.categories[exact.category[index]]);
-      // A hair between neighbours, where there is room for one.
+      // A hair between neighbors, where there is room for one.
       context.fillRect(left, top, width > 4 ? width - 0.7 : width, height > 4 ? height - 0.7 : height);
     }
   }

@@ -100,7 +100,7 @@ function plans(data) {
     const facts = ["peak " + bytes(row.peak_bytes) + " (" + exact + ")", time_or_dash(row.ns) + " per step"];
     if (row.samples_per_second !== null) facts.push(rate(row.samples_per_second) + " samples/s");
     if (row.limited_by) facts.push("limited by " + row.limited_by);
-    if (!row.fits) facts.push("does not fit" + (is_below(row) ? ": no piece of free memory was large enough" : ""));
+    if (!row.fits) facts.push("does not fit" + (is_below(row) ? ": a dry run with the limit ran out of memory" : ""));
     return (row === chosen ? "Chosen: " : "") + row.plan + ": " + facts.join(", ");
   };
   /** Says which plan the reader points at, or which one was chosen. */
@@ -114,8 +114,8 @@ function plans(data) {
   plans_legend(found);
   const notes = [...found.notes];
   if (below > 0) {
-    notes.push(count(below) + (below === 1 ? " plan does" : " plans do") + " not fit, although the peak of bytes in use is below the limit: " +
-      "in a dry run with the limit, no piece of free memory was large enough for a request.");
+    notes.push(count(below) + (below === 1 ? " plan does" : " plans do") + " not fit, although the peak is below the limit: a dry run with the limit ran out of memory, " +
+      "because no piece of free memory was large enough, or because a later step or an evaluation needed more.");
   }
   if (undrawn > 0) {
     notes.push(count(undrawn) + (undrawn === 1 ? " plan has" : " plans have") + " no step time: only the table has " + (undrawn === 1 ? "it." : "them."));

@@ -156,19 +156,19 @@ function ops_table(data) {
   const column = byte_columns(ops.flatMap(row => [row.high_water_bytes, row.self_peak_bytes, row.live_before_bytes]));
   const columns = [
     ["op", op_path, op_path],
-    column("at peak", row => row.peak_bytes, "what the op held at the peak of the run"),
+    column("at peak", row => row.peak_bytes, "bytes of the op at the peak of the run"),
     ["share", row => row.peak_share, row => share(row.peak_share)],
     ["calls", row => row.calls, row => count(row.calls)],
     ["time", row => row.time_ns, row => row.time_ns ? time(row.time_ns) : "–"],
-    column("high water", row => row.high_water_bytes, "the most that one call held at a time, including ops within it"),
-    column("self peak", row => row.self_peak_bytes, "the most that all calls together held at a time"),
-    column("outliving", row => row.outliving_bytes, "what was still live when the call that allocated it returned, of all calls together"),
-    column("live before", row => row.live_before_bytes, "the most that was live in the pools when a call began"),
-    column("for backward", row => row.saved_bytes, "the most that was kept for backward passes at a time"),
-    column("total", row => row.total_bytes, "what all calls allocated"),
+    column("high water", row => row.high_water_bytes, "most bytes of one call at a time, including ops within it"),
+    column("self peak", row => row.self_peak_bytes, "most bytes of all calls together at a time"),
+    column("outliving", row => row.outliving_bytes, "bytes that were live when the calls that allocated them returned"),
+    column("live before", row => row.live_before_bytes, "most bytes live in the pools when a call began"),
+    column("for backward", row => row.saved_bytes, "most bytes kept for backward passes at a time"),
+    column("total", row => row.total_bytes, "bytes that all calls allocated"),
   ];
   const show_rows = sortable(element("ops"), columns, 1);
-  const notes = columns.flatMap(([heading, , , { note } = {}]) => note ? [heading.split(",")[0] + " is " + note] : []);
+  const notes = columns.flatMap(([heading, , , { note } = {}]) => note ? [heading.split(",")[0] + ": " + note] : []);
   element("ops-note").textContent = notes.join("; ").replace(/^./, letter => letter.toUpperCase()) + ".";
   let rows = [];
   const filter = () => {

@@ -106,8 +106,7 @@ impl Fit {
         let mut notes: Vec<String> =
             self.indivisible.iter().map(|reason| capitalized(&reason.to_string())).collect();
         if let Some(pool) = self.chosen().smallest_pool_bytes {
-            notes
-                .push(format!("The chosen plan trains in a pool of {} ({pool} bytes) or more.", Bytes(pool)));
+            notes.push(format!("The smallest pool of the chosen plan: {} ({pool} bytes).", Bytes(pool)));
         }
         if !self.chosen().is_measured {
             notes.push(

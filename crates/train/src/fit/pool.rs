@@ -1,5 +1,7 @@
 //! The smallest pool in which the chosen plan trains.
 
+use std::time::Instant;
+
 use highwater_distributed::World;
 use highwater_tensor::{Device, DryRunOptions, Result, smallest_pool};
 
@@ -43,7 +45,10 @@ impl Fit {
         options: impl Into<DryRunOptions>,
         program: impl FnMut(&Device, &Plan, &World) -> Result<()>,
     ) -> Result<u64, FitError> {
-        let bytes = Trial::new(program).smallest_pool(&options.into().unlimited(), &self.chosen().plan)?;
+        let (start, mut trial) = (Instant::now(), Trial::new(program));
+        let bytes = trial.smallest_pool(&options.into().unlimited(), &self.chosen().plan)?;
+        self.runs += trial.runs;
+        self.search_seconds += start.elapsed().as_secs_f64();
         // The plans of a search never lack one that fits.
         self.plans[0].smallest_pool_bytes = Some(bytes);
         Ok(bytes)

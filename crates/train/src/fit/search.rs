@@ -196,7 +196,8 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Search<P> {
     fn finish(mut self, start: Instant) -> Result<Fit, FitError> {
         let mut fit = Fit::new(self.limited.profile().name(), self.limit_bytes, self.tried);
         let pool = self.trial.smallest_pool(&self.unlimited, &fit.chosen().plan)?;
-        fit.plans[0].smallest_pool_bytes = Some(pool);
+        // The plan fits the limit, also if it fails in some smaller pool.
+        fit.plans[0].smallest_pool_bytes = Some(self.limit_bytes.map_or(pool, |limit| pool.min(limit)));
         fit.runs = self.trial.runs;
         fit.indivisible = self.indivisible;
         fit.search_seconds = start.elapsed().as_secs_f64();
