@@ -81,7 +81,7 @@ plain_layer! {
     /// ```
     /// use highwater::{Device, Tensor};
     /// use highwater::nn::{GlobalAvgPool2d, Module};
-    /// let y = GlobalAvgPool2d.forward(&Tensor::ones(&Device::cpu()?, [8, 16, 7, 7])?)?;
+    /// let y = GlobalAvgPool2d::default().forward(&Tensor::ones(&Device::cpu()?, [8, 16, 7, 7])?)?;
     /// assert_eq!(y.dims(), [8, 16]);
     /// # Ok::<(), highwater::Error>(())
     /// ```

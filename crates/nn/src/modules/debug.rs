@@ -154,7 +154,7 @@ mod tests {
             (&table.clone().with_padding_idx(3).unwrap(), "Embedding(100 -> 8, padding 3)"),
             (&InstanceNorm::new(8), "InstanceNorm(8)"),
             (&InstanceNorm::new(8).with_affine(&device).unwrap(), "InstanceNorm(8, affine)"),
-            (&GlobalAvgPool2d, "GlobalAvgPool2d"),
+            (&GlobalAvgPool2d::default(), "GlobalAvgPool2d"),
             (&PixelShuffle::new(2), "PixelShuffle(2)"),
             (&Upsample::new(2.0, Interpolation::Nearest), "Upsample(scale 2, nearest)"),
             (&Upsample::new([8, 9], aligned), "Upsample(8x9, bilinear, align corners)"),

@@ -467,8 +467,8 @@ fn layers_of_images_equal_their_ops() {
     same(&Upsample::new([6, 6], bilinear), x.interpolate([6, 6], bilinear));
     same(&Upsample::new(2.0, Interpolation::Nearest), x.interpolate(2.0, Interpolation::Nearest));
     same(&PixelShuffle::new(2), x.pixel_shuffle(2));
-    same(&GlobalAvgPool2d, x.adaptive_avg_pool2d([1, 1]).and_then(|means| means.flatten_from(1)));
-    assert!(matches!(GlobalAvgPool2d.forward(&x.at(0).unwrap()), Err(Error::BadRank { .. })));
+    same(&GlobalAvgPool2d::default(), x.adaptive_avg_pool2d([1, 1]).and_then(|means| means.flatten_from(1)));
+    assert!(matches!(GlobalAvgPool2d::default().forward(&x.at(0).unwrap()), Err(Error::BadRank { .. })));
     same(&InstanceNorm::new(4), x.group_norm(4, None, 1e-5));
 
     let affine = InstanceNorm::new(4).with_affine(&device).unwrap();
