@@ -296,11 +296,13 @@ mod tests {
             let (mut u, mut v, mut w) = (vec![1.0; len], vec![2.0; len], vec![3.0; len]);
             zip_into2(&mut u, &mut v, &a, |[u, v], a| (*u, *v) = (*v, *u + a));
             zip_into3(&mut u, &mut v, &mut w, &a, |[u, v, w], a| (*u, *v, *w) = (*w + a, *u, *v));
-            zip_into4(&mut u.clone(), &mut v.clone(), &mut w.clone(), &mut a.clone(), &a, |of, a| {
-                assert!(*of[3] == a && *of[1] == 2.0);
+            let mut x = vec![4.0; len];
+            zip_into4(&mut u, &mut v, &mut w, &mut x, &a, |[u, v, w, x], a| {
+                (*u, *v, *w, *x) = (*u, *x + 2.0 * a, *w, *v);
             });
+            assert!(x.iter().all(|&x| x == 2.0));
+            assert!(v.iter().zip(&a).all(|(&v, a)| v == 4.0 + 2.0 * a));
             assert!(u.iter().zip(&a).all(|(&u, a)| u == 3.0 + a));
-            assert!(v.iter().all(|&v| v == 2.0));
             assert!(w.iter().zip(&a).all(|(&w, a)| w == 1.0 + a));
         }
     }
