@@ -21,6 +21,8 @@ use crate::op::{Buffer, Op, OpContext};
 use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 
+const EMBEDDING: &str = "embedding";
+
 /// Whether tensors of this type can be indices.
 const fn is_index(dtype: DType) -> bool {
     matches!(dtype, DType::I64 | DType::I32 | DType::U32 | DType::U8)
@@ -117,8 +119,6 @@ pub(super) fn scatter_add(
     let (workspace, out) = (workspace.as_mut().map(Buffer::view_mut), out.view_mut());
     ctx.compute(Kernel::ScatterAdd { input: source.view(), indices: indices.view(), axis, workspace, out })
 }
-
-const EMBEDDING: &str = "embedding";
 
 #[derive(Debug)]
 struct OneHot {
@@ -269,6 +269,21 @@ mod tests {
         let columns = x.index_select(-1, &indices(&device, &[1])).unwrap();
         assert_eq!((columns.dims(), columns.to_vec::<f32>().unwrap()), (&[3, 1][..], vec![2.0, 4.0, 6.0]));
         assert_eq!(x.index_select(0, &indices(&device, &[])).unwrap().dims(), [0, 2]);
+    }
+
+    #[test]
+    fn the_padding_of_an_embedding_has_values_and_no_gradient() {
+        let device = cpu();
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            let table = Tensor::full_of(&device, [3, 2], 7.0, dtype).unwrap().requiring_grad().unwrap();
+            let rows = table.embedding_with_padding(&indices(&device, &[1, 2, 1, 2, 0]), 1).unwrap();
+            let wide = |x: &Tensor| x.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(wide(&rows), [7.0; 10]);
+            let gradients = rows.sum_all().unwrap().backward().unwrap();
+            assert_eq!(wide(gradients.get(&table).unwrap()), [1.0, 1.0, 0.0, 0.0, 2.0, 2.0], "{dtype}");
+            let refused = table.embedding_with_padding(&indices(&device, &[0]), 3);
+            assert_eq!(refused.unwrap_err(), Error::IndexOutOfRange { op: "embedding", index: 3, len: 3 });
+        }
     }
 
     #[test]

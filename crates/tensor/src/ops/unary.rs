@@ -81,7 +81,9 @@ impl Op for UnaryOp {
         let take = if saves_output { OpContext::output_saved } else { OpContext::output };
         let mut out = take(ctx, x.shape(), x.dtype())?;
         ctx.compute(Kernel::Unary { f, input: x.view(), out: out.view_mut() })?;
-        if let (Unary::Clamp(Scalar::Int(0..), Scalar::Int(high)), false) = (f, x.dtype().is_float()) {
+        if let Unary::Clamp(Scalar::Int(0..), Scalar::Int(high)) = f
+            && !x.dtype().is_float()
+        {
             out.view_mut().note_indices_up_to(high);
         }
         let y = out.finish();
