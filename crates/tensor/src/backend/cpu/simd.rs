@@ -298,12 +298,12 @@ mod tests {
             zip_into3(&mut u, &mut v, &mut w, &a, |[u, v, w], a| (*u, *v, *w) = (*w + a, *u, *v));
             let mut x = vec![4.0; len];
             zip_into4(&mut u, &mut v, &mut w, &mut x, &a, |[u, v, w, x], a| {
-                (*u, *v, *w, *x) = (*u, *x + 2.0 * a, *w, *v);
+                (*u, *v, *w, *x) = (*x, *u, *v + a, *w);
             });
-            assert!(x.iter().all(|&x| x == 2.0));
-            assert!(v.iter().zip(&a).all(|(&v, a)| v == 4.0 + 2.0 * a));
-            assert!(u.iter().zip(&a).all(|(&u, a)| u == 3.0 + a));
-            assert!(w.iter().zip(&a).all(|(&w, a)| w == 1.0 + a));
+            assert!(u.iter().all(|&u| u == 4.0));
+            assert!(v.iter().zip(&a).all(|(&v, a)| v == 3.0 + a));
+            assert!(w.iter().zip(&a).all(|(&w, a)| w == 2.0 + a));
+            assert!(x.iter().zip(&a).all(|(&x, a)| x == 1.0 + a));
         }
     }
 }
