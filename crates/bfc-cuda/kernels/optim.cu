@@ -37,28 +37,28 @@ KERNEL(sgd) {
     });
 }
 
-// out = [param, mean, variance, largest variance]; c = [beta1, 1 - beta1, beta2, 1 - beta2, epsilon, rate, scale, coupled decay,
-// shrink]; function 1: AMSGrad, with the largest variance.
+// out = [param, mean, variance, max variance]; c = [beta1, 1 - beta1, beta2, 1 - beta2, epsilon, rate, scale, coupled
+// decay, shrink]; function 1: AMSGrad, with the max variance.
 KERNEL(adam) {
     handfuls<AHEAD>(job, [&](const Handful& few) {
-        WIDE p[AHEAD], g[AHEAD], m[AHEAD], v[AHEAD], most[AHEAD];
+        WIDE p[AHEAD], g[AHEAD], m[AHEAD], v[AHEAD], max_v[AHEAD];
         stored<T>(job, 0, few, p);
         value<T>(job, 0, few, g);
         stored<T>(job, 1, few, m);
         stored<T>(job, 2, few, v);
-        if (job.function == 1) stored<T>(job, 3, few, most);
+        if (job.function == 1) stored<T>(job, 3, few, max_v);
 #pragma unroll
         for (u32 n = 0; n < AHEAD; ++n) {
             WIDE pull = g[n] + (WIDE)job.c[7] * p[n];
             m[n] = (WIDE)job.c[0] * m[n] + (WIDE)job.c[1] * pull;
             v[n] = (WIDE)job.c[2] * v[n] + (WIDE)job.c[3] * (pull * pull);
-            // A NaN stays.
-            most[n] = job.function == 1 && most[n] >= v[n] ? most[n] : v[n];
-            p[n] = (WIDE)job.c[8] * p[n] - (WIDE)job.c[5] * m[n] / (root(most[n]) * (WIDE)job.c[6] + (WIDE)job.c[4]);
+            // If v is NaN, it stays NaN, and so does the largest variance.
+            max_v[n] = job.function == 1 && max_v[n] >= v[n] ? max_v[n] : v[n];
+            p[n] = (WIDE)job.c[8] * p[n] - (WIDE)job.c[5] * m[n] / (root(max_v[n]) * (WIDE)job.c[6] + (WIDE)job.c[4]);
         }
         store<T>(job, 1, few, m);
         store<T>(job, 2, few, v);
-        if (job.function == 1) store<T>(job, 3, few, most);
+        if (job.function == 1) store<T>(job, 3, few, max_v);
         store<T>(job, 0, few, p);
     });
 }

@@ -13,12 +13,14 @@ mod kernel_cases;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use highwater_tensor::backend::{Kernel, OperandError, OperandFault, Precision, Recurrence, Workspace};
+use highwater_tensor::backend::{
+    AdamStep, Kernel, OperandError, OperandFault, Precision, Recurrence, Workspace,
+};
 use highwater_tensor::{
     Buffer, DType, Device, Error, Op, OpContext, RecurrentCell, Result, Runtime, Shape, Tensor, View,
     ViewMut, apply,
 };
-use kernel_cases::{Case, Operand, Type};
+use kernel_cases::{ADAM, Case, Operand, Type};
 
 fn cpu() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
@@ -350,6 +352,33 @@ fn recurrent_operands_of_other_cells_are_errors() {
                 }
                 (result, _) => panic!("{cell:?} with {given:?} on {device}: {result:?}"),
             }
+        }
+    }
+}
+
+#[test]
+fn the_largest_variance_of_adam_is_present_with_amsgrad_only() {
+    let run = |device: &Device, amsgrad: bool, is_present: bool| {
+        custom(device, move |ctx| {
+            let buffer = || ctx.output(&Shape::new(&[3])?, DType::F32);
+            let (grad, mut mean, mut variance) = (buffer()?, buffer()?, buffer()?);
+            let (mut largest, mut param) = (buffer()?, buffer()?);
+            ctx.compute(Kernel::Adam {
+                step: AdamStep { amsgrad, ..ADAM },
+                grad: grad.view(),
+                mean: mean.view_mut(),
+                variance: variance.view_mut(),
+                max_variance: is_present.then(|| largest.view_mut()),
+                param: param.view_mut(),
+            })
+        })
+    };
+    for device in devices() {
+        for amsgrad in [false, true] {
+            assert_eq!(run(&device, amsgrad, amsgrad), Ok(()));
+            let Err(Error::Operand(error)) = run(&device, amsgrad, !amsgrad) else { panic!("{amsgrad}") };
+            let fault = OperandFault::Presence { required: amsgrad };
+            assert_eq!((error.operand, error.fault), ("max_variance", fault));
         }
     }
 }

@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use highwater_tensor::{
-    DType, Error, Op, OpContext, Parameter, Place, Result, Rng, Saved, Shape, Summation, Tensor, apply,
-};
+use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
 use highwater_tracking::ModulePath;
 
 use super::debug::{dtype, layer, mapping, size};
@@ -44,7 +42,7 @@ impl Embedding {
     }
 
     /// Returns the layer with a padding token, as PyTorch's `padding_idx`: sets its row to 0, and computes no gradient for
-    /// the row from then on. Backward needs another tensor of the size of the table.
+    /// the row from then on. Needs a temporary of the size of the table.
     ///
     /// ```
     /// use highwater::{Device, Rng, Tensor};
@@ -64,7 +62,9 @@ impl Embedding {
             let index = i64::try_from(padding_idx).unwrap_or(i64::MAX);
             return Err(Error::IndexOutOfRange { op: "embedding", index, len: tokens });
         }
-        self.weight.set(&without_row(&self.weight.value(), padding_idx)?)?;
+        let rows = Tensor::arange(self.weight.value().device(), 0, tokens)?;
+        let is_padding = rows.eq(padding_idx)?.unsqueeze(1)?;
+        self.weight.set(&self.weight.value().masked_fill(&is_padding, 0)?)?;
         Ok(Self { padding_idx: Some(padding_idx), ..self })
     }
 
@@ -81,7 +81,7 @@ impl Module for Embedding {
         in_layer(&self.path, &self.weight, || {
             let table = self.weight.tensor();
             match self.padding_idx {
-                Some(row) => apply(FixedRow { row }, &[&table])?.embedding(x),
+                Some(padding_idx) => table.embedding_with_padding(x, padding_idx),
                 None => table.embedding(x),
             }
         })
@@ -95,35 +95,5 @@ impl fmt::Debug for Embedding {
         let (tokens, width) = (size(&self.weight, 0), size(&self.weight, 1));
         let padding = self.padding_idx.map(|row| format!("padding {row}"));
         layer(f, "Embedding", [mapping(tokens, width), padding, dtype(&self.weight)])
-    }
-}
-
-/// Returns a copy of a table with one row set to 0.
-fn without_row(table: &Tensor, row: usize) -> Result<Tensor> {
-    let rows = Tensor::arange(table.device(), 0, table.dims()[0])?;
-    table.masked_fill(&rows.eq(row)?.unsqueeze(1)?, 0)
-}
-
-/// The table itself. No gradient flows to one of its rows.
-#[derive(Debug)]
-struct FixedRow {
-    row: usize,
-}
-
-impl Op for FixedRow {
-    fn name(&self) -> &'static str {
-        "fixed_row"
-    }
-
-    fn forward(&self, _: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        Ok(inputs[0].clone())
-    }
-
-    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(without_row(grad, self.row)?)])
-    }
-
-    fn summation(&self, _: &[Shape]) -> Summation {
-        Summation::Elementwise { factor: 1.0 }
     }
 }

@@ -35,8 +35,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Before the pass starts: [`Error::NotScalar`], [`Error::NoGraph`], [`Error::GradientsOff`], and [`Error::StaleBackward`] if the
-    /// pass would read old values of a parameter that requires a gradient.
+    /// Before the pass starts: [`Error::NotScalar`], [`Error::NoGraph`], [`Error::GradientsOff`], and
+    /// [`Error::StaleBackward`] if the pass would read old values of a parameter that requires a gradient.
     ///
     /// During the pass: [`Error::Allocation`], and [`Error::GraphSpent`] if an earlier pass used a part of
     /// the graph. [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] and [`Error::DeviceMismatch`] mean that

@@ -86,8 +86,8 @@ impl Tensor {
     /// Draws one class index (i64) per row of logits, as `torch.distributions.Categorical(logits=..).sample()`.
     ///
     /// The last axis vanishes. Class i is drawn with probability `softmax(row)[i]`; the logits need no normalization. A
-    /// class with logit `-inf` is never drawn. [`multinomial`](Self::multinomial) takes probabilities. On a GPU, the method waits until the device has computed the logits,
-    /// because it checks them first. A dry run checks no values.
+    /// class with logit `-inf` is never drawn. [`multinomial`](Self::multinomial) takes probabilities. On a GPU, the method
+    /// waits until the device has computed the logits, because it checks them first. A dry run checks no values.
     ///
     /// To change the variety, divide the logits by a temperature. To exclude classes, mask them with `-inf`.
     ///

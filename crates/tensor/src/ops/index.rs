@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | `gather` | `y[.., i, ..] = x[.., indices[.., i, ..], ..]` | ∂L/∂y, added up where it was picked | indices |
 //! | `index_select` | `y[.., i, ..] = x[.., indices[i], ..]` | as `gather` | indices |
+//! | `embedding` | `y[.., ..] = x[indices[..], ..]` | as `gather`; 0 for the row of the padding | indices |
 //! | `one_hot` | `y[.., c]` = 1 where `x[..]` = c, else 0 | | |
 //!
 //! The op allocates one output. It fails on an index out of range before it writes anything.
@@ -17,8 +18,10 @@ use crate::backend::{Kernel, Workspace};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
-use crate::shape::{DType, Shape};
+use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
+
+const EMBEDDING: &str = "embedding";
 
 /// Whether tensors of this type can be indices.
 const fn is_index(dtype: DType) -> bool {
@@ -56,6 +59,8 @@ pub(super) fn as_i64(ctx: &OpContext<'_>, indices: &Tensor) -> Result<Tensor> {
 pub(super) struct Gather {
     pub(super) op: &'static str,
     pub(super) axis: usize,
+    /// An index without a gradient.
+    pub(super) padding: Option<usize>,
 }
 
 impl Op for Gather {
@@ -85,6 +90,14 @@ impl Op for Gather {
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
         scatter_add(ctx, grad, saved.tensor(0)?, self.axis, &mut out)?;
+        if let Some(start) = self.padding {
+            let mut zero = ctx.temp(&Shape::SCALAR, grad.dtype())?;
+            ctx.compute(Kernel::Fill { value: Scalar::Int(0), out: zero.view_mut() })?;
+            let row = saved.input_shape(0).with_dim(self.axis, 1);
+            let zeros = zero.view().layout().broadcast_to(self.op, &row)?;
+            let input = zero.view().with_layout(&zeros);
+            ctx.compute(Kernel::CopyInto { input, axis: self.axis, start, step: 1, out: out.view_mut() })?;
+        }
         Ok(vec![Some(out.finish()), None])
     }
 }
@@ -151,7 +164,7 @@ impl Tensor {
     pub fn gather(&self, axis: isize, indices: &Self) -> Result<Self> {
         let op = "gather";
         let axis = self.shape().axis(op, axis)?;
-        apply(Gather { op, axis }, &[self, indices])
+        apply(Gather { op, axis, padding: None }, &[self, indices])
     }
 
     /// Selects slices along `axis` by an index vector (`[n]`), for example rows of a table.
@@ -160,7 +173,7 @@ impl Tensor {
     /// [`Error::ShapeMismatch`] unless `indices` has one axis; otherwise see [`Tensor::gather`].
     #[doc(alias("take"))]
     pub fn index_select(&self, axis: isize, indices: &Self) -> Result<Self> {
-        self.slices("index_select", axis, indices)
+        self.slices("index_select", axis, indices, None)
     }
 
     /// Looks up rows of this embedding table, as PyTorch's `functional.embedding`. The rows are a new last axis.
@@ -168,16 +181,43 @@ impl Tensor {
     /// # Errors
     /// [`Error::BadRank`] for a table without axes; otherwise see [`Tensor::gather`].
     pub fn embedding(&self, indices: &Self) -> Result<Self> {
-        const OP: &str = "embedding";
-        let [_, row @ ..] = self.dims() else {
-            return Err(Error::BadRank { op: OP, expected: "a table of rows", shape: *self.shape() });
-        };
-        let shape = Shape::new(&[indices.dims(), row].concat()).map_err(|error| error.in_op(OP))?;
-        self.slices(OP, 0, &indices.reshape([indices.elements()])?)?.reshape(shape)
+        self.rows(indices, None)
     }
 
-    /// Selects slices along `axis` on behalf of an op.
-    fn slices(&self, op: &'static str, axis: isize, indices: &Self) -> Result<Self> {
+    /// Looks up rows as [`embedding`](Self::embedding) does. The row `padding_idx` gets a gradient of 0, as with the
+    /// argument of PyTorch's `functional.embedding`.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let table = Tensor::ones(&device, [3, 1])?.requiring_grad()?;
+    /// let tokens = Tensor::from_slice(&device, &[2u8, 0, 2], [3])?;
+    /// let gradients = table.embedding_with_padding(&tokens, 0)?.sum_all()?.backward()?;
+    /// assert_eq!(gradients.get(&table)?.to_vec::<f32>()?, [0.0, 0.0, 2.0]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::IndexOutOfRange`] unless the table has a row `padding_idx`; otherwise see [`Tensor::embedding`].
+    pub fn embedding_with_padding(&self, indices: &Self, padding_idx: usize) -> Result<Self> {
+        let len = self.dims().first().copied().unwrap_or(0);
+        if self.rank() > 0 && padding_idx >= len {
+            let index = i64::try_from(padding_idx).unwrap_or(i64::MAX);
+            return Err(Error::IndexOutOfRange { op: EMBEDDING, index, len });
+        }
+        self.rows(indices, Some(padding_idx))
+    }
+
+    fn rows(&self, indices: &Self, padding: Option<usize>) -> Result<Self> {
+        let [_, row @ ..] = self.dims() else {
+            return Err(Error::BadRank { op: EMBEDDING, expected: "a table of rows", shape: *self.shape() });
+        };
+        let shape = Shape::new(&[indices.dims(), row].concat()).map_err(|error| error.in_op(EMBEDDING))?;
+        self.slices(EMBEDDING, 0, &indices.reshape([indices.elements()])?, padding)?.reshape(shape)
+    }
+
+    /// Selects slices along `axis` on behalf of an op. The index `padding` gets no gradient.
+    fn slices(&self, op: &'static str, axis: isize, indices: &Self, padding: Option<usize>) -> Result<Self> {
         let axis = self.shape().axis(op, axis)?;
         expect_indices(op, "indices", indices, self)?;
         let [n] = *indices.dims() else {
@@ -191,7 +231,7 @@ impl Tensor {
         // Repeats the indices along the other axes, as a view.
         let lone = Shape::new(&vec![1; self.rank()])?.with_dim(axis, n);
         let everywhere = indices.reshape(lone)?.broadcast_to(self.shape().with_dim(axis, n))?;
-        apply(Gather { op, axis }, &[self, &everywhere])
+        apply(Gather { op, axis, padding }, &[self, &everywhere])
     }
 
     /// One-hot encoding: returns a new last axis of `classes` elements (f32), with 1 at the index and 0 elsewhere.
@@ -229,6 +269,21 @@ mod tests {
         let columns = x.index_select(-1, &indices(&device, &[1])).unwrap();
         assert_eq!((columns.dims(), columns.to_vec::<f32>().unwrap()), (&[3, 1][..], vec![2.0, 4.0, 6.0]));
         assert_eq!(x.index_select(0, &indices(&device, &[])).unwrap().dims(), [0, 2]);
+    }
+
+    #[test]
+    fn the_padding_of_an_embedding_has_values_and_no_gradient() {
+        let device = cpu();
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            let table = Tensor::full_of(&device, [3, 2], 7.0, dtype).unwrap().requiring_grad().unwrap();
+            let rows = table.embedding_with_padding(&indices(&device, &[1, 2, 1, 2, 0]), 1).unwrap();
+            let wide = |x: &Tensor| x.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(wide(&rows), [7.0; 10]);
+            let gradients = rows.sum_all().unwrap().backward().unwrap();
+            assert_eq!(wide(gradients.get(&table).unwrap()), [1.0, 1.0, 0.0, 0.0, 2.0, 2.0], "{dtype}");
+            let refused = table.embedding_with_padding(&indices(&device, &[0]), 3);
+            assert_eq!(refused.unwrap_err(), Error::IndexOutOfRange { op: "embedding", index: 3, len: 3 });
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //! | bilinear | (i + ½) s - ½ | the mean of both neighbors, weighted by their distances |
 //! | bilinear, corners aligned | i (input size - 1) / (output size - 1) | the same |
 //!
-//! Selects rows, then columns, by index. Nothing of the size of images is kept for backward. Bilinear interpolation needs
+//! Selects rows, then columns, by index. The device computes the indices. A clamp is the last step, so that `index_select`
+//! does not check them and wait. Nothing of the size of images is kept for backward. Bilinear interpolation needs
 //! temporaries of twice the output's size, in f32 for 16-bit floats.
 
 use super::supported;
@@ -30,13 +31,13 @@ pub enum Interpolation {
     },
 }
 
-/// The size of the result of [`Tensor::interpolate`]. Made from a pair of integers (the size), or from a float or a pair of
-/// floats (factors).
+/// The size of the result of [`Tensor::interpolate`], given directly or as a scale. Made from a pair of integers (the
+/// size), or from a float or a pair of floats (the scale).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OutputSize {
     /// Height and width.
     Size([usize; 2]),
-    /// Factors for height and width; sizes are rounded down.
+    /// Output size / input size, of height and width. Sizes are rounded down.
     Scale([f64; 2]),
 }
 
@@ -107,7 +108,7 @@ impl Change {
         // As in PyTorch: computed in f32, and axes of twice the size repeat each element, whatever the scale.
         let step = if Some(self.to) == self.from.checked_mul(2) { 0.5 } else { self.step };
         let places = Tensor::arange(x.device(), 0, self.to)?.to_dtype(DType::F32)?.mul_scalar(step)?;
-        places.floor()?.clamp(0, self.last())?.to_dtype(DType::I64)
+        places.floor()?.to_dtype(DType::I64)?.clamp(0, self.last())
     }
 
     /// Selects the nearest neighbors.
@@ -130,14 +131,14 @@ impl Change {
             outputs.add_scalar(0.5)?.mul_scalar(self.step)?.sub_scalar(0.5)?
         };
         let places = places.clamp(0, self.last())?;
-        let before = places.floor()?;
+        let whole = places.floor()?;
+        let before = whole.to_dtype(DType::I64)?.clamp(0, self.last())?;
         let after = before.add_scalar(1)?.clamp(0, self.last())?;
         // One weight per row or column.
         let mut shape = [1; 4];
         shape[self.axis as usize] = self.to;
-        let weight = places.sub(&before)?.to_dtype(x.dtype())?.reshape(shape)?;
-        let neighbors = |index: Tensor| x.index_select(self.axis, &index.to_dtype(DType::I64)?);
-        let (before, after) = (neighbors(before)?, neighbors(after)?);
+        let weight = places.sub(&whole)?.to_dtype(x.dtype())?.reshape(shape)?;
+        let [before, after] = [x.index_select(self.axis, &before)?, x.index_select(self.axis, &after)?];
         // The products and the sum reuse the neighbors' buffers.
         (before * &weight.neg()?.add_scalar(1)?)? + (after * &weight)?
     }

@@ -39,7 +39,8 @@ impl Op for Multinomial {
         }
         let logits = probabilities.to_dtype(DType::F64)?.log()?;
         if !self.replacement {
-            return Ok(with_noise(ctx, self.key, &logits)?.top_k(self.samples, -1, SortOrder::Descending)?.1);
+            let noisy = with_noise(ctx, self.key, &logits)?;
+            return noisy.top_k_indices(OP, self.samples, -1, SortOrder::Descending);
         }
         let (leading, classes) = logits.dims().split_at(logits.rank() - 1);
         let dims = [leading, &[self.samples], classes].concat();

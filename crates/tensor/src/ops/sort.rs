@@ -79,7 +79,7 @@ impl Op for ArgSort {
 impl Tensor {
     /// Gathers the elements of sorted indices, and returns both.
     fn picked(&self, op: &'static str, axis: usize, indices: Self) -> Result<(Self, Self)> {
-        Ok((apply(Gather { op, axis }, &[self, &indices])?, indices))
+        Ok((apply(Gather { op, axis, padding: None }, &[self, &indices])?, indices))
     }
 
     /// Returns the indices (i64) that sort the elements along an axis, as PyTorch's `argsort`. Stable.
@@ -139,12 +139,23 @@ impl Tensor {
     #[doc(alias("topk"))]
     pub fn top_k(&self, k: usize, axis: isize, order: SortOrder) -> Result<(Self, Self)> {
         let op = "top_k";
+        let indices = self.top_k_indices(op, k, axis, order)?;
+        self.picked(op, self.shape().axis(op, axis)?, indices)
+    }
+
+    /// Returns the indices of [`top_k`](Self::top_k), on behalf of an op.
+    pub(super) fn top_k_indices(
+        &self,
+        op: &'static str,
+        k: usize,
+        axis: isize,
+        order: SortOrder,
+    ) -> Result<Self> {
         let (given, axis) = (axis, self.shape().axis(op, axis)?);
         if k > self.dims()[axis] {
             let got = format!("{k} for axis {given} of shape {}", self.shape());
             return Err(Error::BadArgument { op, argument: "k", expected: "at most the axis's size", got });
         }
-        let indices = apply(ArgSort { op, axis, order, first: k }, &[self])?;
-        self.picked(op, axis, indices)
+        apply(ArgSort { op, axis, order, first: k }, &[self])
     }
 }

@@ -81,6 +81,11 @@ impl Op for UnaryOp {
         let take = if saves_output { OpContext::output_saved } else { OpContext::output };
         let mut out = take(ctx, x.shape(), x.dtype())?;
         ctx.compute(Kernel::Unary { f, input: x.view(), out: out.view_mut() })?;
+        if let Unary::Clamp(Scalar::Int(0..), Scalar::Int(high)) = f
+            && !x.dtype().is_float()
+        {
+            out.view_mut().note_indices_up_to(high);
+        }
         let y = out.finish();
         match self.f {
             Unary::Neg | Unary::AddScalar(_) | Unary::MulScalar(_) | Unary::DivScalar(_) => {}
@@ -410,6 +415,8 @@ impl Tensor {
 
     /// Clamps each element to the range from `low` to `high`, as PyTorch's `clamp`. NaN stays NaN. The derivative is 1
     /// strictly between the bounds, and 0 elsewhere, also at the bounds. Bounds are rounded to the element type.
+    ///
+    /// Integers clamped to indices of an axis need no further check: ops that index with them do not wait for a GPU.
     ///
     /// For one bound, use [`maximum`](Self::maximum) or [`minimum`](Self::minimum), or an infinite other bound.
     ///

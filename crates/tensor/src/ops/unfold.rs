@@ -5,8 +5,9 @@
 //! | `unfold` | `[.., len, ..]` | `[.., windows, .., size]` | ∂L/∂y, summed over the windows of an element |
 //! | `unfold2d` | `[n, c, h, w]` | `[n, c · kh · kw, windows]` | the same |
 //!
-//! `unfold` returns a view, whose windows may overlap. Forward allocates and saves nothing. Backward needs a temporary
-//! with one element of each window. `unfold2d` pads, unfolds both axes, and copies the windows into columns.
+//! `unfold` returns a view, whose windows may overlap. Forward allocates and saves nothing. Backward sums in f32 for 16-bit
+//! floats. It needs a temporary with one element of each window, or with one window if windows are fewer than their
+//! elements. `unfold2d` pads, unfolds both axes, and copies the windows into columns.
 
 use super::Conv2dOptions;
 use crate::autograd::apply;
@@ -14,7 +15,7 @@ use crate::backend::{Binary, Kernel, Window};
 use crate::error::{Error, Result};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
-use crate::shape::Scalar;
+use crate::shape::{MAX_RANK, Scalar};
 use crate::tensor::Tensor;
 
 /// Windows along one axis, without padding. A new last axis has the elements of each window.
@@ -30,7 +31,7 @@ impl Op for Unfold {
         self.op
     }
 
-    fn forward(&self, _: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+    fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (x, Window { size, stride, dilation, .. }) = (inputs[0], self.window);
         let count = self.window.outputs(x.dims()[self.axis]).ok_or_else(|| Error::BadArgument {
             op: self.op,
@@ -42,29 +43,44 @@ impl Op for Unfold {
                 x.shape()
             ),
         })?;
-        Ok(x.with_layout(x.layout().windows(self.axis, count, size, [stride, dilation])?))
+        let windows = x.layout().windows(self.axis, count, size, [stride, dilation])?;
+        // Kernels rely on addressable element counts.
+        windows.shape().checked_elements().ok_or_else(|| Error::TooManyElements {
+            op: ctx.op(),
+            shape: *windows.shape(),
+            dtype: x.dtype(),
+        })?;
+        Ok(x.with_layout(windows))
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let Window { size, stride: step, dilation, .. } = self.window;
-        let (op, axis, taps) = (ctx.op(), self.axis, grad.rank() - 1);
-        let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
-        let mut sum = ctx.temp(&grad.shape().without(taps), grad.dtype())?;
+        let (op, axis, last) = (ctx.op(), self.axis, grad.rank() - 1);
+        // Element j of all windows lies at distinct places, and so do all elements of window i: a copy can write them. The
+        // loop runs over the shorter of both axes, which is the last one.
+        let (mut parts, mut step, mut apart) = (*grad.layout(), self.window.stride, self.window.dilation);
+        if grad.dims()[axis] < grad.dims()[last] {
+            let mut axes: [usize; MAX_RANK] = std::array::from_fn(|axis| axis);
+            axes.swap(axis, last);
+            parts = parts.permuted(op, &axes[..=last])?;
+            (step, apart) = (apart, step);
+        }
+        let computed = grad.dtype().computed_as();
+        let mut out = ctx.output(&saved.input_shape(0), computed)?;
+        let mut sum = ctx.temp(&parts.shape().without(last), computed)?;
         ctx.compute(Kernel::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
-        for tap in 0..size {
-            // The windows' elements with this number are distinct, so that a copy can write them.
-            let start = tap * dilation;
-            let of_tap = grad.layout().sliced(op, taps, tap..tap + 1, 1)?.without_axis(taps);
-            let place = out.view().layout().part(op, of_tap.shape(), axis, start, step)?;
+        for number in 0..parts.shape()[last] {
+            let start = number * apart;
+            let part = parts.sliced(op, last, number..number + 1, 1)?.without_axis(last);
+            let place = out.view().layout().part(op, part.shape(), axis, start, step)?;
             ctx.compute(Kernel::Binary {
                 f: Binary::Add,
                 lhs: out.view().with_layout(&place),
-                rhs: grad.view().with_layout(&of_tap),
+                rhs: grad.view().with_layout(&part),
                 out: sum.view_mut(),
             })?;
             ctx.compute(Kernel::CopyInto { input: sum.view(), axis, start, step, out: out.view_mut() })?;
         }
-        Ok(vec![Some(out.finish())])
+        Ok(vec![Some(out.finish().to_dtype(grad.dtype())?)])
     }
 }
 
@@ -86,7 +102,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`]; [`Error::BadArgument`] for a size of 0 or above that of the axis, and for a step of 0;
-    /// [`Error::RankTooLarge`] for more than [`MAX_RANK`](crate::MAX_RANK) axes.
+    /// [`Error::RankTooLarge`] for more than [`MAX_RANK`](crate::MAX_RANK) axes; [`Error::TooManyElements`] if overlapping
+    /// windows have more elements than can be addressed.
     pub fn unfold(&self, axis: isize, size: usize, step: usize) -> Result<Self> {
         let op = "unfold";
         let axis = self.shape().axis(op, axis)?;
@@ -117,7 +134,7 @@ impl Tensor {
     /// - [`Error::BadRank`] unless the images have four axes
     /// - [`Error::BadArgument`] for windows that do not fit, for strides, dilations or sizes of 0, for output padding, and
     ///   for more than one group
-    /// - [`Error::Allocation`] if there is no memory
+    /// - [`Error::TooManyElements`]; [`Error::Allocation`] if there is no memory
     #[doc(alias("im2col"))]
     pub fn unfold2d(&self, size: [usize; 2], options: Conv2dOptions) -> Result<Self> {
         let op = "unfold2d";
@@ -174,6 +191,38 @@ mod tests {
         // The windows of an inner axis, and one window of all.
         assert_eq!(x.unfold(0, 5, 1).unwrap().dims(), [1, 4, 5]);
         assert_eq!(counting(&cpu(), &[0, 3]).unfold(1, 2, 1).unwrap().dims(), [0, 2, 2]);
+    }
+
+    #[test]
+    fn gradients_sum_over_windows_of_all_sizes_and_distances() {
+        let device = cpu();
+        let x = counting(&device, &[2, 9, 3]).requiring_grad().unwrap();
+        // More windows than elements of a window, and fewer.
+        for (size, step) in [(2, 1), (2, 3), (4, 2), (7, 1), (5, 3), (9, 1)] {
+            let windows = x.unfold(1, size, step).unwrap();
+            let weights = counting(&device, windows.dims());
+            let loss = windows.mul(&weights).unwrap().sum_all().unwrap();
+            let gradient = loss.backward().unwrap().take(&x).unwrap();
+            let mut expected = vec![0.0; 2 * 9 * 3];
+            let count = (9 - size) / step + 1;
+            for (at, weight) in weights.to_vec::<f32>().unwrap().into_iter().enumerate() {
+                let (element, column) = (at % size, at / size % 3);
+                let (window, row) = (at / size / 3 % count, at / size / 3 / count);
+                expected[(row * 9 + window * step + element) * 3 + column] += weight;
+            }
+            assert_eq!(gradient.to_vec::<f32>().unwrap(), expected, "{size} and {step}");
+        }
+    }
+
+    #[test]
+    fn windows_with_too_many_elements_are_an_error() {
+        let device = cpu();
+        let long = Tensor::zeros(&device, [1]).unwrap().broadcast_to([1 << 40]).unwrap();
+        let refused = long.unfold(0, 1 << 39, 1);
+        assert!(matches!(refused, Err(Error::TooManyElements { op: "unfold", .. })), "{refused:?}");
+        let image = long.reshape([1, 1, 1 << 20, 1 << 20]).unwrap();
+        let refused = image.unfold2d([1 << 19; 2], Conv2dOptions::default());
+        assert!(matches!(refused, Err(Error::TooManyElements { op: "unfold2d", .. })), "{refused:?}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub struct Storage {
     device: u32,
     /// The type of all elements.
     dtype: DType,
-    /// An exclusive upper bound of the indices that the host wrote; [`UNKNOWN`] after any other write.
+    /// An exclusive upper bound of indices that the host wrote or the device clamped; [`UNKNOWN`] after any other write.
     index_bound: u64,
     /// Whether the category may be a result or a temporary. Saves the query of the allocator for parameters
     /// and inputs, which are most tensors that ops keep for backward passes.
@@ -334,6 +334,12 @@ impl<'a> ViewMut<'a> {
         }
     }
 
+    /// Stores the largest possible index, to which a kernel just clamped the whole buffer from 0 or more on. The next
+    /// writable view forgets it.
+    pub(crate) const fn note_indices_up_to(self, last: i64) {
+        self.storage.index_bound = last.cast_unsigned().saturating_add(1);
+    }
+
     /// Stores the upper bound of the indices in `other`, which were just converted to the elements of this buffer. The
     /// next writable view forgets it.
     pub(crate) const fn note_indices_of(self, other: View<'_>) {
@@ -403,6 +409,11 @@ mod tests {
         assert!(!is_below(&negative, usize::MAX) && !narrow[0].view().are_indices_below(5));
         let floats = Tensor::from_slice(&device, &[0.0_f32; 4], 4).unwrap();
         assert!(!floats.view().are_indices_below(usize::MAX));
+
+        let clamped = |low, high| narrow[2].to_dtype(DType::I64).unwrap().clamp(low, high).unwrap();
+        assert!(clamped(0, 3).view().are_indices_below(4) && !clamped(0, 3).view().are_indices_below(3));
+        assert!(!clamped(-1, 3).view().are_indices_below(usize::MAX));
+        assert!(is_below(&narrow[2].clamp(1, 3).unwrap(), 4));
 
         let mut indices = Tensor::from_slice(&device, &[1_i64, 2], 2).unwrap();
         assert!(indices.view().are_indices_below(3) && indices.clone().view().are_indices_below(3));

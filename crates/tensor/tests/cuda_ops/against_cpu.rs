@@ -4,7 +4,7 @@ use crate::ops_table::counting::Counting;
 use crate::ops_table::{computed_by, device, dry_device, runtime};
 use highwater_nn::modules::{Embedding, Linear, Module, Relu, Sequential};
 use highwater_nn::optim::{AdamW, Optimizer};
-use highwater_tensor::{DType, Device, Error, Norm, Result, Rng, Tensor};
+use highwater_tensor::{DType, Device, Error, Interpolation, Norm, Result, Rng, Tensor};
 
 fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().to_vec().unwrap()
@@ -351,6 +351,17 @@ fn the_host_waits_for_the_device_only_where_it_reads_a_value() {
     let (before, largest) = (compute.waits(), x.argmax(0).unwrap());
     assert_eq!(x.index_select(0, &largest.reshape([1]).unwrap()).unwrap().to_vec::<f32>().unwrap(), [3.0]);
     assert_eq!(compute.waits(), before + 2);
+    let (before, clamped) = (compute.waits(), largest.reshape([1]).unwrap().clamp(0, 2).unwrap());
+    assert_eq!(x.index_select(0, &clamped).unwrap().to_vec::<f32>().unwrap(), [3.0]);
+    assert_eq!(compute.waits(), before + 1);
+    let image = Tensor::ones(&device, [1, 2, 3, 4]).unwrap().requiring_grad().unwrap();
+    for interpolation in [Interpolation::Nearest, Interpolation::Bilinear { align_corners: false }] {
+        let before = compute.waits();
+        let larger = image.interpolate([5, 6], interpolation).unwrap();
+        let gradients = larger.sum_all().unwrap().backward().unwrap();
+        assert_eq!(compute.waits(), before, "{interpolation:?}");
+        assert_eq!(values(&gradients.get(&image).unwrap().sum_all().unwrap()), [60.0]);
+    }
     let beyond = Tensor::from_slice(&device, &[0_i64, 2], 2).unwrap().add_scalar(1).unwrap();
     assert!(matches!(x.index_select(0, &beyond), Err(Error::IndexOutOfRange { index: 3, len: 3, .. })));
 }

@@ -3,7 +3,7 @@
 use crate::ops_table::counting::Counting;
 use crate::ops_table::{CASES, computed_by, device, runtime};
 use highwater_nn::modules::{LayerNorm, Linear, Module, Parameter};
-use highwater_nn::optim::{AdamW, Lion, Optimizer, RmsProp, Sgd};
+use highwater_nn::optim::{AdamW, Ema, Lion, Optimizer, RmsProp, Sgd};
 use highwater_tensor::{Conv2dOptions, DType, Device, Pool2dOptions, Result, Rng, SortOrder, Tensor};
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
@@ -211,6 +211,29 @@ fn optimisers_step_halves_in_place_with_means_in_floats() {
             for (a, b) in values(&a).into_iter().zip(values(&b)) {
                 assert!((a - b).abs() <= tolerance * a.abs(), "{dtype} {name}: {a} and {b}");
             }
+        }
+    }
+}
+
+#[test]
+fn averages_of_halves_are_f32() {
+    for dtype in HALVES {
+        let averaged = |device: &Device| {
+            let weight = Parameter::new(numbers(device, &[300], dtype, 3)).unwrap();
+            let mut ema = Ema::new(vec![("w".to_owned(), weight.clone())], 0.9).unwrap();
+            for seed in 4..7 {
+                weight.set(&numbers(device, &[300], dtype, seed)).unwrap();
+                ema.update().unwrap();
+            }
+            let average = &ema.state().unwrap()["w.average"];
+            assert_eq!(average.dtype(), DType::F32);
+            average.to_vec::<f32>().unwrap()
+        };
+        let (a, b) = (averaged(&runtime().cpu().unwrap()), averaged(&device()));
+        assert_eq!(a.len(), 300);
+        for (a, b) in a.into_iter().zip(b) {
+            // 16-bit floats would differ by 5e-4.
+            assert!((a - b).abs() <= 1e-6 * a, "{dtype}: {a} and {b}");
         }
     }
 }

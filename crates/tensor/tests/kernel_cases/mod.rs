@@ -95,14 +95,14 @@ const SGD: SgdStep = SgdStep { lr: 0.1, momentum: 0.9, weight_decay: 0.0, nester
 const RMS: RmsPropStep =
     RmsPropStep { lr: 0.1, smoothing: 0.9, epsilon: 1e-8, momentum: 0.9, weight_decay: 0.0 };
 
-const ADAM: AdamStep = AdamStep {
+pub(crate) const ADAM: AdamStep = AdamStep {
     lr: 0.1,
     beta1: 0.9,
     beta2: 0.9,
     epsilon: 1e-8,
     weight_decay: 0.0,
     decoupled: false,
-    amsgrad: true,
+    amsgrad: false,
     step: 1,
 };
 
@@ -593,8 +593,18 @@ fn steps() -> Vec<Case> {
         new("adam", |ctx, from, to| {
             let mut to = outputs(to);
             let (param, mean, variance) = (to.next(), to.next(), to.next());
-            let max_variance = Some(to.next());
-            ctx.compute(Kernel::Adam { step: ADAM, grad: from[0], mean, variance, max_variance, param })
+            let (step, grad) = (ADAM, from[0]);
+            ctx.compute(Kernel::Adam { step, grad, mean, variance, max_variance: None, param })
+        })
+        .reads("grad", &[2, 3])
+        .writes("param", &[2, 3])
+        .writes_as("mean", &[2, 3], Type::Computed)
+        .writes_as("variance", &[2, 3], Type::Computed),
+        new("adam_amsgrad", |ctx, from, to| {
+            let mut to = outputs(to);
+            let (param, mean, variance) = (to.next(), to.next(), to.next());
+            let (step, grad, max_variance) = (AdamStep { amsgrad: true, ..ADAM }, from[0], Some(to.next()));
+            ctx.compute(Kernel::Adam { step, grad, mean, variance, max_variance, param })
         })
         .reads("grad", &[2, 3])
         .writes("param", &[2, 3])

@@ -117,7 +117,6 @@ fn functions_of_elements_are_rounded_once() {
         "huber_loss",
         "bce_with_logits",
         "kl_div",
-        "unfold",
         "interpolate, bilinear",
         "instance_norm",
         "cosine_similarity",
@@ -161,6 +160,23 @@ fn half_precision_sums_accumulate_in_f32() {
     assert_eq!(values(&one.mse_loss(&one.zeros_like().unwrap()).unwrap()), [225.0]);
     let rows = large.reshape([1, 4]).unwrap().layer_norm(None, 0.5).unwrap();
     assert_eq!(values(&rows), [0.0; 4]);
+}
+
+#[test]
+fn gradients_of_overlapping_windows_are_summed_in_f32() {
+    let device = device();
+    for dtype in HALVES {
+        // Element i of the first half is in i + 1 windows, of the second half in as many as its mirror image. Each has a
+        // gradient of 1 and the smallest step.
+        let (size, len, slope) = (512, 1023, 1.0 + step(dtype));
+        let x = Tensor::zeros_of(&device, len, dtype).unwrap().requiring_grad().unwrap();
+        let windows = x.unfold(0, size, 1).unwrap();
+        let loss = windows.mul_scalar(slope).unwrap().sum_all().unwrap();
+        let gradient = loss.backward().unwrap().take(&x).unwrap();
+        let sums: Vec<f64> = (0..len).map(|i| (i + 1).min(len - i) as f64 * slope).collect();
+        let expected = Tensor::from_slice(&device, &sums, len).unwrap().to_dtype(dtype).unwrap();
+        assert_eq!((gradient.dtype(), values(&gradient)), (dtype, values(&expected)));
+    }
 }
 
 #[test]

@@ -126,6 +126,7 @@ fn indices_of_every_type_make_the_same_requests() {
             let x = Tensor::ones(device, [4, 3])?.requiring_grad()?;
             let indices = Tensor::zeros_of(device, 4, dtype)?;
             let rows = x.embedding(&indices)?.add(&x.index_select(0, &indices)?)?;
+            let rows = rows.add(&x.embedding_with_padding(&indices, 1)?)?;
             let places = indices.unsqueeze(1)?.broadcast_to([4, 3])?;
             let sums = x.scatter_add(0, &places, &rows)?.gather(0, &places)?;
             let options = CrossEntropyOptions { ignore_index: Some(1), ..Default::default() };

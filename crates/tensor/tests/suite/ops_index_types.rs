@@ -11,11 +11,12 @@ const CHOSEN: [i64; 6] = [2, 0, 3, 3, 1, 2];
 /// An op on a leaf `[4, 3]`, with six indices below 4.
 type Indexed = (&'static str, fn(&Tensor, &Tensor) -> Result<Tensor>);
 
-const OPS: [Indexed; 9] = [
+const OPS: [Indexed; 10] = [
     ("gather", |x, i| x.gather(0, &i.reshape([2, 3])?)),
     ("index_select", |x, i| x.index_select(0, i)),
     ("index_select", |x, i| x.t()?.index_select(-1, i)),
     ("embedding", |x, i| x.embedding(&i.reshape([3, 2])?)),
+    ("embedding", |x, i| x.embedding_with_padding(&i.reshape([3, 2])?, 3)),
     ("one_hot", |_, i| i.one_hot(4)),
     ("scatter_add", |x, i| {
         let source = Tensor::uniform(x.device(), [2, 3], 1.0, 2.0, &Rng::new(2))?.requiring_grad()?;

@@ -132,23 +132,23 @@ pub(super) fn adam(
             None => halves::update(workers, op, LIGHT, [grad], [param, mean, variance], &|[grad], state| {
                 adam_step(workers, step, &row(grad), state, None);
             }),
-            Some(most) => {
+            Some(max_variance) => {
                 let state = [
                     &mut param.reborrow(),
                     &mut mean.reborrow(),
                     &mut variance.reborrow(),
-                    &mut most.reborrow(),
+                    &mut max_variance.reborrow(),
                 ];
-                halves::update(workers, op, LIGHT, [grad], state, &|[grad], [p, m, v, most]| {
-                    adam_step(workers, step, &row(grad), [p, m, v], Some(most));
+                halves::update(workers, op, LIGHT, [grad], state, &|[grad], [p, m, v, max_v]| {
+                    adam_step(workers, step, &row(grad), [p, m, v], Some(max_v));
                 })
             }
         };
     }
     float!(op, param.dtype(), T => {
         let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, mean)?, host_mut::<T>(op, variance)?];
-        let most = max_variance.as_mut().map(|most| host_mut::<T>(op, most)).transpose()?;
-        adam_step(workers, step, &Source::<T>::new(op, grad)?, state, most);
+        let max_variance = max_variance.as_mut().map(|view| host_mut::<T>(op, view)).transpose()?;
+        adam_step(workers, step, &Source::<T>::new(op, grad)?, state, max_variance);
         Ok(())
     })
 }
@@ -182,12 +182,14 @@ fn adam_step<T: Float>(
             means(*p, m, v, g);
             *p = descend(*p, *m, *v);
         }),
-        Some(most) => update4(workers, [param, mean, variance, most], grad, |[p, m, v, most], g| {
-            means(*p, m, v, g);
-            // A NaN stays.
-            *most = if *most >= *v { *most } else { *v };
-            *p = descend(*p, *m, *most);
-        }),
+        Some(max_variance) => {
+            update4(workers, [param, mean, variance, max_variance], grad, |[p, m, v, max_v], g| {
+                means(*p, m, v, g);
+                // If v is NaN, it stays NaN, and so does the largest variance.
+                *max_v = if *max_v >= *v { *max_v } else { *v };
+                *p = descend(*p, *m, *max_v);
+            })
+        }
     }
 }
 

@@ -296,12 +296,14 @@ mod tests {
             let (mut u, mut v, mut w) = (vec![1.0; len], vec![2.0; len], vec![3.0; len]);
             zip_into2(&mut u, &mut v, &a, |[u, v], a| (*u, *v) = (*v, *u + a));
             zip_into3(&mut u, &mut v, &mut w, &a, |[u, v, w], a| (*u, *v, *w) = (*w + a, *u, *v));
-            zip_into4(&mut u.clone(), &mut v.clone(), &mut w.clone(), &mut a.clone(), &a, |of, a| {
-                assert!(*of[3] == a && *of[1] == 2.0);
+            let mut x = vec![4.0; len];
+            zip_into4(&mut u, &mut v, &mut w, &mut x, &a, |[u, v, w, x], a| {
+                (*u, *v, *w, *x) = (*x, *u, *v + a, *w);
             });
-            assert!(u.iter().zip(&a).all(|(&u, a)| u == 3.0 + a));
-            assert!(v.iter().all(|&v| v == 2.0));
-            assert!(w.iter().zip(&a).all(|(&w, a)| w == 1.0 + a));
+            assert!(u.iter().all(|&u| u == 4.0));
+            assert!(v.iter().zip(&a).all(|(&v, a)| v == 3.0 + a));
+            assert!(w.iter().zip(&a).all(|(&w, a)| w == 2.0 + a));
+            assert!(x.iter().zip(&a).all(|(&x, a)| x == 1.0 + a));
         }
     }
 }
