@@ -338,7 +338,7 @@ impl<'a> Fit<'a> {
             })
         };
         self.figures = match &self.trainer.ema {
-            Some(ema) => ema.apply(evaluate)?,
+            Some(ema) => ema.with_averages(evaluate)?,
             None => evaluate()?,
         };
         self.evaluated = Some(self.position.step);

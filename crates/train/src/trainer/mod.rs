@@ -183,7 +183,7 @@ impl<'a> Trainer<'a> {
     /// let loss = |x: &Tensor| model.forward(x)?.square()?.mean_all();
     /// let trainer = Trainer::new(&model, &mut optimizer).ema(&mut ema).epochs(3);
     /// let outcome = trainer.fit(|_| Ok([Ok(x.clone())]), loss)?;
-    /// let averaged = ema.apply(|| loss(&x)?.item::<f32>())?;
+    /// let averaged = ema.with_averages(|| loss(&x)?.item::<f32>())?;
     /// assert!(outcome.steps == 3 && averaged > loss(&x)?.item::<f32>()?);
     /// # Ok::<(), highwater::Error>(())
     /// ```

@@ -36,7 +36,7 @@ fn train(device: &Device, epochs: u64, unfreezes: u64, saves: Saves) -> (Outcome
     if device.is_dry() {
         return (outcome, Vec::new(), Vec::new(), 0.0);
     }
-    let averages = ema.apply(|| Ok(values(&model))).unwrap();
+    let averages = ema.with_averages(|| Ok(values(&model))).unwrap();
     (outcome, values(&model), averages, optimizer.learning_rate())
 }
 
@@ -93,7 +93,7 @@ fn evaluations_use_the_averages_and_the_best_ones_return() -> Result<()> {
     assert_eq!(outcome.best, Some(0.1));
     // The second evaluation was the best: the parameters and the averages are those after step 2.
     assert_eq!(values(&model), of_steps[2]);
-    assert_eq!(ema.apply(|| Ok(values(&model)))?, seen[1]);
+    assert_eq!(ema.with_averages(|| Ok(values(&model)))?, seen[1]);
     assert_eq!(ema.updates(), 2);
     assert!(seen.iter().zip(&of_steps[1..]).all(|(averages, own)| averages != own));
     Ok(())
