@@ -333,11 +333,7 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
         copy_from_owners(&shared.world, &shared.parameters, &shared.owners)
     }
 
-    fn allocate_state(
-        &mut self,
-        gradients: &Gradients,
-        then: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<()> {
+    fn allocate_state(&mut self, gradients: &Gradients, then: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         self.optimizer.allocate_state(gradients, then)
     }
 

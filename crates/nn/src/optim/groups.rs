@@ -138,11 +138,7 @@ impl Optimizer for Groups {
         Ok(())
     }
 
-    fn allocate_state(
-        &mut self,
-        gradients: &Gradients,
-        then: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<()> {
+    fn allocate_state(&mut self, gradients: &Gradients, then: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         allocate_state(&mut self.groups, gradients, then)
     }
 

@@ -113,11 +113,7 @@ pub trait Optimizer: fmt::Debug + Send {
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory; the error of `then`. Nothing has changed then.
-    fn allocate_state(
-        &mut self,
-        gradients: &Gradients,
-        then: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<()> {
+    fn allocate_state(&mut self, gradients: &Gradients, then: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let _ = gradients;
         then()
     }
@@ -202,11 +198,7 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
         (**self).step_partial(gradients)
     }
 
-    fn allocate_state(
-        &mut self,
-        gradients: &Gradients,
-        then: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<()> {
+    fn allocate_state(&mut self, gradients: &Gradients, then: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         (**self).allocate_state(gradients, then)
     }
 
