@@ -38,6 +38,8 @@ pub struct Saves {
 pub(crate) struct LoopState {
     pub(crate) position: Position,
     pub(crate) early_stopping: Option<EarlyState>,
+    /// The figure that a plateau watches.
+    pub(crate) plateau_figure: Option<String>,
 }
 
 /// The parts of a run that a checkpoint contains.
@@ -46,7 +48,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) optimizer: &'a dyn Optimizer,
     pub(crate) scaler: Option<&'a LossScaler>,
     pub(crate) early_stopping: Option<&'a EarlyStopping>,
-    pub(crate) plateau: Option<&'a ReduceOnPlateau>,
+    /// A plateau with the figure that it watches.
+    pub(crate) plateau: Option<(&'a String, &'a ReduceOnPlateau)>,
     pub(crate) ema: Option<&'a Ema>,
     pub(crate) notes: &'a [(String, String)],
     /// Whether this process writes the file. The others only contribute their part of the optimizer's state.
@@ -146,14 +149,16 @@ impl Saves {
 impl Parts<'_> {
     /// Writes a checkpoint.
     pub(crate) fn save(&self, path: &Path, position: Position) -> Result<()> {
-        let state = LoopState { position, early_stopping: self.early_stopping.map(EarlyStopping::state) };
+        let early_stopping = self.early_stopping.map(EarlyStopping::state);
+        let plateau_figure = self.plateau.map(|(figure, _)| figure.clone());
+        let state = LoopState { position, early_stopping, plateau_figure };
         let checkpoint = Checkpoint::of(self.model)?.with_optimizer(self.optimizer)?.with_step(position.step);
         let checkpoint = match self.scaler {
             Some(scaler) => checkpoint.with_scaler(scaler),
             None => checkpoint,
         };
         let checkpoint = match self.plateau {
-            Some(plateau) => checkpoint.with_plateau(plateau),
+            Some((_, plateau)) => checkpoint.with_plateau(plateau),
             None => checkpoint,
         };
         let checkpoint = match self.ema {

@@ -238,18 +238,19 @@ impl<O: Optimizer> DataParallel<O> {
         }
     }
 
-    /// Makes the parameters writable, and allocates missing state. Everything of a step that may lack memory happens here, before the ranks agree to
-    /// step.
+    /// Allocates missing state, and makes the parameters writable. Everything of a step that may lack memory happens here,
+    /// before the ranks agree to step.
     fn prepare(&mut self, own: &Gradients) -> Result<()> {
-        self.optimizer.allocate_state(own)?;
-        let shared = &self.shared;
+        let (shared, name) = (&self.shared, self.optimizer.name());
         let _phase = phase(Phase::Optimizer);
-        let held = shared.parameters.iter().map(|(path, parameter)| (&path[..], parameter));
-        own.prepare_update(self.optimizer.name(), held)?;
-        if shared.shard != Shard::None {
-            shared.parameters.iter().try_for_each(|(_, parameter)| parameter.make_unique())?;
-        }
-        Ok(())
+        self.optimizer.allocate_state(own, &mut || {
+            let held = shared.parameters.iter().map(|(path, parameter)| (&path[..], parameter));
+            own.prepare_update(name, held)?;
+            if shared.shard != Shard::None {
+                shared.parameters.iter().try_for_each(|(_, parameter)| parameter.make_unique())?;
+            }
+            Ok(())
+        })
     }
 
     /// Runs a step that all ranks complete, or all discard. Wrap the forward pass, the backward pass and the step.
@@ -332,8 +333,8 @@ impl<O: Optimizer> Optimizer for DataParallel<O> {
         copy_from_owners(&shared.world, &shared.parameters, &shared.owners)
     }
 
-    fn allocate_state(&mut self, gradients: &Gradients) -> Result<()> {
-        self.optimizer.allocate_state(gradients)
+    fn allocate_state(&mut self, gradients: &Gradients, then: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.optimizer.allocate_state(gradients, then)
     }
 
     fn ranks(&self) -> usize {

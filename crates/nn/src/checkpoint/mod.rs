@@ -164,7 +164,7 @@ impl Checkpoint {
     /// checkpoint.restore_all(&layer, &mut sgd)?;
     /// checkpoint.restore_ema(&mut ema)?;
     /// // The averaged model alone, for programs that only evaluate it:
-    /// ema.apply(|| Checkpoint::of(&layer))?.save(&path)?;
+    /// ema.with_averages(|| Checkpoint::of(&layer))?.save(&path)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -224,8 +224,8 @@ impl Checkpoint {
         self
     }
 
-    /// Returns the saved state of a learning rate that falls on plateaus, if the checkpoint has one. To resume, use it in
-    /// place of a new one.
+    /// Returns the saved state of a learning rate that falls on plateaus, if the checkpoint has one. To resume, pass it to
+    /// [`ReduceOnPlateau::resume`].
     #[must_use]
     pub const fn plateau(&self) -> Option<&ReduceOnPlateau> {
         self.plateau.as_ref()
@@ -334,8 +334,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// See [`read_safetensors`](crate::io::read_safetensors) and [`read_state_dict`](crate::io::read_state_dict);
-    /// [`FileError::Malformed`] for an invalid step, optimizer, random generator or loss scaler, and for other metadata
-    /// whose key begins with `highwater.`.
+    /// [`FileError::Malformed`] for an invalid step, optimizer, random generator, loss scaler or plateau, and for other
+    /// metadata whose key begins with `highwater.`.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, FileError> {
         Self::load_with(path, &SafetensorsLimits::default())
     }
@@ -414,8 +414,7 @@ impl Checkpoint {
     /// See [`restore`](Self::restore), which also applies to the optimizer's state and the random generators;
     /// [`FileError::Absent`] without an optimizer's state, and if the optimizer has a [name](Optimizer::name) and the file
     /// does not name the kind of its state; [`Error::BadArgument`] if that state belongs to an optimizer of another kind,
-    /// and if two random generators have the same path. If there is no memory for the saved state of a frozen parameter, the
-    /// module has changed.
+    /// and if two random generators have the same path; see [`Optimizer::load_state`].
     pub fn restore_all(
         &self,
         module: &(impl Module + ?Sized),
@@ -438,8 +437,10 @@ impl Checkpoint {
             let got = format!("{name} for the state of {saved}");
             return Err(Error::BadArgument { op: "load", argument, expected, got });
         }
-        self.apply(module)?;
-        optimizer.load_state(&self.optimizer)
+        // Allocates all memory before the first value changes.
+        self.make_unique(module)?;
+        optimizer.load_state(&self.optimizer)?;
+        self.apply(module)
     }
 
     /// Restores averaged parameters.
@@ -470,13 +471,18 @@ impl Checkpoint {
         })
     }
 
+    /// Makes the saved parameters of a module writable, so that [`apply`](Self::apply) allocates nothing.
+    fn make_unique(&self, module: &(impl Module + ?Sized)) -> Result<()> {
+        let saved = parameters_and_buffers(module).into_iter();
+        let mut saved = saved.filter(|(path, _)| self.parameters.contains_key(path));
+        saved.try_for_each(|(_, parameter)| parameter.make_unique())
+    }
+
     fn apply(&self, module: &(impl Module + ?Sized)) -> Result<()> {
         const OP: &str = "load";
-        let mut parameters = parameters_and_buffers(module);
-        parameters.retain(|(path, _)| self.parameters.contains_key(path));
         // Allocates all memory before the first value changes.
-        parameters.iter().try_for_each(|(_, parameter)| parameter.make_unique())?;
-        for (path, parameter) in &parameters {
+        self.make_unique(module)?;
+        for (path, parameter) in &parameters_and_buffers(module) {
             let Some(array) = self.parameters.get(path) else { continue };
             parameter.set_bytes(OP, array.bytes())?;
         }

@@ -13,7 +13,8 @@ use super::share;
 use crate::io::{Array, Arrays, mismatch};
 
 const OP: &str = "ema";
-/// The name of the number of updates in a state. The names of averages have more parts.
+/// The name of the number of updates in a state. The names of averages have more parts. A parameter that was frozen so far
+/// has no average: its only array is a number of updates of 0.
 const UPDATES: &str = "updates";
 /// The last part of the names of averages in a state.
 const AVERAGE: &str = "average";
@@ -37,7 +38,7 @@ const AVERAGE: &str = "average";
 ///     optimizer.step(loss()?.backward()?)?;
 ///     ema.update()?;
 /// }
-/// let averaged = ema.apply(|| loss()?.item::<f32>())?;
+/// let averaged = ema.with_averages(|| loss()?.item::<f32>())?;
 /// assert!(averaged > loss()?.item::<f32>()?); // the averages are behind
 /// # Ok::<(), highwater::Error>(())
 /// ```
@@ -86,6 +87,17 @@ impl Average {
     fn name(&self) -> String {
         format!("{}.{AVERAGE}", self.path)
     }
+
+    /// The name of the array of a parameter without an average.
+    fn name_without(&self) -> String {
+        format!("{}.{UPDATES}", self.path)
+    }
+
+    /// Whether a saved parameter had no average.
+    fn is_without(&self, state: &Arrays) -> bool {
+        let updates = state.get(&self.name_without()).and_then(Array::item::<i64>);
+        updates == Some(0) && !state.contains_key(&self.name())
+    }
 }
 
 impl Ema {
@@ -125,6 +137,12 @@ impl Ema {
         self.decay
     }
 
+    /// Returns whether the first updates have a [smaller decay](Self::with_warm_up).
+    #[must_use]
+    pub const fn has_warm_up(&self) -> bool {
+        self.warms_up
+    }
+
     /// Returns the number of updates so far.
     #[must_use]
     pub const fn updates(&self) -> u64 {
@@ -160,15 +178,17 @@ impl Ema {
     /// Calls a function while the parameters have their averages as values, for example to evaluate or save a model. The
     /// parameters have their own values again afterwards, also after an error or a panic.
     ///
-    /// The values are copied aside in the meantime, which needs as much memory as the parameters. Steps and updates inside
-    /// of the function would work on averages: do not call them there.
+    /// The averages are copied for this time, in the types of the parameters, which needs as much memory as the parameters.
+    /// Steps, updates and conversions inside of the function would work on these copies: do not call them there. A backward
+    /// pass fails with [`Error::StaleBackward`] if the other values were present in its forward pass, inside or outside of the
+    /// function.
     ///
     /// # Errors
     /// The error of the function; [`Error::Allocation`] if there is no memory, before the call.
-    pub fn apply<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        let mut applied = Applied::new(self)?;
+    pub fn with_averages<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut averaged = Averaged::new(self)?;
         let result = f();
-        let restored = applied.restore();
+        let restored = averaged.restore();
         let result = result?;
         restored.map(|()| result)
     }
@@ -188,14 +208,15 @@ impl Ema {
             if device.is_dry() {
                 return Err(Error::NoData { op: OP, device: device.to_string() });
             }
-            if let Some(value) = &average.value {
-                state.insert(average.name(), Array::download(OP, &device, value.view())?);
-            }
+            match &average.value {
+                Some(value) => state.insert(average.name(), Array::download(OP, &device, value.view())?),
+                None => state.insert(average.name_without(), Array::from_slice(&[0_i64], Shape::SCALAR)?),
+            };
         }
         Ok(state)
     }
 
-    /// Checks that `state` has averages of these parameters. Those of parameters that were frozen may be missing.
+    /// Checks that `state` has averages of these parameters, or says that a parameter was frozen so far.
     ///
     /// # Errors
     /// [`Error::Mismatch`], and [`Error::BadArgument`] for an invalid number of updates or if two parameters have the same
@@ -204,7 +225,11 @@ impl Ema {
         self.check_paths()?;
         let mut expected = BTreeMap::new();
         expected.insert(UPDATES.to_owned(), (DType::I64, Shape::SCALAR));
-        for average in self.averages.iter().filter(|average| state.contains_key(&average.name())) {
+        for average in &self.averages {
+            if average.is_without(state) {
+                expected.insert(average.name_without(), (DType::I64, Shape::SCALAR));
+                continue;
+            }
             let value = average.parameter.value();
             expected.insert(average.name(), (value.dtype().computed_as(), *value.shape()));
         }
@@ -289,46 +314,43 @@ fn updates_of(state: &Arrays) -> Result<u64> {
 }
 
 /// The parameters while they have their averages as values.
-struct Applied<'a> {
+struct Averaged<'a> {
     /// The own values of each parameter.
     originals: Vec<(&'a Parameter, Tensor)>,
 }
 
-impl<'a> Applied<'a> {
-    /// Allocates all memory before the first parameter changes.
+impl<'a> Averaged<'a> {
+    /// Copies all averages before the first parameter changes. The parameters then exchange their buffers for the copies, so
+    /// that they need no memory to get their own values back.
     fn new(ema: &'a Ema) -> Result<Self> {
-        let averages = || ema.averages.iter().filter_map(|average| Some((average, average.value.as_ref()?)));
-        let mut originals = Vec::new();
-        for (average, _) in averages() {
+        let mut copies = Vec::new();
+        for average in &ema.averages {
+            let Some(averaged) = &average.value else { continue };
             let value = average.parameter.value();
             let copy = average.run(|ctx| {
                 let mut copy = ctx.output(value.shape(), value.dtype())?;
-                ctx.compute(Kernel::Copy { input: value.view(), out: copy.view_mut() })?;
+                ctx.compute(Kernel::Copy { input: averaged.view(), out: copy.view_mut() })?;
                 Ok(copy.finish())
             })?;
-            drop(value);
-            average.parameter.make_unique()?;
-            originals.push((&average.parameter, copy));
+            copies.push((&average.parameter, copy));
         }
         // From here on, dropping it restores the values.
-        let applied = Self { originals };
-        for (average, value) in averages() {
-            average.run(|ctx| {
-                let input = value.view();
-                average.parameter.update(|out| ctx.compute(Kernel::Copy { input, out }))
-            })?;
+        let mut averaged = Self { originals: Vec::new() };
+        for (parameter, copy) in copies {
+            averaged.originals.push((parameter, parameter.replace(copy)?));
         }
-        Ok(applied)
+        Ok(averaged)
     }
 
     /// Sets the parameters to their own values, and returns the first error.
     fn restore(&mut self) -> Result<()> {
-        let restored = self.originals.drain(..).map(|(parameter, original)| parameter.set(&original));
+        let originals = self.originals.drain(..);
+        let restored = originals.map(|(parameter, original)| parameter.replace(original).map(drop));
         restored.fold(Ok(()), Result::and)
     }
 }
 
-impl Drop for Applied<'_> {
+impl Drop for Averaged<'_> {
     fn drop(&mut self) {
         // A panic or an error is on its way; nothing can report another one.
         let _ = self.restore();

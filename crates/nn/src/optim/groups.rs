@@ -103,6 +103,20 @@ impl Groups {
     }
 }
 
+/// Allocates the state of all groups inside each other, so that each one adds its state only if all others could allocate.
+fn allocate_state(
+    groups: &mut [Group],
+    gradients: &Gradients,
+    then: &mut dyn FnMut() -> Result<()>,
+) -> Result<()> {
+    match groups {
+        [] => then(),
+        [first, rest @ ..] => {
+            first.optimizer.allocate_state(gradients, &mut || allocate_state(rest, gradients, then))
+        }
+    }
+}
+
 impl Optimizer for Groups {
     fn name(&self) -> &'static str {
         OP
@@ -117,15 +131,15 @@ impl Optimizer for Groups {
     fn step(&mut self, mut gradients: Gradients) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         gradients.prepare_update(OP, self.held().map(|(path, parameter)| (&path[..], parameter)))?;
-        self.allocate_state(&gradients)?;
+        self.allocate_state(&gradients, &mut || Ok(()))?;
         for group in &mut self.groups {
             group.optimizer.step(gradients.split_off(&group.parameters))?;
         }
         Ok(())
     }
 
-    fn allocate_state(&mut self, gradients: &Gradients) -> Result<()> {
-        self.groups.iter_mut().try_for_each(|group| group.optimizer.allocate_state(gradients))
+    fn allocate_state(&mut self, gradients: &Gradients, then: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        allocate_state(&mut self.groups, gradients, then)
     }
 
     /// Returns the learning rate of the first group; 0 without groups.

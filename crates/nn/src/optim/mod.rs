@@ -107,14 +107,15 @@ pub trait Optimizer: fmt::Debug + Send {
         self.step(own)
     }
 
-    /// Allocates the state of parameters that have a gradient but were frozen so far. A [`step`](Self::step) does this itself.
-    /// Optimizers that consist of others, or of several processes, call it before the first parameter changes.
+    /// Allocates the state of parameters that have a gradient but were frozen so far, calls `then`, and keeps the state if
+    /// `then` succeeds. A [`step`](Self::step) does this itself. Optimizers that consist of others, or of several processes,
+    /// call it before the first parameter changes, with the rest of their preparation as `then`.
     ///
     /// # Errors
-    /// [`Error::Allocation`] if there is no memory. Parts of the state may then be zeros, which are as good as none.
-    fn allocate_state(&mut self, gradients: &Gradients) -> Result<()> {
+    /// [`Error::Allocation`] if there is no memory; the error of `then`. Nothing has changed then.
+    fn allocate_state(&mut self, gradients: &Gradients, then: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let _ = gradients;
-        Ok(())
+        then()
     }
 
     /// Returns the number of processes that step together; 1 unless the optimizer was wrapped for several.
@@ -173,8 +174,9 @@ pub trait Optimizer: fmt::Debug + Send {
     /// Loads a [`state`](Self::state). Options from the optimizer's creation, such as momentum, do not change.
     ///
     /// # Errors
-    /// See [`check_state`](Self::check_state), after which nothing has changed. If a device fails during the copies,
-    /// some state has changed.
+    /// See [`check_state`](Self::check_state); [`Error::Allocation`] if there is no memory for the state of a parameter that
+    /// was frozen so far. Nothing has changed then, except that [`Groups`] may have loaded some groups. If a device fails
+    /// during the copies, some state has changed.
     fn load_state(&mut self, state: &Arrays) -> Result<()>;
 }
 
@@ -196,8 +198,8 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
         (**self).step_partial(gradients)
     }
 
-    fn allocate_state(&mut self, gradients: &Gradients) -> Result<()> {
-        (**self).allocate_state(gradients)
+    fn allocate_state(&mut self, gradients: &Gradients, then: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        (**self).allocate_state(gradients, then)
     }
 
     fn ranks(&self) -> usize {

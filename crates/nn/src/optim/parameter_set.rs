@@ -72,7 +72,7 @@ impl<const N: usize> Slot<N> {
     }
 
     /// Adds the tensors that [`allocate`](Self::allocate) has created.
-    fn keep(&mut self, tensors: [Option<Buffer>; N]) {
+    fn add_state(&mut self, tensors: [Option<Buffer>; N]) {
         for (old, new) in self.state.tensors.iter_mut().zip(tensors) {
             *old = old.take().or(new);
         }
@@ -82,8 +82,6 @@ impl<const N: usize> Slot<N> {
 /// Parameters of one module on one device, which one execution of the op updates.
 #[derive(Debug)]
 struct Layer<const N: usize> {
-    /// The module that owns the memory.
-    module: OwnerId,
     device: Device,
     slots: Vec<Slot<N>>,
 }
@@ -128,15 +126,16 @@ impl<const N: usize> ParameterSet<N> {
             }
             let module = intern_path(OwnerId::ROOT, path.rsplit_once('.').map_or("", |(layer, _)| layer));
             let device = parameter.value().device().clone();
-            let known = set.layers.last().filter(|last| last.module == module && last.device == device);
+            let is_of_module = |layer: &&Layer<N>| layer.slots.iter().all(|slot| slot.module == module);
+            let known = set.layers.last().filter(is_of_module).filter(|last| last.device == device);
             if known.is_none() {
-                set.layers.push(Layer { module, device, slots: Vec::new() });
+                set.layers.push(Layer { device, slots: Vec::new() });
             }
             let Some(layer) = set.layers.last_mut() else { continue };
             let state = ParameterState { tensors: [const { None }; N], steps: 0 };
             let mut slot = Slot { path, parameter, module, state, is_updated: false };
             if !slot.parameter.is_frozen() {
-                slot.keep(slot.allocate(op, kept)?);
+                slot.add_state(slot.allocate(op, kept)?);
             }
             layer.slots.push(slot);
         }
@@ -161,17 +160,22 @@ impl<const N: usize> ParameterSet<N> {
             if !is_kept {
                 slot.state.tensors[tensor] = None;
             } else if !slot.parameter.is_frozen() || slot.state.is_allocated() {
-                slot.keep(slot.allocate(op, kept)?);
+                slot.add_state(slot.allocate(op, kept)?);
             }
         }
         Ok(())
     }
 
-    /// Allocates the missing state of the parameters that `select` accepts: of all of them, or of none after an error.
+    /// Allocates the missing state of the parameters that `select` accepts, calls `then`, and adds the state: of all of them,
+    /// or of none after an error.
     ///
     /// # Errors
-    /// [`Error::Allocation`] if there is no memory.
-    pub(super) fn allocate(&mut self, select: impl Fn(&Slot<N>) -> bool) -> Result<()> {
+    /// [`Error::Allocation`] if there is no memory; the error of `then`.
+    pub(super) fn allocate(
+        &mut self,
+        select: impl Fn(&Slot<N>) -> bool,
+        then: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         let (op, kept) = (self.op, self.kept);
         let lacks = |slot: &Slot<N>| {
@@ -180,7 +184,9 @@ impl<const N: usize> ParameterSet<N> {
         let selects = |slot: &Slot<N>| lacks(slot) && select(slot);
         let new = self.iter().filter(|slot| selects(slot)).map(|slot| slot.allocate(op, kept));
         let new = new.collect::<Result<Vec<_>>>()?;
-        self.iter_mut().filter(|slot| selects(slot)).zip(new).for_each(|(slot, tensors)| slot.keep(tensors));
+        then()?;
+        let slots = self.iter_mut().filter(|slot| selects(slot));
+        slots.zip(new).for_each(|(slot, tensors)| slot.add_state(tensors));
         Ok(())
     }
 
@@ -209,11 +215,9 @@ impl<const N: usize> ParameterSet<N> {
     ) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         self.prepare(&gradients)?;
-        for Layer { module, device, slots } in &mut self.layers {
-            if slots.iter().all(|slot| !slot.is_updated) {
-                continue;
-            }
-            let _scope = enter_path(*module);
+        for Layer { device, slots } in &mut self.layers {
+            let Some(updated) = slots.iter().find(|slot| slot.is_updated) else { continue };
+            let _scope = enter_path(updated.module);
             device.log_placement(self.op, PlacementReason::Inputs);
             let ctx = OpContext::create(self.op, device, device.default_allocator()?, Category::Parameter);
             for Slot { parameter, state, is_updated, .. } in slots {
@@ -242,7 +246,7 @@ impl<const N: usize> ParameterSet<N> {
                 return Err(converted(op, slot, dtype));
             }
         }
-        self.allocate(|slot| slot.is_updated)
+        self.allocate(|slot| slot.is_updated, || Ok(()))
     }
 }
 
@@ -299,8 +303,12 @@ macro_rules! impl_optimizer {
                     .step(gradients, |ctx, grad, state, param| Self::update(options, ctx, grad, state, param))
             }
 
-            fn allocate_state(&mut self, gradients: &highwater_tensor::Gradients) -> highwater_tensor::Result<()> {
-                self.parameters.allocate(|slot| gradients.get(&slot.parameter.tensor()).is_some())
+            fn allocate_state(
+                &mut self,
+                gradients: &highwater_tensor::Gradients,
+                then: &mut dyn FnMut() -> highwater_tensor::Result<()>,
+            ) -> highwater_tensor::Result<()> {
+                self.parameters.allocate(|slot| gradients.get(&slot.parameter.tensor()).is_some(), then)
             }
 
             fn learning_rate(&self) -> f64 {

@@ -1,22 +1,22 @@
-//! A learning rate that falls when a figure no longer improves.
+//! A learning rate that falls when a metric no longer improves.
 
 use std::fmt;
 
-use highwater_tensor::Result;
+use highwater_tensor::{Error, Result};
 
 use super::{Optimizer, not_negative, share};
 
 const OP: &str = "reduce_on_plateau";
 
-/// Changes of the learning rate below this are not made, as in PyTorch.
-const LEAST_CHANGE: f64 = 1e-8;
+/// Changes of the learning rate below this are not made (PyTorch: `eps`).
+const EPS: f64 = 1e-8;
 
-/// Reduces the learning rate when a figure, such as the validation loss, no longer improves: PyTorch's
+/// Reduces the learning rate when a metric, such as the validation loss, no longer improves: PyTorch's
 /// `ReduceLROnPlateau` with a relative threshold.
 ///
 /// After more than `patience` [steps](Self::step) in a row without improvement, the learning rate is multiplied by the
-/// factor. By default smaller figures are better, the factor is 0.1, the patience 10, the threshold 1e-4, and cooldown and
-/// least rate are 0.
+/// factor. By default smaller metrics are better, the factor is 0.1, the patience 10, the threshold 1e-4, and the cooldown
+/// and the minimum learning rate are 0.
 ///
 /// ```
 /// use highwater::{Device, Rng};
@@ -32,6 +32,9 @@ const LEAST_CHANGE: f64 = 1e-8;
 /// # Ok::<(), highwater::Error>(())
 /// ```
 ///
+/// The rate of [`Groups`](super::Groups) is that of the first group: the others keep their ratios to it, and none falls if
+/// it is 0. Processes that train together must pass the same metrics, because each optimizer step compares their rates.
+///
 /// The learning rate is part of the optimizer's state. A [`Checkpoint`](crate::checkpoint::Checkpoint::with_plateau) saves
 /// the rest.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +45,7 @@ pub struct ReduceOnPlateau {
     cooldown: u64,
     min_lr: f64,
     maximizes: bool,
-    /// The best figure; infinite before the first one.
+    /// The best metric; infinite before the first one.
     best: f64,
     /// The steps in a row without improvement.
     bad_steps: u64,
@@ -60,7 +63,7 @@ impl Default for ReduceOnPlateau {
 }
 
 impl ReduceOnPlateau {
-    /// Creates it with the defaults, for a figure of which smaller values are better.
+    /// Creates it with the defaults, for a metric of which smaller values are better.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -76,7 +79,7 @@ impl ReduceOnPlateau {
         }
     }
 
-    /// Makes larger figures better, as for an accuracy (PyTorch: `mode="max"`). Forgets the best figure so far.
+    /// Makes larger metrics better, as for an accuracy (PyTorch: `mode="max"`). Forgets the best metric so far.
     #[must_use]
     pub const fn maximize(mut self) -> Self {
         (self.maximizes, self.best) = (true, f64::NEG_INFINITY);
@@ -86,7 +89,7 @@ impl ReduceOnPlateau {
     /// Sets the factor of the learning rate.
     ///
     /// # Errors
-    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless it is at least 0 and below 1.
+    /// [`Error::BadArgument`] unless it is at least 0 and below 1.
     pub fn with_factor(mut self, factor: f64) -> Result<Self> {
         self.factor = share(OP, "factor", factor)?;
         Ok(self)
@@ -99,10 +102,10 @@ impl ReduceOnPlateau {
         self
     }
 
-    /// Sets the share of the best figure by which a figure must be better than it.
+    /// Sets the share of the best metric by which a metric must be better than it.
     ///
     /// # Errors
-    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless it is at least 0 and below 1.
+    /// [`Error::BadArgument`] unless it is at least 0 and below 1.
     pub fn with_threshold(mut self, threshold: f64) -> Result<Self> {
         self.threshold = share(OP, "threshold", threshold)?;
         Ok(self)
@@ -115,34 +118,51 @@ impl ReduceOnPlateau {
         self
     }
 
-    /// Sets the least learning rate.
+    /// Sets the minimum learning rate.
     ///
     /// # Errors
-    /// [`Error::BadArgument`](highwater_tensor::Error::BadArgument) unless it is finite and not negative.
+    /// [`Error::BadArgument`] unless it is finite and not negative.
     pub fn with_min_lr(mut self, min_lr: f64) -> Result<Self> {
         self.min_lr = not_negative(OP, "min_lr", min_lr)?;
         Ok(self)
     }
 
-    /// Returns the best figure so far.
+    /// Returns the best metric so far.
     #[must_use]
     pub fn best(&self) -> Option<f64> {
         self.best.is_finite().then_some(self.best)
     }
 
-    /// Adds the figure of an evaluation. Returns whether it has reduced the learning rate. NaN is no improvement.
+    /// Continues from the state of another one, such as that of a
+    /// [checkpoint](crate::checkpoint::Checkpoint::plateau): its best metric, its steps without improvement and its cooldown.
+    /// The options do not change.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] if larger metrics are better for one of them only. Nothing has changed then.
+    pub fn resume(&mut self, saved: &Self) -> Result<()> {
+        if self.maximizes != saved.maximizes {
+            let (argument, expected) = ("mode", "that of the saved state");
+            let got = format!("{:?} for a state of {:?}", self.mode(), saved.mode());
+            return Err(Error::BadArgument { op: OP, argument, expected, got });
+        }
+        (self.best, self.bad_steps) = (saved.best, saved.bad_steps);
+        self.cooling = saved.cooling.min(self.cooldown);
+        Ok(())
+    }
+
+    /// Adds the metric of an evaluation. Returns whether it has reduced the learning rate. NaN is no improvement.
     ///
     /// # Errors
     /// See [`Optimizer::set_learning_rate`].
-    pub fn step(&mut self, figure: f64, optimizer: &mut (impl Optimizer + ?Sized)) -> Result<bool> {
+    pub fn step(&mut self, metric: f64, optimizer: &mut (impl Optimizer + ?Sized)) -> Result<bool> {
         let mut next = self.clone();
-        if !next.is_due(figure) {
+        if !next.is_due(metric) {
             *self = next;
             return Ok(false);
         }
         let old = optimizer.learning_rate();
         let new = (old * self.factor).max(self.min_lr);
-        let changes = old - new > LEAST_CHANGE;
+        let changes = old - new > EPS;
         if changes {
             optimizer.set_learning_rate(new)?;
         }
@@ -150,15 +170,15 @@ impl ReduceOnPlateau {
         Ok(changes)
     }
 
-    /// Adds a figure. Returns whether the learning rate should fall.
-    fn is_due(&mut self, figure: f64) -> bool {
+    /// Adds a metric. Returns whether the learning rate should fall.
+    fn is_due(&mut self, metric: f64) -> bool {
         let improves = if self.maximizes {
-            figure > self.best * (1.0 + self.threshold)
+            metric > self.best * (1.0 + self.threshold)
         } else {
-            figure < self.best * (1.0 - self.threshold)
+            metric < self.best * (1.0 - self.threshold)
         };
         if improves {
-            (self.best, self.bad_steps) = (figure, 0);
+            (self.best, self.bad_steps) = (metric, 0);
         } else {
             self.bad_steps = self.bad_steps.saturating_add(1);
         }
@@ -172,10 +192,15 @@ impl ReduceOnPlateau {
         is_due
     }
 
-    /// Formats options and state for checkpoints: nine numbers and the direction.
+    /// The name of the direction, as in PyTorch.
+    const fn mode(&self) -> &'static str {
+        if self.maximizes { "max" } else { "min" }
+    }
+
+    /// Formats options and state for checkpoints: the mode and eight numbers.
     pub(crate) fn to_text(&self) -> String {
         let Self { factor, patience, threshold, cooldown, min_lr, best, bad_steps, cooling, .. } = self;
-        let mode = if self.maximizes { "max" } else { "min" };
+        let mode = self.mode();
         format!("{mode} {factor} {patience} {threshold} {cooldown} {min_lr} {best} {bad_steps} {cooling}")
     }
 
@@ -210,8 +235,7 @@ impl ReduceOnPlateau {
 /// `max, factor 0.5, patience 2, threshold 0.0001, cooldown 0, min_lr 0`.
 impl fmt::Display for ReduceOnPlateau {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { factor, patience, threshold, cooldown, min_lr, maximizes, .. } = self;
-        let mode = if *maximizes { "max" } else { "min" };
+        let (Self { factor, patience, threshold, cooldown, min_lr, .. }, mode) = (self, self.mode());
         write!(
             f,
             "{mode}, factor {factor}, patience {patience}, threshold {threshold}, cooldown {cooldown}, min_lr {min_lr}"
@@ -226,19 +250,19 @@ mod tests {
     use crate::optim::Sgd;
     use highwater_tensor::{Device, Rng};
 
-    /// The learning rates after each figure. Continues from the text form in the middle.
-    fn rates(mut plateau: ReduceOnPlateau, figures: &[f64]) -> Vec<f64> {
+    /// The learning rates after each metric. Continues from the text form in the middle.
+    fn rates(mut plateau: ReduceOnPlateau, metrics: &[f64]) -> Vec<f64> {
         let layer = Linear::new(&Device::cpu().unwrap(), 1, 1, &Rng::new(0)).unwrap();
         let mut sgd = Sgd::new(layer.parameters(), 1.0).unwrap();
-        let step = |figure: &f64| {
-            plateau.step(*figure, &mut sgd).unwrap();
+        let step = |metric: &f64| {
+            plateau.step(*metric, &mut sgd).unwrap();
             plateau = ReduceOnPlateau::from_text(&plateau.to_text()).unwrap();
             sgd.learning_rate()
         };
-        figures.iter().map(step).collect()
+        metrics.iter().map(step).collect()
     }
 
-    // The expected rates are those of torch.optim.lr_scheduler.ReduceLROnPlateau for the same figures.
+    // The expected rates are those of torch.optim.lr_scheduler.ReduceLROnPlateau for the same metrics.
 
     #[test]
     fn a_rate_falls_after_more_than_the_patience() {
@@ -248,17 +272,36 @@ mod tests {
     }
 
     #[test]
-    fn bad_steps_do_not_count_in_a_cooldown_and_rates_stop_at_the_least() {
+    fn bad_steps_do_not_count_in_a_cooldown_and_rates_stop_at_the_minimum() {
         let plateau = ReduceOnPlateau::new().with_factor(0.1).unwrap().with_patience(0).with_cooldown(2);
         let found = rates(plateau.with_min_lr(0.05).unwrap(), &[1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
         assert_eq!(found, [1.0, 0.1, 0.1, 0.1, 0.05, 0.05]);
     }
 
     #[test]
-    fn larger_figures_are_better_on_request() {
+    fn larger_metrics_are_better_on_request() {
         let plateau = ReduceOnPlateau::new().maximize().with_patience(0).with_threshold(0.1).unwrap();
         let found = rates(plateau, &[0.5, 0.56, 0.6, 0.62]);
         assert_eq!(found, [1.0, 1.0, 0.1, 0.1]);
+    }
+
+    #[test]
+    fn a_resumed_one_has_its_own_options_and_the_saved_state() {
+        let layer = Linear::new(&Device::cpu().unwrap(), 1, 1, &Rng::new(0)).unwrap();
+        let mut sgd = Sgd::new(layer.parameters(), 1.0).unwrap();
+        let mut saved = ReduceOnPlateau::new().with_patience(10);
+        for metric in [1.0, 2.0, 2.0] {
+            saved.step(metric, &mut sgd).unwrap();
+        }
+        let mut plateau = ReduceOnPlateau::new().with_patience(2).with_factor(0.5).unwrap();
+        plateau.resume(&saved).unwrap();
+        assert_eq!(plateau.best(), Some(1.0));
+        // The third step without improvement is above the new patience.
+        assert!(plateau.step(2.0, &mut sgd).unwrap() && sgd.learning_rate() == 0.5);
+        let mut other = ReduceOnPlateau::new().maximize();
+        let refused = other.resume(&saved);
+        assert!(matches!(refused, Err(Error::BadArgument { argument: "mode", .. })));
+        assert_eq!(other, ReduceOnPlateau::new().maximize());
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl<const N: usize> ParameterSet<N> {
             .filter(|path| self.is_untrained(path, state))
             .cloned()
             .collect();
-        self.allocate(|slot| !untrained.contains(&slot.path))?;
+        self.allocate(|slot| !untrained.contains(&slot.path), || Ok(()))?;
         let (op, names) = (self.op, self.names);
         for (slot, steps) in self.iter_mut().zip(steps) {
             slot.state.steps = steps.unwrap_or(slot.state.steps);

@@ -28,7 +28,7 @@ const STEP_POINTS: usize = 256;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TradeOff {
-    /// The schedules of the chains. Chains that run plainly are omitted.
+    /// The schedules of all chains, including those that run plainly.
     pub recompute: Recompute,
     /// The modeled peak of the step in bytes. A dry run with these schedules has the exact one.
     pub bytes: u64,
@@ -76,10 +76,7 @@ fn schedules(chains: &[ObservedChain], parts: &[Part]) -> Recompute {
         }
         // The ops after the chain.
         parts.next();
-        let schedule = Schedule::new(own);
-        if !schedule.is_plain() {
-            recompute = recompute.with(chain.path.clone(), schedule);
-        }
+        recompute = recompute.with(chain.path.clone(), Schedule::new(own));
     }
     recompute
 }

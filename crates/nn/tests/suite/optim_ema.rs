@@ -29,7 +29,7 @@ fn set(parameter: &Parameter, value: f64) {
 }
 
 fn averaged(ema: &Ema, parameter: &Parameter) -> Vec<f64> {
-    ema.apply(|| Ok(values(parameter))).unwrap()
+    ema.with_averages(|| Ok(values(parameter))).unwrap()
 }
 
 fn assert_close(found: &[f64], expected: &[f64], tolerance: f64) {
@@ -93,10 +93,10 @@ fn own_values_return_after_errors_and_panics() {
     let p = parameter(&cpu(), &[1.0], DType::F32);
     let ema = Ema::new(named(&p), 0.5).unwrap();
     set(&p, 3.0);
-    let error = ema.apply(|| -> Result<()> { Err(Error::NoGraph) });
+    let error = ema.with_averages(|| -> Result<()> { Err(Error::NoGraph) });
     assert_eq!((error, values(&p)), (Err(Error::NoGraph), vec![3.0]));
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        ema.apply(|| -> Result<()> { panic!("in an evaluation, at {:?}", values(&p)) })
+        ema.with_averages(|| -> Result<()> { panic!("in an evaluation, at {:?}", values(&p)) })
     }));
     assert_eq!(panicked.unwrap_err().downcast_ref::<String>().unwrap(), "in an evaluation, at [1.0]");
     assert_eq!(values(&p), [3.0]);
@@ -115,6 +115,13 @@ fn frozen_parameters_have_no_average_until_they_are_unfrozen() {
     assert_eq!((state_bytes(), averaged(&ema, &frozen)), (256, vec![5.0; 64]));
     let without = ema.state().unwrap();
     assert!(!without.contains_key("b.p.average"));
+    // A state that says nothing about a parameter is of another model.
+    for lacks in ["a.p.average", "b.p.updates"] {
+        let mut part = without.clone();
+        part.remove(lacks).unwrap();
+        assert!(matches!(ema.load_state(&part), Err(Error::Mismatch(_))), "{lacks}");
+        assert_eq!(ema.state().unwrap(), without);
+    }
     frozen.unfreeze();
     ema.update().unwrap();
     assert_eq!(state_bytes(), 512);
@@ -192,7 +199,7 @@ fn dry_runs_predict_averages_and_memory_that_lacks_changes_nothing() {
         let layer = Linear::new(device, 32, 32, &Rng::new(0))?;
         let mut ema = Ema::new(layer.parameters(), 0.9)?;
         ema.update()?;
-        ema.apply(|| layer.forward(&Tensor::ones(device, [1, 32])?).map(drop))?;
+        ema.with_averages(|| layer.forward(&Tensor::ones(device, [1, 32])?).map(drop))?;
         Ok::<_, Error>((layer, ema))
     };
     let peak = |device: &Device| device.default_allocator().unwrap().stats().peak_bytes_in_use;
@@ -207,7 +214,36 @@ fn dry_runs_predict_averages_and_memory_that_lacks_changes_nothing() {
     let layer = Linear::new(&small, 32, 32, &Rng::new(0)).unwrap();
     let ema = Ema::new(layer.parameters(), 0.9).unwrap();
     let before = layer.weight().value().to_vec::<f32>().unwrap();
-    let error = ema.apply(|| -> Result<()> { panic!("there is no memory") }).unwrap_err();
+    let error = ema.with_averages(|| -> Result<()> { panic!("there is no memory") }).unwrap_err();
     assert!(error.out_of_memory().is_some(), "{error}");
     assert_eq!(layer.weight().value().to_vec::<f32>().unwrap(), before);
+}
+
+#[test]
+fn own_values_return_without_memory() {
+    let pool = Bytes(3 * (4096 + 256) + 2048);
+    let device = Runtime::builder().threads(1).pool(pool).build().unwrap().cpu().unwrap();
+    let layer = Linear::new(&device, 32, 32, &Rng::new(0)).unwrap();
+    let mut ema = Ema::new(layer.parameters(), 0.5).unwrap();
+    for (_, parameter) in layer.parameters() {
+        set(&parameter, 3.0);
+    }
+    ema.update().unwrap();
+    // The graph keeps the averages, and the other tensors the rest of the memory.
+    let (loss, averages, full) = ema
+        .with_averages(|| {
+            let loss = layer.forward(&Tensor::ones(&device, [1, 32])?)?.sum_all()?;
+            let averages = layer.weight().value().to_vec::<f32>()?;
+            let full: Vec<_> = std::iter::from_fn(|| Tensor::ones(&device, [1]).ok()).collect();
+            Ok((loss, averages, full))
+        })
+        .unwrap();
+    assert!(Tensor::ones(&device, [1]).is_err());
+    assert_eq!(layer.weight().value().to_vec::<f32>().unwrap(), [3.0; 32 * 32]);
+    assert_ne!(averages, [3.0; 32 * 32]);
+    drop(full);
+    assert!(matches!(loss.backward(), Err(Error::StaleBackward { .. })));
+    // The next graph has the own values.
+    let loss = layer.forward(&Tensor::ones(&device, [1, 32]).unwrap()).unwrap().sum_all().unwrap();
+    assert_eq!(loss.backward().unwrap().len(), 2);
 }

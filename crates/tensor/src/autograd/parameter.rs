@@ -158,6 +158,21 @@ impl Parameter {
         })
     }
 
+    /// Moves the parameter to the buffer of `values`, and returns the old values. Unlike [`set`](Self::set), it
+    /// copies nothing, except for `values` that are not contiguous.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set).
+    pub fn replace(&self, values: Tensor) -> Result<Tensor> {
+        let values = values.contiguous()?;
+        let mut own = self.lock();
+        check("replace_parameter", &own.tensor, &values, |own| own == values.dtype())?;
+        let edge = own.tensor.grad_edge().cloned();
+        let old = own.replace_buffer(values.detach().with_grad_edge(edge));
+        own.next_update.commit();
+        Ok(old.detach())
+    }
+
     /// Returns whether both are handles to one parameter, for instance in layers with shared weights.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {

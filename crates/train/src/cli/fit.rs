@@ -124,6 +124,11 @@ pub(super) fn find(
         let got = format!("{} processes", world.size());
         return Err(Error::BadArgument { op: "options", argument, expected, got }.into());
     }
+    if plain.shard != Shard::None && plain.ranks < 2 {
+        let (argument, expected) = ("--shard", "used with several ranks: add --dry-run and --world-size");
+        let got = format!("{} and one rank", plain.shard.name());
+        return Err(Error::BadArgument { op: "options", argument, expected, got }.into());
+    }
     let bar = ProgressBar::new_spinner();
     bar.enable_steady_tick(Duration::from_millis(100));
     let found = search(options, (target, &plain), (world, threads), (device, &mut program), &bar);

@@ -154,9 +154,9 @@ fn as_name<S: Serializer>(shard: &Shard, serializer: S) -> std::result::Result<S
 }
 
 impl fmt::Display for Plan {
-    /// Writes what differs from the plan with the whole batch: `micro-batch 8 × 4, 3 of 12 blocks recomputed [9 3×(1)], bf16`.
-    /// The brackets contain the [schedule](Schedule) of the blocks, so that different plans have different texts. With several
-    /// chains, they contain their [paths](Recompute) too.
+    /// Writes what differs from the plan with the whole batch:
+    /// `micro-batch 8 × 4, 3 of 12 blocks recomputed [blocks: 9 3×(1)], bf16`. The brackets contain the
+    /// [schedule](Schedule) of each chain with its [path](Recompute), so that different plans have different texts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "micro-batch {}", self.micro_batch)?;
         if self.accumulate > 1 {
@@ -172,12 +172,8 @@ impl fmt::Display for Plan {
         let again: usize =
             schedules().flat_map(Schedule::parts).filter(|part| **part != Part::Keep).map(Part::blocks).sum();
         if again > 0 {
-            write!(f, ", {again} of {} blocks recomputed", schedules().map(Schedule::blocks).sum::<usize>())?;
-            let (first, has_more) = (schedules().next(), schedules().nth(1).is_some());
-            match first.filter(|_| !has_more) {
-                Some(schedule) => write!(f, " [{schedule}]")?,
-                None => write!(f, " [{}]", self.recompute)?,
-            }
+            let blocks: usize = schedules().map(Schedule::blocks).sum();
+            write!(f, ", {again} of {blocks} blocks recomputed [{}]", self.recompute)?;
         }
         self.autocast.map_or(Ok(()), |dtype| write!(f, ", {dtype}"))
     }
@@ -197,10 +193,30 @@ mod tests {
             plan.to_string()
         };
         assert_eq!(text(&[("blocks", "6")]), "micro-batch 8");
-        assert_eq!(text(&[("blocks", "1 (5)")]), "micro-batch 8, 5 of 6 blocks recomputed [1 (5)]");
-        assert_eq!(text(&[("", "1 5×(1)")]), "micro-batch 8, 5 of 6 blocks recomputed [1 5×(1)]");
+        assert_eq!(text(&[("blocks", "1 (5)")]), "micro-batch 8, 5 of 6 blocks recomputed [blocks: 1 (5)]");
+        assert_eq!(text(&[("", "1 5×(1)")]), "micro-batch 8, 5 of 6 blocks recomputed [(model): 1 5×(1)]");
         let chains = [("block0", "(2)"), ("block1", "(2)"), ("block2", "2")];
         assert_eq!(text(&chains), "micro-batch 8, 4 of 6 blocks recomputed [block0–1: (2)]");
+        let chains = [("encoder", "1 (5)"), ("decoder", "6")];
+        assert_eq!(text(&chains), "micro-batch 8, 5 of 12 blocks recomputed [encoder: 1 (5)]");
+    }
+
+    #[test]
+    fn the_schedules_of_a_text_are_those_of_the_plan() {
+        for path in ["encoder", "decoder", "blocks", ""] {
+            for schedule in ["1 (5)", "(1) (1) 4", "3×(2)", "2 ((1) 1) (2)"] {
+                let mut plan = Plan::new(8);
+                plan.recompute = plan.recompute.with(path, schedule.parse().unwrap());
+                let text = plan.to_string();
+                let found = text.split_once('[').and_then(|(_, rest)| rest.strip_suffix(']')).unwrap();
+                let (found_path, found) = found.split_once(": ").unwrap();
+                assert_eq!(found_path, if path.is_empty() { "(model)" } else { path });
+                assert_eq!(
+                    Some(&found.parse().unwrap()),
+                    plan.recompute.schedules().next().map(|(_, own)| own)
+                );
+            }
+        }
     }
 
     #[test]

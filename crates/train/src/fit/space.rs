@@ -21,11 +21,21 @@ const SIZES: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Space {
     batch: usize,
-    micro_batches: Option<Vec<usize>>,
+    micro_batches: MicroBatches,
     precisions: Vec<Option<DType>>,
     ranks: Vec<usize>,
     shards: Vec<Shard>,
     recomputes: bool,
+}
+
+/// The sizes of micro-batches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum MicroBatches {
+    /// Up to [`SIZES`] divisors of the batch of a rank.
+    Divisors,
+    /// The batch of a rank in one piece.
+    Whole,
+    Sizes(Vec<usize>),
 }
 
 impl Space {
@@ -34,7 +44,7 @@ impl Space {
     pub fn new(batch: usize) -> Self {
         Self {
             batch,
-            micro_batches: None,
+            micro_batches: MicroBatches::Divisors,
             precisions: vec![None],
             ranks: vec![1],
             shards: vec![Shard::None],
@@ -46,7 +56,7 @@ impl Space {
     /// divisors of the batch, from the whole batch downwards.
     #[must_use]
     pub fn micro_batches(mut self, sizes: impl IntoIterator<Item = usize>) -> Self {
-        self.micro_batches = Some(sizes.into_iter().collect());
+        self.micro_batches = MicroBatches::Sizes(sizes.into_iter().collect());
         self
     }
 
@@ -54,7 +64,7 @@ impl Space {
     /// results depend on the micro-batch.
     #[must_use]
     pub fn whole_batch(mut self) -> Self {
-        self.micro_batches = Some(Vec::new());
+        self.micro_batches = MicroBatches::Whole;
         self
     }
 
@@ -111,11 +121,15 @@ impl Space {
     /// Checks that each choice has a value, and that no number is 0.
     pub(super) fn check(&self) -> Result<(), FitError> {
         let bad = |choice, problem| Err(FitError::InvalidSpace { choice, problem });
-        let sizes = self.micro_batches.as_deref().unwrap_or_default();
+        let sizes = match &self.micro_batches {
+            MicroBatches::Sizes(sizes) => Some(&sizes[..]),
+            MicroBatches::Divisors | MicroBatches::Whole => None,
+        };
         if self.batch == 0 {
             return bad("the batch", "is 0; it is the number of examples of a step");
         }
         for (choice, is_empty) in [
+            ("Space::micro_batches", sizes.is_some_and(<[usize]>::is_empty)),
             ("Space::precisions", self.precisions.is_empty()),
             ("Space::ranks", self.ranks.is_empty()),
             ("Space::shards", self.shards.is_empty()),
@@ -124,7 +138,9 @@ impl Space {
                 return bad(choice, "is empty; leave it out for its default");
             }
         }
-        for (choice, numbers) in [("Space::micro_batches", sizes), ("Space::ranks", &self.ranks[..])] {
+        for (choice, numbers) in
+            [("Space::micro_batches", sizes.unwrap_or_default()), ("Space::ranks", &self.ranks[..])]
+        {
             if numbers.contains(&0) {
                 return bad(choice, "contains 0");
             }
@@ -145,10 +161,11 @@ impl Space {
 
     /// The sizes of micro-batches for the batch of a rank, in descending order.
     fn sizes(&self, batch: usize) -> Vec<usize> {
-        let Some(sizes) = &self.micro_batches else { return divisors(batch) };
-        if sizes.is_empty() {
-            return vec![batch];
-        }
+        let sizes = match &self.micro_batches {
+            MicroBatches::Divisors => return divisors(batch),
+            MicroBatches::Whole => return vec![batch],
+            MicroBatches::Sizes(sizes) => sizes,
+        };
         let mut sizes: Vec<_> =
             sizes.iter().copied().filter(|size| *size > 0 && batch.is_multiple_of(*size)).collect();
         sizes.sort_unstable_by(|one, other| other.cmp(one));
@@ -202,6 +219,7 @@ mod tests {
             (space().ranks([2, 0]), "Space::ranks contains 0"),
             (space().shards([]), "Space::shards is empty"),
             (space().shards([Shard::Gradients]), "Space::shards divides memory among ranks"),
+            (space().micro_batches([]), "Space::micro_batches is empty"),
             (space().micro_batches([4, 0]), "Space::micro_batches contains 0"),
         ] {
             let refused = space.check().unwrap_err().to_string();

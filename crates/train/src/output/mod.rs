@@ -45,7 +45,7 @@ pub struct StepRecord {
     /// The peak of those bytes.
     pub peak_bytes_in_use: u64,
     /// The estimated time of the step, on a dry device whose profile has a [speed](highwater_tensor::DeviceProfile::speed).
-    /// `None` for the first step of a loop without a [`Trainer`](crate::Trainer).
+    /// `None` for the first step of a loop that has not called [`Output::start_step`].
     pub estimated: Option<StepTime>,
 }
 
@@ -191,8 +191,36 @@ impl<'a> Output<'a> {
         Ok(StepRecord { step, loss, figures, bytes_in_use, peak_bytes_in_use, estimated })
     }
 
-    /// Begins the next step: the work of a dry device so far is no part of it.
-    pub(crate) fn start_step(&mut self, device: &Device) {
+    /// Begins the next step: its [estimated time](StepRecord::estimated) does not contain the work of the dry device so far.
+    /// Call it before the first step, and after other work between steps, such as an evaluation. A
+    /// [`Trainer`](crate::Trainer) does this itself.
+    ///
+    /// ```
+    /// use highwater::prelude::*;
+    /// use highwater::train::{Observer, Output, StepRecord};
+    /// use highwater::{DeviceProfile, Runtime};
+    /// struct Times<'a>(&'a mut Vec<f64>);
+    /// impl Observer for Times<'_> {
+    ///     fn step(&mut self, record: &StepRecord) -> highwater::Result<()> {
+    ///         self.0.extend(record.estimated.map(|time| time.seconds));
+    ///         Ok(())
+    ///     }
+    /// }
+    /// let gpu = DeviceProfile::gpu("h100-80g").ok_or("there is no such profile")?;
+    /// let device = Runtime::builder().dry_profile(gpu).build()?.dry()?;
+    /// let work = |size: usize| Tensor::ones(&device, [size, size])?.square()?.mean_all();
+    /// let mut times = Vec::new();
+    /// let mut output = Output::default().with(Times(&mut times));
+    /// for _ in 0..2 {
+    ///     work(4096)?; // an evaluation
+    ///     output.start_step(&device);
+    ///     output.step(&work(64)?, [])?;
+    /// }
+    /// drop(output);
+    /// assert!(times.len() == 2 && (times[0] - times[1]).abs() < 1e-9);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn start_step(&mut self, device: &Device) {
         self.before_step = device.estimated_time();
     }
 

@@ -17,7 +17,7 @@ use crate::fit::{Plan, PlanGuard};
 use crate::output::{Output, StepRecord};
 use crate::position::{Every, Position};
 use crate::saves::{LoopState, Parts, Saves};
-use crate::stop::StopSignal;
+use crate::stop::{EarlyStopping, StopSignal};
 
 /// The epochs or steps of a short dry run.
 const DRY: u64 = 2;
@@ -108,8 +108,6 @@ impl<'a> Fit<'a> {
 
     /// Waits until all ranks are at this stage, and checks that they run the same steps.
     fn agree_at(&self, stage: RunStage) -> Result<()> {
-        let Trainer { stepper, autocast, early_stopping, evaluate_every, learning_rate, ema, .. } =
-            &self.trainer;
         let Position { step, epoch, batch } = self.position;
         let entry = |(name, options): (&str, String)| Entry {
             name: name.to_owned(),
@@ -117,22 +115,13 @@ impl<'a> Fit<'a> {
             dtype: None,
             options,
         };
-        // Without early stopping, an evaluation is no operation of all ranks.
-        let stopping =
-            early_stopping.as_ref().map(|stopping| format!("{}, every {evaluate_every}", stopping.options()));
-        let entries = [
+        let of_run = [
             ("epochs of the run", self.epochs.to_string()),
             ("steps of the run", self.steps.to_string()),
-            ("accumulated batches", stepper.accumulate.to_string()),
-            ("norm limit", text(stepper.clip_norm.as_ref())),
-            ("loss scaler", text(stepper.scaler.as_ref())),
-            ("autocast", text(autocast.as_ref())),
-            ("early stopping", text(stopping.as_ref())),
-            ("reduction on plateaus", text(learning_rate.plateau())),
-            ("decay of averages", text(ema.as_ref().map(|ema| ema.decay()).as_ref())),
             ("position", format!("step {step}, epoch {epoch}, batch {batch}")),
         ];
-        Ok(stepper.world.agree_at(stage, entries.map(entry).into())?)
+        let entries = self.trainer.common_options().into_iter().chain(of_run).map(entry).collect();
+        Ok(self.trainer.stepper.world.agree_at(stage, entries)?)
     }
 
     fn resume(&mut self) -> Result<()> {
@@ -145,6 +134,16 @@ impl<'a> Fit<'a> {
             let problem = "the checkpoint is of a run with epochs: continue it with Trainer::fit";
             return Err(FileError::malformed(path, 8, problem).into());
         }
+        let mut plateau = trainer.learning_rate.plateau().map(|(figure, plateau)| (figure, plateau.clone()));
+        if let (Some((figure, plateau)), Some(saved)) = (&mut plateau, checkpoint.plateau()) {
+            if let Some(of_saved) = state.plateau_figure.filter(|of_saved| of_saved != *figure) {
+                let (argument, expected) = ("figure", "that of the checkpoint");
+                let got = format!("{figure:?} for the state of {of_saved:?}");
+                return Err(Error::BadArgument { op: "reduce_on_plateau", argument, expected, got });
+            }
+            plateau.resume(saved)?;
+        }
+        let resumed = plateau.map(|(_, plateau)| plateau);
         if let Some(ema) = &trainer.ema {
             checkpoint.check_ema(ema)?;
         }
@@ -152,10 +151,10 @@ impl<'a> Fit<'a> {
         if let Some(ema) = &mut trainer.ema {
             checkpoint.restore_ema(ema)?;
         }
-        if let (LearningRate::OnPlateau { plateau, .. }, Some(saved)) =
-            (&mut trainer.learning_rate, checkpoint.plateau())
+        if let (LearningRate::OnPlateau { plateau, .. }, Some(resumed)) =
+            (&mut trainer.learning_rate, resumed)
         {
-            plateau.clone_from(saved);
+            *plateau = resumed;
         }
         if let (Some(scaler), Some(saved)) = (&mut trainer.stepper.scaler, checkpoint.scaler()) {
             scaler.clone_from(saved);
@@ -180,17 +179,18 @@ impl<'a> Fit<'a> {
         let mut ended = stopping.filter(|stopping| stopping.is_over()).map(|_| Ended::StoppedEarly);
         let mut has_begun = false;
         while ended.is_none() && self.position.epoch < self.epochs && self.position.step < self.steps {
-            if let Some(device) = self.device.as_ref().filter(|_| !has_begun) {
-                self.trainer.output.start_step(device);
-            }
             let (mut batches, skipped) = source(self.position)?;
-            if !std::mem::replace(&mut has_begun, true) {
+            let is_first = !std::mem::replace(&mut has_begun, true);
+            if is_first {
                 let total = self.total(batches.size_hint().1);
                 self.trainer.output.begin(self.position.step, total)?;
             }
             // Ends with the batches: the file may state any number.
             for batch in batches.by_ref().take(usize::try_from(skipped).unwrap_or(usize::MAX)) {
                 drop(batch?);
+            }
+            if let Some(device) = self.device.as_ref().filter(|_| is_first) {
+                self.trainer.output.start_step(device);
             }
             ended = self.epoch(batches, &mut loss, plan.as_ref())?;
         }
@@ -241,7 +241,7 @@ impl<'a> Fit<'a> {
         self.agree_at(RunStage::EndEpoch)?;
         (self.position.epoch, self.position.batch) = (self.position.epoch + 1, 0);
         let is_due = self.trainer.evaluate_every.is_due_after_epochs(self.position.epoch);
-        let ended = if is_due { self.evaluate()? } else { None };
+        let ended = if is_due { self.evaluate(is_due)? } else { None };
         self.flush()?;
         if self.trainer.saves.is_due_after_epochs(self.position.epoch) {
             self.save()?;
@@ -318,15 +318,16 @@ impl<'a> Fit<'a> {
             return Ok(Some(Ended::Diverged { loss, step, epoch: self.position.epoch + 1 }));
         }
         let is_due = self.trainer.evaluate_every.is_due_after_steps(step);
-        let ended = if is_due { self.evaluate()? } else { None };
+        let ended = if is_due { self.evaluate(is_due)? } else { None };
         if self.trainer.saves.is_due_after_steps(step) {
             self.save()?;
         }
         Ok(ended.or_else(|| stops.then_some(Ended::Interrupted)))
     }
 
-    /// Evaluates the model, unless this has happened after the last step. Returns whether early stopping ends the run.
-    fn evaluate(&mut self) -> Result<Option<Ended>> {
+    /// Evaluates the model, unless this has happened after the last step. Only an evaluation that is due by its interval may
+    /// change the learning rate. Returns whether early stopping ends the run.
+    fn evaluate(&mut self, is_due: bool) -> Result<Option<Ended>> {
         let Some(evaluation) = self.trainer.evaluation.as_mut() else { return Ok(None) };
         if self.evaluated == Some(self.position.step) {
             return Ok(None);
@@ -338,7 +339,7 @@ impl<'a> Fit<'a> {
             })
         };
         self.figures = match &self.trainer.ema {
-            Some(ema) => ema.apply(evaluate)?,
+            Some(ema) => ema.with_averages(evaluate)?,
             None => evaluate()?,
         };
         self.evaluated = Some(self.position.step);
@@ -351,6 +352,7 @@ impl<'a> Fit<'a> {
         }
         if let LearningRate::OnPlateau { figure, plateau } = &mut self.trainer.learning_rate
             && let Some(value) = watched("reduce_on_plateau", &self.figures, figure)?
+            && is_due
         {
             plateau.step(value, self.trainer.stepper.optimizer)?;
         }
@@ -397,15 +399,16 @@ impl<'a> Fit<'a> {
         self.pending.take().map_or(Ok(()), |record| self.trainer.output.emit(&record))
     }
 
-    fn finish(mut self, mut ended: Ended) -> Result<Outcome> {
+    fn finish(mut self, ended: Ended) -> Result<Outcome> {
         self.agree_at(RunStage::End)?;
-        if ended == Ended::Completed && self.evaluate()?.is_some() {
-            ended = Ended::StoppedEarly;
-        }
-        self.flush()?;
+        // Before the last evaluation, which a longer run does not have unless it is due: so a run in parts equals it.
         if !matches!(ended, Ended::Diverged { .. }) {
             self.save()?;
         }
+        if ended == Ended::Completed {
+            self.evaluate(false)?;
+        }
+        self.flush()?;
         if let Some(best) = self.best.filter(|_| ended != Ended::Interrupted) {
             best.restore(self.trainer.model)?;
             if let Some(ema) = &mut self.trainer.ema {
@@ -430,6 +433,31 @@ fn watched(op: &'static str, figures: &Figures, figure: &str) -> Result<Option<f
     Err(Error::BadArgument { op, argument, expected, got: format!("{figure:?}") })
 }
 
+impl Trainer<'_> {
+    /// The options that all ranks must share, because they change the steps.
+    fn common_options(&self) -> Vec<(&'static str, String)> {
+        let Self { stepper, autocast, early_stopping, evaluate_every, learning_rate, ema, .. } = self;
+        let stopping = early_stopping.as_ref().map(EarlyStopping::options);
+        let plateau = learning_rate.plateau().map(|(figure, plateau)| format!("{plateau} of {figure}"));
+        // An evaluation that changes no step is no operation of all ranks.
+        let evaluates = stopping.is_some() || plateau.is_some();
+        let ema = ema.as_ref().map(|ema| {
+            let warm_up = if ema.has_warm_up() { ", with warm-up" } else { "" };
+            format!("decay {}{warm_up}, after {} updates", ema.decay(), ema.updates())
+        });
+        vec![
+            ("accumulated batches", stepper.accumulate.to_string()),
+            ("norm limit", text(stepper.clip_norm.as_ref())),
+            ("loss scaler", text(stepper.scaler.as_ref())),
+            ("autocast", text(autocast.as_ref())),
+            ("early stopping", text(stopping.as_ref())),
+            ("reduction on plateaus", text(plateau.as_ref())),
+            ("interval of evaluations", text(evaluates.then_some(evaluate_every))),
+            ("averages", text(ema.as_ref())),
+        ]
+    }
+}
+
 /// Writes an option of the run.
 fn text(option: Option<&impl Display>) -> String {
     option.map_or_else(|| "none".to_owned(), ToString::to_string)
@@ -442,4 +470,54 @@ fn meet(world: &World, loss: Option<f64>, stops: bool) -> Result<(Option<f64>, b
     let sum = all.iter().map(|[loss, _]| *loss).reduce(|sum, loss| sum + loss);
     let stops = all.iter().any(|[_, stops]| *stops != 0.0);
     Ok((sum.map(|sum| sum / all.len() as f64), stops))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use highwater_nn::modules::{Linear, Module};
+    use highwater_nn::optim::{Ema, ReduceOnPlateau, Sgd};
+    use highwater_tensor::Rng;
+
+    /// The common options of a trainer.
+    fn options(change: impl for<'a> FnOnce(Trainer<'a>) -> Trainer<'a>) -> Vec<(&'static str, String)> {
+        let model = Linear::new(&Device::cpu().unwrap(), 1, 1, &Rng::new(0)).unwrap();
+        let mut sgd = Sgd::new(model.parameters(), 0.1).unwrap();
+        change(Trainer::new(&model, &mut sgd)).common_options()
+    }
+
+    /// The common options of a trainer with averages.
+    fn of_ema(change: impl FnOnce(Ema) -> Ema) -> Vec<(&'static str, String)> {
+        let model = Linear::new(&Device::cpu().unwrap(), 1, 1, &Rng::new(0)).unwrap();
+        let mut ema = change(Ema::new(model.parameters(), 0.9).unwrap());
+        let mut sgd = Sgd::new(model.parameters(), 0.1).unwrap();
+        Trainer::new(&model, &mut sgd).ema(&mut ema).common_options()
+    }
+
+    #[test]
+    fn ranks_compare_all_that_changes_their_steps() {
+        let plateau = ReduceOnPlateau::new;
+        let on = |figure: &'static str| options(|trainer| trainer.reduce_on_plateau(figure, plateau()));
+        let every = Every::Epochs(2);
+        let all = [
+            options(|trainer| trainer),
+            on("a"),
+            on("b"),
+            options(|trainer| trainer.reduce_on_plateau("a", plateau().with_patience(1))),
+            options(|trainer| trainer.reduce_on_plateau("a", plateau()).evaluate_every(every)),
+            options(|trainer| trainer.early_stopping(EarlyStopping::new("a"))),
+            options(|trainer| trainer.early_stopping(EarlyStopping::new("a")).evaluate_every(every)),
+            of_ema(|ema| ema),
+            of_ema(Ema::with_warm_up),
+            of_ema(|mut ema| {
+                ema.update().unwrap();
+                ema
+            }),
+        ];
+        for (number, one) in all.iter().enumerate() {
+            assert!(!all[..number].contains(one), "{one:?}");
+        }
+        // Without an effect on steps, each rank may evaluate as it likes.
+        assert_eq!(options(|trainer| trainer.evaluate_every(every)), all[0]);
+    }
 }

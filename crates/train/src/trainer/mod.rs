@@ -64,14 +64,16 @@ use step::Stepper;
 ///
 /// A run that [continues](Saves::resume) from a checkpoint gives the same values, bit for bit, as a run without
 /// interruption: parameters, optimizer state, averages, loss scale, random generators of modules, position, early stopping and
-/// the state of a plateau are restored. This requires batches that depend only on the epoch, such as `shuffled(seed, epoch)`. A checkpoint may also lie
-/// within an epoch, for example after a signal. The loop then skips the batches that are done, which costs their preparation;
-/// a step-indexed source ([`fit_steps`](Self::fit_steps)) skips nothing.
+/// the state of a plateau are restored. This requires batches that depend only on the epoch, such as
+/// `shuffled(seed, epoch)`. A checkpoint may also lie within an epoch, for example after a signal. The loop then skips the
+/// batches that are done, which costs their preparation; a step-indexed source ([`fit_steps`](Self::fit_steps)) skips
+/// nothing.
 ///
 /// # Dry runs
 ///
 /// On a dry device the loop makes the same requests as on a real one. There are no losses and figures, so early stopping
-/// never ends a run, no learning rate falls on a plateau, and nothing is saved. [`short_dry_runs`](Self::short_dry_runs) leaves out epochs that repeat the second.
+/// never ends a run, no learning rate falls on a plateau, and nothing is saved. [`short_dry_runs`](Self::short_dry_runs)
+/// leaves out epochs that repeat the second.
 ///
 /// # Signals
 ///
@@ -142,7 +144,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Reduces the learning rate when a figure of the [evaluation](Self::evaluate) no longer improves. Checkpoints include the
-    /// state.
+    /// state. A run that continues has its own options, but requires the figure and the direction of the checkpoint.
     ///
     /// ```
     /// use highwater::prelude::*;
@@ -183,7 +185,7 @@ impl<'a> Trainer<'a> {
     /// let loss = |x: &Tensor| model.forward(x)?.square()?.mean_all();
     /// let trainer = Trainer::new(&model, &mut optimizer).ema(&mut ema).epochs(3);
     /// let outcome = trainer.fit(|_| Ok([Ok(x.clone())]), loss)?;
-    /// let averaged = ema.apply(|| loss(&x)?.item::<f32>())?;
+    /// let averaged = ema.with_averages(|| loss(&x)?.item::<f32>())?;
     /// assert!(outcome.steps == 3 && averaged > loss(&x)?.item::<f32>()?);
     /// # Ok::<(), highwater::Error>(())
     /// ```
@@ -258,6 +260,9 @@ impl<'a> Trainer<'a> {
 
     /// Evaluates the model after every epoch and at the end. The closure runs under `no_grad`, so networks are in evaluation
     /// mode, and in the module scope `validation`. The figures are logged with the step before.
+    ///
+    /// An evaluation at the end that is not due by the [interval](Self::evaluate_every) changes no learning rate and no saved
+    /// state of early stopping, so that a run that continues is not changed by it.
     #[must_use]
     pub fn evaluate(mut self, evaluation: impl FnMut() -> Result<Figures> + 'a) -> Self {
         self.evaluation = Some(Box::new(evaluation));
@@ -370,9 +375,9 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// What sets the learning rate.
+/// The source of the learning rate.
 enum LearningRate<'a> {
-    /// Nothing: the optimizer's rate stays.
+    /// The optimizer's rate, which stays.
     OfOptimizer,
     Schedule(Schedule),
     Function(Box<dyn FnMut(Position) -> f64 + 'a>),
@@ -392,9 +397,10 @@ impl LearningRate<'_> {
         }
     }
 
-    const fn plateau(&self) -> Option<&ReduceOnPlateau> {
+    /// Returns the plateau, with the figure that it watches.
+    const fn plateau(&self) -> Option<(&String, &ReduceOnPlateau)> {
         match self {
-            Self::OnPlateau { plateau, .. } => Some(plateau),
+            Self::OnPlateau { figure, plateau } => Some((figure, plateau)),
             _ => None,
         }
     }
