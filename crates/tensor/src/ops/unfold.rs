@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn windows_with_too_many_elements_are_an_error() {
         let device = cpu();
-        let long = Tensor::zeros(&device, [1]).unwrap().broadcast_to([1 << 40]).unwrap();
+        let long = Tensor::zeros(&device, [1]).unwrap().broadcast_to([1_usize << 40]).unwrap();
         let refused = long.unfold(0, 1 << 39, 1);
         assert!(matches!(refused, Err(Error::TooManyElements { op: "unfold", .. })), "{refused:?}");
         let image = long.reshape([1, 1, 1 << 20, 1 << 20]).unwrap();
