@@ -1,5 +1,9 @@
 //! Named values of steps and evaluations.
 
+use std::fmt;
+
+use bfc_core::printable;
+
 /// Named values, in order: those of a step, or the results of an evaluation. A value is `None` on a dry device.
 ///
 /// ```
@@ -7,6 +11,7 @@
 /// let figures = Figures::from([("accuracy", 0.75), ("loss", 0.5)]).with("f1", None);
 /// assert_eq!(figures.get("accuracy"), Some(0.75));
 /// assert_eq!(figures.get("f1"), None);
+/// assert_eq!(figures.to_string(), "accuracy 0.7500, loss 0.5000");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures(Vec<(String, Option<f64>)>);
@@ -54,6 +59,17 @@ impl Figures {
     /// Adds the values of `other`, which replace those of the same name.
     pub(crate) fn extend(&mut self, other: &Self) {
         other.iter().for_each(|(name, value)| self.set(name, value));
+    }
+}
+
+/// Shows the known values: `accuracy 0.7500, loss 0.5000`.
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.iter().filter_map(|(name, value)| Some((name, value?)));
+        for (at, (name, value)) in known.enumerate() {
+            write!(f, "{}{} {value:.4}", if at > 0 { ", " } else { "" }, printable(name))?;
+        }
+        Ok(())
     }
 }
 

@@ -2,11 +2,11 @@
 
 use highwater_tensor::{DType, Result, SortOrder, Tensor};
 
-use super::{Mean, Metric};
+use super::{Mean, Metric, class_axis};
 
 /// The share of samples whose highest score is that of the target's class.
 ///
-/// Expects scores `[.., classes]` and class indices `[..]` (u8, i32, u32 or i64).
+/// Expects scores `[n, classes, ..]` and class indices `[n, ..]` (u8, i32, u32 or i64), as [`Tensor::cross_entropy`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accuracy(Mean);
 
@@ -16,7 +16,8 @@ impl Metric for Accuracy {
     }
 
     fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
-        let correct = output.argmax(-1)?.eq(target)?;
+        let axis = class_axis("accuracy", output, target)?;
+        let correct = output.argmax(axis as isize)?.eq(target)?;
         self.0.add_sum(&correct.to_dtype(DType::F64)?.sum_all()?, target.elements())
     }
 
@@ -31,7 +32,8 @@ impl Metric for Accuracy {
 
 /// The share of samples for which the target's class is among the `k` highest scores.
 ///
-/// Expects scores `[.., classes]` and class indices `[..]` (u8, i32, u32 or i64). The name is `top5_accuracy` for k = 5.
+/// Expects scores `[n, classes, ..]` and class indices `[n, ..]` (u8, i32, u32 or i64), as [`Tensor::cross_entropy`]. The name
+/// is `top5_accuracy` for k = 5.
 #[derive(Clone, Copy, Debug)]
 pub struct TopK {
     k: usize,
@@ -52,8 +54,9 @@ impl Metric for TopK {
     }
 
     fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
-        let (_, classes) = output.top_k(self.k, -1, SortOrder::Descending)?;
-        let found = classes.eq(&target.unsqueeze(-1)?)?;
+        let axis = class_axis("top_k accuracy", output, target)? as isize;
+        let (_, classes) = output.top_k(self.k, axis, SortOrder::Descending)?;
+        let found = classes.eq(&target.unsqueeze(axis)?)?;
         self.share.add_sum(&found.to_dtype(DType::F64)?.sum_all()?, target.elements())
     }
 

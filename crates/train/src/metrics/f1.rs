@@ -2,12 +2,12 @@
 
 use highwater_tensor::{DType, Error, Result, Tensor};
 
-use super::Metric;
+use super::{Metric, class_axis};
 
 /// The macro-averaged F1 score: the mean over classes of the harmonic mean of precision and recall.
 ///
-/// Expects scores `[.., classes]` and class indices `[..]` (u8, i32, u32 or i64). As in scikit-learn, classes that occur neither in the
-/// predictions nor in the targets do not count.
+/// Expects scores `[n, classes, ..]` and class indices `[n, ..]` (u8, i32, u32 or i64), as [`Tensor::cross_entropy`]. As in
+/// scikit-learn, classes that occur neither in the predictions nor in the targets do not count.
 #[derive(Clone, Debug, Default)]
 pub struct F1 {
     /// Per class: correct predictions, predictions, targets. Empty before the first batch.
@@ -21,9 +21,10 @@ impl Metric for F1 {
     }
 
     fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
-        let classes = output.dims().last().copied().unwrap_or(0);
+        let axis = class_axis("f1", output, target)?;
+        let classes = output.dims()[axis];
         let one_hot = |indices: &Tensor| indices.flatten(0, -1)?.one_hot(classes);
-        let (predicted, actual) = (one_hot(&output.argmax(-1)?)?, one_hot(target)?);
+        let (predicted, actual) = (one_hot(&output.argmax(axis as isize)?)?, one_hot(target)?);
         let sums =
             [&predicted.mul(&actual)?, &predicted, &actual].map(|hot| hot.sum(0)?.to_dtype(DType::F64));
         for (counts, sum) in self.counts.iter_mut().zip(sums) {

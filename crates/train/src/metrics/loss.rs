@@ -59,7 +59,8 @@ impl Metric for Loss<'_> {
 
 /// The perplexity: e to the mean cross-entropy.
 ///
-/// Expects scores `[.., classes]` and class indices `[..]` (u8, i32, u32 or i64), for example those of next tokens.
+/// Expects scores `[n, classes, ..]` and class indices `[n, ..]` (u8, i32, u32 or i64), as [`Tensor::cross_entropy`], for
+/// example those of next tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Perplexity(Mean);
 
@@ -69,9 +70,7 @@ impl Metric for Perplexity {
     }
 
     fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
-        let classes = output.dims().last().copied().unwrap_or(0);
-        let scores = output.reshape([target.elements(), classes])?.to_dtype(DType::F32)?;
-        self.0.add(&scores.cross_entropy(&target.flatten(0, -1)?)?, target.elements())
+        self.0.add(&output.to_dtype(DType::F32)?.cross_entropy(target)?, target.elements())
     }
 
     fn value(&self) -> Option<f64> {

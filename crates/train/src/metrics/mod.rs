@@ -17,7 +17,7 @@ pub(crate) use mean::read;
 
 use std::fmt;
 
-use highwater_tensor::{Result, Tensor, no_grad};
+use highwater_tensor::{Error, Result, ShapeRule, Tensor, no_grad};
 
 use crate::figures::Figures;
 
@@ -51,6 +51,22 @@ pub trait Metric: fmt::Debug {
 
     /// Forgets all batches.
     fn reset(&mut self);
+}
+
+/// Returns the axis of the classes in scores, as in [`Tensor::cross_entropy`]: the second one, or the only one.
+///
+/// # Errors
+/// [`Error::ShapeMismatch`] unless there is one target for all scores of a position.
+fn class_axis(metric: &'static str, scores: &Tensor, targets: &Tensor) -> Result<usize> {
+    const TARGETS: &ShapeRule =
+        &ShapeRule::Other("there must be one target per row of scores, and per position of [n, classes, ..]");
+    let axis = usize::from(scores.rank() > 1);
+    let positions = scores.dims().iter().enumerate().filter(|(at, _)| *at != axis).map(|(_, size)| size);
+    if scores.rank() > 0 && positions.eq(targets.dims()) {
+        return Ok(axis);
+    }
+    let (lhs, rhs) = (*scores.shape(), *targets.shape());
+    Err(Error::ShapeMismatch { op: metric, lhs, rhs, rule: TARGETS })
 }
 
 /// Runs a model over batches without gradients and in evaluation mode, and returns the metrics.

@@ -1,7 +1,7 @@
 //! The values of metrics, against values computed by hand.
 
 use highwater::prelude::*;
-use highwater::train::{F1, MeanAbsoluteError, Metric, Perplexity, TopK};
+use highwater::train::{Accuracy, F1, MeanAbsoluteError, Metric, Perplexity, TopK};
 
 use crate::support::cpu;
 
@@ -43,6 +43,37 @@ fn equal_scores_have_the_number_of_classes_as_perplexity() {
     let equal: [(&[f32], &[i64]); 2] = [(&[1.0; 10], &[0, 4]), (&[3.0; 5], &[2])];
     let found = value(&mut Perplexity::default(), 5, equal).unwrap();
     assert!((found - 5.0).abs() < 1e-5, "{found}");
+}
+
+/// A metric of classes.
+type Create = fn() -> Box<dyn Metric>;
+
+#[test]
+fn classes_are_on_the_axis_of_cross_entropy() {
+    // Two images of 3 classes and 2 × 2 positions; other axes have other values if read as classes.
+    let device = cpu();
+    let values: Vec<f32> = (0..24).map(|at| ((at * 7) % 24) as f32).collect();
+    let scores = Tensor::from_slice(&device, &values, [2, 3, 2, 2]).unwrap();
+    let rows = scores.permute([0, 2, 3, 1]).unwrap().reshape([8, 3]).unwrap();
+    let targets = Tensor::from_slice(&device, &[0i64, 1, 2, 0, 1, 2, 0, 1], [2, 2, 2]).unwrap();
+    let metrics: [Create; 4] = [
+        || Box::new(Accuracy::default()),
+        || Box::new(TopK::new(2)),
+        || Box::new(F1::default()),
+        || Box::new(Perplexity::default()),
+    ];
+    for create in metrics {
+        let (mut of_images, mut of_rows) = (create(), create());
+        of_images.update(&scores, &targets).unwrap();
+        of_rows.update(&rows, &targets.flatten(0, -1).unwrap()).unwrap();
+        let (found, expected) = (of_images.value().unwrap(), of_rows.value().unwrap());
+        assert!((found - expected).abs() < 1e-6 * expected, "{}: {found} {expected}", of_images.name());
+    }
+    let message =
+        Accuracy::default().update(&scores, &targets.narrow(1, 0, 1).unwrap()).unwrap_err().to_string();
+    let expected = "accuracy: shapes [2, 3, 2, 2] and [2, 1, 2] do not match: there must be one target per row of scores, \
+                    and per position of [n, classes, ..]";
+    assert_eq!(message, expected);
 }
 
 #[test]
