@@ -214,7 +214,7 @@ impl<'a> Output<'a> {
     /// for _ in 0..2 {
     ///     work(4096)?; // an evaluation
     ///     output.start_step(&device);
-    ///     output.step(&work(64)?, [])?;
+    ///     output.step(&work(64)?, [("learning_rate", 0.1)])?;
     /// }
     /// drop(output);
     /// assert!(times.len() == 2 && (times[0] - times[1]).abs() < 1e-9);
