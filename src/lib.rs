@@ -179,6 +179,7 @@ pub mod guide {
 
     #[doc = "[memory]: mod@memory"]
     #[doc = "[prediction]: mod@prediction"]
+    #[doc = "[bf16]: mod@bf16"]
     #[doc = "[when-a-batch-stays-in-one-piece]: mod@fit#when-a-batch-stays-in-one-piece"]
     #[doc = "[several-machines]: mod@several_machines"]
     #[doc = "[fit]: mod@fit"]

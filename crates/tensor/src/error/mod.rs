@@ -252,7 +252,7 @@ pub enum Error {
     },
     /// The program read a value from a dry device, which stores no data.
     #[error(
-        "{op}: {device} is a dry device, which has no data to read; use `item_or` or check `Device::is_dry` first", device = printable(device)
+        "{op}: {device} is a dry device, which has no data to read; check `Device::is_dry` first, or read losses with `item_or`", device = printable(device)
     )]
     NoData {
         /// The op that reads.

@@ -172,6 +172,6 @@ fn values_are_not_to_be_had() {
     let error = Tensor::ones(&dry, [2, 2]).unwrap().matmul(&Tensor::ones(&dry, 2).unwrap()).unwrap();
     assert_eq!(
         error.to_vec::<f32>().unwrap_err().to_string(),
-        "to_vec: dry:0 is a dry device, which has no data to read; use `item_or` or check `Device::is_dry` first"
+        "to_vec: dry:0 is a dry device, which has no data to read; check `Device::is_dry` first, or read losses with `item_or`"
     );
 }
