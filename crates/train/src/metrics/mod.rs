@@ -42,7 +42,7 @@ pub trait Metric: fmt::Debug {
     /// Adds a batch.
     ///
     /// # Errors
-    /// Errors about shapes and element types that do not fit the metric, and [`Error::Allocation`](highwater_tensor::Error::Allocation) if
+    /// Errors about shapes and element types that do not fit the metric, and [`Error::Allocation`] if
     /// there is no memory.
     fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()>;
 
