@@ -193,7 +193,7 @@ impl Tensor {
     /// let table = Tensor::ones(&device, [3, 1])?.requiring_grad()?;
     /// let tokens = Tensor::from_slice(&device, &[2u8, 0, 2], [3])?;
     /// let gradients = table.embedding_with_padding(&tokens, 0)?.sum_all()?.backward()?;
-    /// assert_eq!(gradients.get(&table)?.to_vec::<f32>()?, [0.0, 0.0, 2.0]);
+    /// assert_eq!(gradients.get(&table).unwrap().to_vec::<f32>()?, [0.0, 0.0, 2.0]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///

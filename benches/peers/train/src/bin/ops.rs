@@ -166,9 +166,7 @@ const CASES: &[(&str, &[Of], Op)] = &[
     }),
     ("cross_entropy", &[Numbers(&[4096, 256]), Indices(256, &[4096])], |x| x[0].cross_entropy(&x[1])),
     ("mse_loss", &[Numbers(MEGA), Numbers(MEGA)], |x| x[0].mse_loss(&x[1])),
-    ("bce_with_logits", &[Numbers(MEGA), Positive(MEGA)], |x| {
-        x[0].bce_with_logits(&x[1].detach())
-    }),
+    ("bce_with_logits", &[Numbers(MEGA), Positive(MEGA)], |x| x[0].bce_with_logits(&x[1].detach())),
 ];
 
 fn operand(device: &Device, of: Of, seed: u64) -> Result<Tensor> {
