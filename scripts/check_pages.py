@@ -3,7 +3,7 @@
     check_pages.py check FILE.html...
     check_pages.py picture FILE.html OUT.png WIDTH HEIGHT light|dark|peak [full]
 
-`check` opens each page at three widths, and changes between light and dark. It clicks every button and heading, hovers,
+`check` opens each page at two widths, and changes between light and dark. It clicks every button and heading, hovers,
 zooms and drags over the charts, and fails on:
 
 - an error or a message on the console, an exception, or a request to anything but the file;
@@ -23,7 +23,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 # Widths, and the color scheme at the beginning and after a change.
-WINDOWS = ((400, ("light", "dark")), (800, ("dark", "light")), (1200, ("light", "dark")))
+WINDOWS = ((400, ("light", "dark")), (1200, ("dark", "light")))
 # A page that does not settle within this time has failed.
 TIMEOUT_MS = 10_000
 
