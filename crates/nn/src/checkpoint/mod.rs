@@ -411,10 +411,12 @@ impl Checkpoint {
     /// Restores a module and its optimizer, so that training continues as if it had never stopped.
     ///
     /// # Errors
-    /// See [`restore`](Self::restore), which also applies to the optimizer's state and the random generators;
-    /// [`FileError::Absent`] without an optimizer's state, and if the optimizer has a [name](Optimizer::name) and the file
-    /// does not name the kind of its state; [`Error::BadArgument`] if that state belongs to an optimizer of another kind,
-    /// and if two random generators have the same path; see [`Optimizer::load_state`].
+    /// - those of [`restore`](Self::restore), also for the optimizer's state and the random generators
+    /// - [`FileError::Absent`] without an optimizer's state, and if the optimizer has a [name](Optimizer::name) and the file
+    ///   does not name the kind of its state
+    /// - [`Error::BadArgument`] if that state belongs to an optimizer of another kind, and if two random generators have the
+    ///   same path
+    /// - those of [`Optimizer::load_state`]
     pub fn restore_all(
         &self,
         module: &(impl Module + ?Sized),

@@ -126,7 +126,8 @@ impl<const N: usize> ParameterSet<N> {
             }
             let module = intern_path(OwnerId::ROOT, path.rsplit_once('.').map_or("", |(layer, _)| layer));
             let device = parameter.value().device().clone();
-            let is_of_module = |layer: &&Layer<N>| layer.slots.iter().all(|slot| slot.module == module);
+            let is_of_module =
+                |layer: &&Layer<N>| layer.slots.last().is_some_and(|slot| slot.module == module);
             let known = set.layers.last().filter(is_of_module).filter(|last| last.device == device);
             if known.is_none() {
                 set.layers.push(Layer { device, slots: Vec::new() });

@@ -148,7 +148,7 @@ fn rows_and_columns_of_layers_are_summed_accurately() {
     let gradients = y.mul_scalar(0.1).unwrap().sum_all().unwrap().backward().unwrap();
     assert_near("bias", gradients.get(&bias).unwrap(), TENTH * count, PAIRWISE);
     assert_near("weight", gradients.get(&weight).unwrap(), TENTH * TENTH * count, PRODUCT);
-    // Normalizations of rows and channels: two halves of different elements.
+    // Normalizations of rows and channels: the first half of the elements differs from the second.
     let halves = Tensor::concat(
         &[&tenths(&device, [1, COUNT / 2]), &Tensor::ones(&device, [1, COUNT / 2]).unwrap()],
         1,

@@ -9,8 +9,8 @@ use super::plan::Plan;
 /// The most sizes of micro-batches that a search tries by default.
 const SIZES: usize = 8;
 
-/// What a search may vary. By default: the micro-batch and the recomputed blocks, which leave the mathematics of a step as
-/// they are.
+/// The choices of a search. By default it varies the micro-batch and the recomputed blocks, which do not change the
+/// mathematics of a step.
 ///
 /// ```
 /// use highwater::DType;

@@ -241,7 +241,7 @@ impl<'a> Fit<'a> {
         self.agree_at(RunStage::EndEpoch)?;
         (self.position.epoch, self.position.batch) = (self.position.epoch + 1, 0);
         let is_due = self.trainer.evaluate_every.is_due_after_epochs(self.position.epoch);
-        let ended = if is_due { self.evaluate(is_due)? } else { None };
+        let ended = if is_due { self.evaluate(true)? } else { None };
         self.flush()?;
         if self.trainer.saves.is_due_after_epochs(self.position.epoch) {
             self.save()?;
@@ -318,7 +318,7 @@ impl<'a> Fit<'a> {
             return Ok(Some(Ended::Diverged { loss, step, epoch: self.position.epoch + 1 }));
         }
         let is_due = self.trainer.evaluate_every.is_due_after_steps(step);
-        let ended = if is_due { self.evaluate(is_due)? } else { None };
+        let ended = if is_due { self.evaluate(true)? } else { None };
         if self.trainer.saves.is_due_after_steps(step) {
             self.save()?;
         }

@@ -272,7 +272,7 @@ fn element_types_may_have_any_mark_of_the_native_order() {
 
 #[test]
 fn element_types_are_read_by_every_name_of_numpy() {
-    // What `numpy.dtype` (2.4, Linux) returns for each spelling.
+    // The results of `numpy.dtype` (2.4, Linux) for each spelling.
     let spellings: [(&str, &[&str]); 12] = [
         ("<f2", &["e", "<e", "=e", "float16", "half", "f2", "=f2", "|f2"]),
         ("<f4", &["f", "<f", "|f", "float32", "single", "f4", "=f4"]),
