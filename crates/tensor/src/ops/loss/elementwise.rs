@@ -107,7 +107,7 @@ impl Op for ElementLoss {
         Ok(loss)
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let (x, target) = (&saved.tensor(0)?.upcast()?, &saved.tensor(1)?.upcast()?);
         let share = self.reduction.spread(&grad.upcast()?, x.shape())?;
         let rounded = |slope: Tensor| slope.mul(&share)?.to_dtype(grad.dtype());
