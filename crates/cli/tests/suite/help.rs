@@ -5,7 +5,7 @@ use std::process::Command;
 /// The columns of a common terminal that is not narrow.
 const COLUMNS: usize = 120;
 
-fn help(arguments: &[&str]) -> String {
+pub(crate) fn help(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).output().unwrap();
     assert!(output.status.success(), "{arguments:?}");
     String::from_utf8(output.stdout).unwrap()

@@ -1,6 +1,8 @@
 //! Reads small real files of other programs, complete and damaged.
 
+use std::fs;
 use std::ops::Range;
+use std::path::Path;
 
 use bfc_core::{Plan, PlanOptions};
 use highwater_tracking::{
@@ -17,8 +19,6 @@ const SNAPSHOTS: [&[u8]; 4] = [
 ];
 const RMM: &[u8] = include_bytes!("../data/rmm.csv");
 const MINIMALLOC: &[u8] = include_bytes!("../data/minimalloc.csv");
-const TCMALLOC: &[u8] = include_bytes!("../data/tcmalloc.heap");
-const JEMALLOC: &[u8] = include_bytes!("../data/jemalloc.heap");
 const TEXT: &[u8] = b"# steps: 2\n# mark: one\na 0 10 x\na 1 700 y z\nf 0\n# mark: two\na 0 5 x\nf 1\nf 0\n";
 
 fn read(file: &[u8]) -> Result<Trace, TraceError> {
@@ -329,54 +329,42 @@ fn small_profiles_have_their_peak() {
     }
 }
 
-/// A file, the fuzz target that reads it, and the offset of its first byte.
-type Case = (&'static [u8], fn(&[u8]), usize);
+/// An input and the fuzz target that reads it.
+type Case = (Vec<u8>, fn(&[u8]));
 
-/// Every file with every target that reads it.
+/// The largest file that is damaged at every byte.
+const MOST_DAMAGED_BYTES: usize = 3000;
+
+/// Every small file of `tests/data` and of this module with every target that reads it.
 fn files() -> Vec<Case> {
-    let mut files: Vec<Case> = vec![
-        (TEXT, fuzz::text, 0),
-        (TEXT, fuzz::gzip, 0),
-        (TEXT, fuzz::replayed, 0),
-        (RMM, fuzz::rmm, RMM.iter().position(|&byte| byte == b'\n').unwrap() + 1),
-        (MINIMALLOC, fuzz::minimalloc, "id,lower,upper,size\n".len()),
-    ];
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let listed =
+        [data.clone(), data.join("runtimes")].into_iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    let mut paths: Vec<_> = listed.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
+    paths.sort();
+    let stored = paths.iter().map(|path| fs::read(path).unwrap());
+    let here = [TEXT, JSON, PPROF, HEAPTRACK, MEMRAY, PROFILER, TIMELINE].map(<[u8]>::to_vec);
+    let mut files: Vec<Case> = Vec::new();
+    for file in here.into_iter().chain(stored).filter(|file| file.len() <= MOST_DAMAGED_BYTES) {
+        match fuzz::input_of_formats(&file) {
+            Some(input) => files.push((input, fuzz::formats)),
+            None if read(&file).is_ok() => files.push((file, fuzz::any)),
+            None => {}
+        }
+    }
     for problem in [ALIGNMENT, GAPS] {
         let header = problem.iter().position(|&byte| byte == b'\n').unwrap() + 1;
-        files.push((problem, fuzz::minimalloc_gaps, header));
+        files.push((problem[header..].to_vec(), fuzz::minimalloc_gaps));
     }
-    files.push((JSON, fuzz::json, 1));
-    files.extend([
-        (PPROF, fuzz::pprof as fn(&[u8]), 1),
-        (TCMALLOC, fuzz::heap_text, TCMALLOC.iter().position(|&byte| byte == b'\n').unwrap() + 1),
-        (JEMALLOC, fuzz::heap_text, JEMALLOC.iter().position(|&byte| byte == b'\n').unwrap() + 1),
-        (HEAPTRACK, fuzz::heaptrack, "v 10400 3\n".len()),
-        (MEMRAY, fuzz::memray, MEMRAY.iter().position(|&byte| byte == b'\n').unwrap() + 1),
-        (PROFILER, fuzz::profiler, "{\"traceEvents\":[".len()),
-        (TIMELINE, fuzz::timeline, 2),
-    ]);
-    files.extend(SNAPSHOTS.map(|snapshot| (snapshot, fuzz::pickle as fn(&[u8]), 1)));
-    files.extend(
-        [
-            TEXT,
-            RMM,
-            MINIMALLOC,
-            ALIGNMENT,
-            GAPS,
-            include_bytes!("../data/go-heap.pb"),
-            SNAPSHOTS[0],
-            SNAPSHOTS[2],
-        ]
-        .map(|file| (file, fuzz::any as fn(&[u8]), 0)),
-    );
+    files.extend([fuzz::gzip as fn(&[u8]), fuzz::replayed].map(|target| (TEXT.to_vec(), target)));
     files
 }
 
 #[test]
 fn files_cut_at_any_byte_keep_every_promise() {
-    for (file, target, from) in files() {
-        for end in from..=file.len() {
-            target(&file[from..end]);
+    for (file, target) in files() {
+        for end in 0..=file.len() {
+            target(&file[..end]);
         }
     }
     for snapshot in SNAPSHOTS {
@@ -388,8 +376,7 @@ fn files_cut_at_any_byte_keep_every_promise() {
 
 #[test]
 fn files_with_any_one_byte_changed_keep_every_promise() {
-    for (file, target, from) in files() {
-        let mut damaged = file[from..].to_vec();
+    for (mut damaged, target) in files() {
         for index in 0..damaged.len() {
             for flip in [0x01, 0x10, 0x80, 0xff] {
                 damaged[index] ^= flip;
@@ -452,8 +439,7 @@ proptest! {
         damages in prop::collection::vec(damage(), 1..6),
     ) {
         let files = files();
-        let (file, target, from) = files[which.index(files.len())];
-        let mut file = file[from..].to_vec();
+        let (mut file, target) = files[which.index(files.len())].clone();
         for damage in &damages {
             apply(&mut file, damage);
         }

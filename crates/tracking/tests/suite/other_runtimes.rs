@@ -7,6 +7,7 @@ use highwater_tracking::{
 const JAX_BEFORE: &[u8] = include_bytes!("../data/runtimes/jax-before.prof");
 const JAX_AFTER: &[u8] = include_bytes!("../data/runtimes/jax-after.prof");
 const HEAPTRACK_50: &[u8] = include_bytes!("../data/runtimes/heaptrack-50.gz");
+const MTRACE: &[u8] = include_bytes!("../data/runtimes/mtrace.log");
 const HEAPTRACK_60: &[u8] = include_bytes!("../data/runtimes/heaptrack-60.gz");
 const MEMRAY: &[u8] = include_bytes!("../data/runtimes/memray.csv");
 const RMM: &[u8] = include_bytes!("../data/runtimes/rmm-26.10.csv");
@@ -114,6 +115,12 @@ fn files_of_the_pytorch_profiler_agree_with_its_sums() {
     let message = "event 0 of device 0: sums over time, without blocks: call export_memory_timeline with a path that ends with \
         .raw.json.gz";
     assert_eq!(refusal(TIMELINE_OF_SUMS), message);
+}
+
+#[test]
+fn a_log_of_mtrace_has_the_leak_that_mtrace_prints() {
+    assert_eq!(peak(MTRACE), 114_000);
+    assert_eq!((report(MTRACE).live_bytes(), run(MTRACE).events().len()), (0xc350, 65));
 }
 
 #[test]
