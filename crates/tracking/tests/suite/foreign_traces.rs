@@ -11,7 +11,7 @@ use highwater_tracking::{
 };
 use proptest::prelude::*;
 
-const SNAPSHOTS: [&[u8]; 4] = [
+const SNAPSHOTS: &[&[u8]] = &[
     include_bytes!("../data/snapshot-2.pickle"),
     include_bytes!("../data/snapshot-3.pickle"),
     include_bytes!("../data/snapshot-4.pickle"),
@@ -43,7 +43,7 @@ a 3 700 _init_group adamw.py:97
 f 2
 a 4 300000 forward linear.py:134
 ";
-    for snapshot in SNAPSHOTS {
+    for &snapshot in SNAPSHOTS {
         let trace = read(snapshot).unwrap();
         assert_eq!(written(&trace), expected);
         assert_eq!(trace.peak_live_bytes(), 1000 + 1_000_000 + 700);
@@ -73,7 +73,7 @@ fn snapshot_of(events: &[&[u8]]) -> Vec<u8> {
 #[test]
 fn events_that_are_not_what_they_should_be_are_named() {
     let alloc: &[u8] = b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x10\x8c\x04sizeK\x20u";
-    let cases: [(&[&[u8]], &str); 5] = [
+    let cases: &[(&[&[u8]], &str)] = &[
         (&[alloc, b"K\x01"], "event 1 of device 0: an event is missing, or not a dictionary"),
         (&[alloc, b"}"], "event 1 of device 0: an event's `action` is missing, or not a text"),
         (&[alloc, alloc], "event 1 of device 0: the allocation at 0x10 is already live"),
@@ -86,7 +86,7 @@ fn events_that_are_not_what_they_should_be_are_named() {
             "event 0 of device 0: an event's `size` is missing, or not an integer below 2^64",
         ),
     ];
-    for (events, message) in cases {
+    for &(events, message) in cases {
         assert_eq!(read(&snapshot_of(events)).unwrap_err().to_string(), message);
     }
     let trace = read(&snapshot_of(&[alloc])).unwrap();
@@ -95,7 +95,7 @@ fn events_that_are_not_what_they_should_be_are_named() {
 
 #[test]
 fn snapshots_of_another_shape_are_refused() {
-    let cases: [(&[u8], &str); 5] = [
+    let cases: &[(&[u8], &str)] = &[
         (b"\x80\x02N.", "snapshot: the snapshot is missing, or not a dictionary"),
         (b"\x80\x02}.", "snapshot: `device_traces` is missing, or not a list"),
         (
@@ -111,7 +111,7 @@ fn snapshots_of_another_shape_are_refused() {
             "snapshot: events of 2 devices (1, 2): choose one with --device",
         ),
     ];
-    for (file, message) in cases {
+    for &(file, message) in cases {
         assert_eq!(read(file).unwrap_err().to_string(), message);
     }
 }
@@ -303,14 +303,14 @@ fn events_of_two_devices_need_a_choice() {
 #[test]
 fn other_files_are_identified() {
     let html: &[u8] = b"<!DOCTYPE html><html><title>Not Found</title>";
-    let cases: [(&[u8], &str); 5] = [
+    let cases: &[(&[u8], &str)] = &[
         (include_bytes!("../data/lfs-pointer"), "not a trace: a Git LFS pointer to a file of "),
         (include_bytes!("../data/torchscript.pt"), "not a trace: a TorchScript archive"),
         (include_bytes!("../data/checkpoint.pt"), "not a trace: a file of torch.save"),
         (include_bytes!("../data/legacy-checkpoint.pt"), "not a trace: a file of torch.save"),
         (html, "not a trace: an HTML page"),
     ];
-    for (file, message) in cases {
+    for &(file, message) in cases {
         let error = read(file).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
         let error = Recording::read(file, &RecordingLimits::default()).unwrap_err().to_string();
@@ -367,7 +367,7 @@ fn files_cut_at_any_byte_keep_every_promise() {
             target(&file[..end]);
         }
     }
-    for snapshot in SNAPSHOTS {
+    for &snapshot in SNAPSHOTS {
         for end in 1..snapshot.len() {
             assert!(read(&snapshot[..end]).is_err(), "a cut snapshot is never taken for a whole one: {end}");
         }

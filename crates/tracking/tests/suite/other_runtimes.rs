@@ -343,7 +343,7 @@ fn bytes_from_before_a_profile_count() {
 
 #[test]
 fn files_that_lack_what_a_report_needs_say_so() {
-    let cases: [(&[u8], &str); 8] = [
+    let cases: &[(&[u8], &str)] = &[
         (
             b"{\"schemaVersion\":1,\"traceEvents\":[{\"name\":\"aten::mm\"}]}",
             "byte 0: no events of memory: call torch.profiler.profile(profile_memory=True)",
@@ -372,7 +372,7 @@ fn files_that_lack_what_a_report_needs_say_so() {
             "line 2: \"-5\" is not an integer below 2^64",
         ),
     ];
-    for (file, message) in cases {
+    for &(file, message) in cases {
         assert_eq!(refusal(file), message);
     }
 }

@@ -45,7 +45,7 @@ fn free_all(planned: &mut Planned<Bfc>, places: &[Placement]) {
 }
 
 /// A short block, then two that fit side by side only without the short one.
-const STEP: [(u64, u32); 3] = [(1024, 2), (2048, 3), (2048, 3)];
+const STEP: &[(u64, u32)] = &[(1024, 2), (2048, 3), (2048, 3)];
 
 #[test]
 fn a_planned_step_allows_any_order_of_frees() {

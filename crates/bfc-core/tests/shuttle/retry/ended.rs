@@ -51,7 +51,7 @@ impl Sort {
     }
 }
 
-const SORTS: [Sort; 4] = [Sort::Pool, Sort::Cached, Sort::Passthrough, Sort::Streams];
+const SORTS: &[Sort] = &[Sort::Pool, Sort::Cached, Sort::Passthrough, Sort::Streams];
 
 fn check(sorts: &[Sort], scenario: impl Fn(Sort) + Send + Sync + Clone + 'static) {
     for &sort in sorts {
