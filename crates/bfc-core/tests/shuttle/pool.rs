@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bfc_core::sync::{Arc, Mutex, lock, thread};
 use bfc_core::{
-    Accounting, AllocError, Allocator, Bfc, Block, BlockError, Bytes, Category, ConfiguredPolicy, OwnerId,
+    Accounting, AllocError, Allocator, Block, BlockError, Bytes, Category, ConfiguredPolicy, OwnerId,
     PolicyAllocator, PoolConfig, Request, Resize, Tag,
 };
 

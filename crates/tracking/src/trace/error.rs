@@ -82,7 +82,7 @@ pub enum TraceProblem {
     #[error("{0}")]
     Compressed(CompressedProblem),
     /// The file does not distinguish devices.
-    #[error("device {device} was requested, but only {} distinguish devices", formats::list(&formats::names_with_devices()))]
+    #[error("device {device} was requested, but only {} distinguishes devices", formats::list(&formats::names_with_devices()))]
     NoDevices {
         /// The requested device.
         device: u32,

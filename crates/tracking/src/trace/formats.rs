@@ -207,7 +207,7 @@ mod tests {
         }
         let devices = TraceProblem::NoDevices { device: 1 }.to_string();
         assert!(
-            devices.ends_with("only a PyTorch snapshot or PyTorch's profiler distinguish devices"),
+            devices.ends_with("only a PyTorch snapshot or PyTorch's profiler distinguishes devices"),
             "{devices}"
         );
     }
