@@ -159,6 +159,15 @@ pub fn input_of_formats(file: &[u8]) -> Option<Vec<u8>> {
     Some([&[chosen], &file[start.len()..]].concat())
 }
 
+/// Returns the names of the formats that none of these inputs of [`formats`] selects.
+#[must_use]
+pub fn formats_without(inputs: &[Vec<u8>]) -> Vec<&'static str> {
+    let starts: Vec<&[u8]> = starts().collect();
+    let selected = |start: &&[u8]| inputs.iter().any(|input| starts[usize::from(input[0])] == *start);
+    let missing = FORMATS.iter().filter(|format| !format.starts.iter().any(selected));
+    missing.map(|format| format.name).collect()
+}
+
 fn starts() -> impl Iterator<Item = &'static [u8]> {
     FORMATS.iter().flat_map(|format| format.starts.iter().copied())
 }

@@ -56,7 +56,7 @@ const RECORDING: Format = Format {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Format {
     /// The name with its article, for reports and errors.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// The kind of a file in this format; `None` for formats that only the trace commands know.
     kind: Option<FileKind>,
     /// Returns whether a file of that kind has this format. Formats before this one in [`FORMATS`] did not recognize it.

@@ -361,6 +361,15 @@ fn files() -> Vec<Case> {
 }
 
 #[test]
+fn every_format_has_a_small_file() {
+    let inputs =
+        files().into_iter().filter(|(_, target)| std::ptr::fn_addr_eq(*target, fuzz::formats as fn(&[u8])));
+    let inputs: Vec<_> = inputs.map(|(input, _)| input).collect();
+    // `record/hwm/tests.rs` damages recordings.
+    assert_eq!(fuzz::formats_without(&inputs), ["a recording (.hwm)"], "add files to tests/data");
+}
+
+#[test]
 fn files_cut_at_any_byte_keep_every_promise() {
     for (file, target) in files() {
         for end in 0..=file.len() {
