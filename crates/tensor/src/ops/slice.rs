@@ -6,7 +6,7 @@
 use std::ops::{Bound, Range, RangeBounds};
 
 use crate::autograd::apply_builtin;
-use crate::backend::{Binary, Kernel};
+use crate::backend::{Binary, kernels};
 use crate::error::{Error, Result};
 use crate::op::Saved;
 use crate::op::{BuiltinOp, Op, OpContext};
@@ -34,8 +34,8 @@ impl Op for Slice {
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
-        ctx.compute(Kernel::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
-        ctx.compute(Kernel::CopyInto {
+        ctx.compute(kernels::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
+        ctx.compute(kernels::CopyInto {
             input: grad.view(),
             axis: self.axis,
             start: self.range.start,
@@ -69,7 +69,7 @@ impl Slice {
     fn added(&self, ctx: &OpContext<'_>, grad: &Tensor, mut total: Tensor) -> Result<Tensor> {
         let place = total.layout().sliced(self.op, self.axis, self.range.clone(), self.step)?;
         let mut sum = ctx.temp(grad.shape(), grad.dtype())?;
-        ctx.compute(Kernel::Binary {
+        ctx.compute(kernels::Zip {
             f: Binary::Add,
             lhs: total.view().with_layout(&place),
             rhs: grad.view(),
@@ -77,14 +77,14 @@ impl Slice {
         })?;
         let put = |out: ViewMut<'_>| {
             let (input, axis, start, step) = (sum.view(), self.axis, self.range.start, self.step);
-            ctx.compute(Kernel::CopyInto { input, axis, start, step, out })
+            ctx.compute(kernels::CopyInto { input, axis, start, step, out })
         };
         if let Some(out) = total.view_mut() {
             put(out)?;
             return Ok(total);
         }
         let mut out = ctx.output(total.shape(), total.dtype())?;
-        ctx.compute(Kernel::Copy { input: total.view(), out: out.view_mut() })?;
+        ctx.compute(kernels::Copy { input: total.view(), out: out.view_mut() })?;
         put(out.view_mut())?;
         Ok(out.finish())
     }
