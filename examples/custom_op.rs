@@ -46,9 +46,9 @@ impl Op for Silu {
         map(ctx, inputs, |x| x[0] * sigmoid(x[0]))
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let slope = |x: f64| sigmoid(x) * (1.0 + x * (1.0 - sigmoid(x)));
-        let gradient = map(ctx, &[saved.tensor(0)?, grad], |values| slope(values[0]) * values[1])?;
+        let gradient = map(ctx, &[saved.tensor(0)?, &grad], |values| slope(values[0]) * values[1])?;
         Ok(vec![Some(gradient)])
     }
 }

@@ -52,9 +52,9 @@ impl Op for Power {
         Ok(out.finish())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let lower = apply(Self::of(self.power - 1), &[saved.tensor(0)?])?;
-        Ok(vec![Some(lower.mul_scalar(self.slope)?.mul(grad)?)])
+        Ok(vec![Some(lower.mul_scalar(self.slope)?.mul(&grad)?)])
     }
 }
 

@@ -372,8 +372,8 @@ impl highwater_tensor::Op for FailsBackward {
     fn backward(
         &self,
         _: &highwater_tensor::OpContext<'_>,
-        _: &highwater_tensor::Saved,
-        grad: &Tensor,
+        _: &mut highwater_tensor::Saved,
+        grad: Tensor,
     ) -> Result<Vec<Option<Tensor>>> {
         if self.0 {
             // Some buckets are on their way meanwhile.

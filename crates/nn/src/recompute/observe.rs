@@ -250,8 +250,8 @@ impl Op for Replace {
         Tensor::zeros_of(x.device(), (), x.dtype())?.broadcast_to(x.shape())
     }
 
-    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, _: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         self.observer.mark(grad.device(), self.backward);
-        Ok(vec![Some(grad.clone())])
+        Ok(vec![Some(grad)])
     }
 }

@@ -4,7 +4,7 @@ use super::node::record;
 use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
 use crate::op::mode::{no_grad_guard, should_record};
-use crate::op::{BuiltinOp, Op, OpContext, RecordedOp};
+use crate::op::{Op, OpContext};
 use crate::tensor::Tensor;
 
 /// Runs an op on at least one input.
@@ -15,16 +15,7 @@ pub fn apply(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
     let (output, saved) = run(&op, inputs)?;
     Ok(match saved {
         None => output,
-        Some(saved) => record(RecordedOp::Custom(Box::new(op)), inputs, saved, output),
-    })
-}
-
-/// Runs an op whose backward pass reuses buffers, as [`apply`] does.
-pub(crate) fn apply_builtin(op: impl BuiltinOp, inputs: &[&Tensor]) -> Result<Tensor> {
-    let (output, saved) = run(&op, inputs)?;
-    Ok(match saved {
-        None => output,
-        Some(saved) => record(RecordedOp::Builtin(Box::new(op)), inputs, saved, output),
+        Some(saved) => record(Box::new(op), inputs, saved, output),
     })
 }
 

@@ -16,7 +16,7 @@ use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
 use crate::op::autocast;
 use crate::op::mode::{is_recording, no_grad};
-use crate::op::{Destination, OpContext, RecordedOp, Saved};
+use crate::op::{Destination, Op, OpContext, Saved};
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
 
@@ -212,7 +212,7 @@ fn step(
 
 /// Runs the backward pass of one op.
 fn run_backward(
-    op: &RecordedOp,
+    op: &dyn Op,
     device: &Device,
     saved: &mut Saved,
     grad: Tensor,
@@ -222,9 +222,7 @@ fn run_backward(
     device.placement().notify(name, device, PlacementReason::Backward);
     let ctx = OpContext::backward(name, device, device.default_allocator()?).with_destinations(destinations);
     let gradients = op.backward(&ctx, saved, grad)?;
-    if op.is_custom() || cfg!(debug_assertions) {
-        saved.check(name, &gradients, device)?;
-    }
+    saved.check(name, &gradients, device)?;
     Ok(gradients)
 }
 
@@ -234,11 +232,11 @@ fn deliver(edge: GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut 
     match edge {
         GradEdge::Leaf(leaf) => gradients.by_leaf_mut().add(leaf, grad, sum)?,
         GradEdge::Node(node) => {
-            let total = match pending.take(node.number()) {
+            let total = match pending.take(node.number) {
                 None => grad,
                 Some(first) => sum(first, grad)?,
             };
-            pending.insert(Node::of(node), total);
+            pending.insert(node, total);
         }
     }
     Ok(())
@@ -261,6 +259,6 @@ fn sum(mut first: Tensor, second: Tensor) -> Result<Tensor> {
 fn take_gradient(edge: &GradEdge, pending: &mut Pending, gradients: &mut Gradients) -> Option<Tensor> {
     match edge {
         GradEdge::Leaf(leaf) => gradients.by_leaf_mut().remove(*leaf),
-        GradEdge::Node(node) => pending.take(node.number()),
+        GradEdge::Node(node) => pending.take(node.number),
     }
 }

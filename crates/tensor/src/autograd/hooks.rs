@@ -158,8 +158,8 @@ impl HookedPass {
         let mut visit = |edge: &GradEdge, from: u64, nodes: &mut Vec<Arc<Node>>| match edge {
             GradEdge::Leaf(leaf) => found.push((*leaf, from)),
             GradEdge::Node(node) => {
-                if self.seen.insert(node.number()) {
-                    nodes.push(Node::of(Arc::clone(node)));
+                if self.seen.insert(node.number) {
+                    nodes.push(Arc::clone(node));
                 }
             }
         };

@@ -18,13 +18,12 @@ mod training_mode;
 pub(crate) mod version;
 
 pub use apply::apply;
-pub(crate) use apply::apply_builtin;
 pub use check::{GradCheck, GradCheckError, check_gradients};
 pub use checkpoint::checkpoint;
 pub use gradients::Gradients;
 pub(crate) use gradients::LeafCursor;
 pub use hooks::{GradientHook, GradientPass, HookGuard, hook_gradients};
-pub(crate) use node::record;
+pub(crate) use node::{Node, record};
 #[doc(hidden)]
 pub use objective::{LossOp, LossTerm, Objective};
 pub use parameter::Parameter;

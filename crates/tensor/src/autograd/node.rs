@@ -1,6 +1,5 @@
 //! Nodes of the gradient graph: the op that computed a tensor, its inputs, and its saved tensors.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +9,12 @@ use highwater_tracking::{ScopePath, here};
 use super::checkpoint::{self, Replay};
 use crate::backend::Precision;
 use crate::error::{Error, Result};
-use crate::op::RecordedOp;
+use crate::op::Op;
 use crate::op::autocast::precision;
 use crate::op::saved::{Input, Saved};
 use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
-use crate::tensor::edge::{GradEdge, GradNode};
+use crate::tensor::edge::GradEdge;
 
 /// Returns the next number, from 1 on. Nodes and [updates of leaves](super::version) share the numbers.
 pub(super) fn next_number() -> u64 {
@@ -25,9 +24,10 @@ pub(super) fn next_number() -> u64 {
 
 /// One recorded execution of an op.
 pub(crate) struct Node {
+    /// Nodes are numbered in the order of their creation.
     pub(super) number: u64,
     /// The smallest number of this node and all reachable nodes.
-    pub(super) since: u64,
+    pub(crate) since: u64,
     kind: NodeKind,
     /// The scope of the forward pass. The backward pass counts toward the same module.
     pub(crate) scope: ScopePath,
@@ -38,41 +38,25 @@ pub(crate) struct Node {
 /// The kind of a node. The first backward pass takes the contents, so that it frees memory as it proceeds.
 enum NodeKind {
     /// Runs an op's backward pass.
-    Op { op: RecordedOp, saved: Mutex<Option<Saved>> },
+    Op { op: Box<dyn Op>, saved: Mutex<Option<Saved>> },
     /// Runs a checkpointed part again, then continues through the new nodes to the part's input.
     Replay(Mutex<Option<(Box<Replay>, Option<GradEdge>)>>),
 }
 
 /// The contents of a node, taken by a backward pass.
 pub(super) enum BackwardStep<'a> {
-    Op(&'a RecordedOp, Saved),
+    Op(&'a dyn Op, Saved),
     Replay(Box<Replay>, Option<GradEdge>),
 }
 
-impl GradNode for Node {
-    fn number(&self) -> u64 {
-        self.number
-    }
-
-    fn since(&self) -> u64 {
-        self.since
-    }
-}
-
 impl Node {
-    /// Converts an edge's node to the only implementation of its trait.
-    pub(super) fn of(node: Arc<dyn GradNode>) -> Arc<Self> {
-        let node: Arc<dyn Any + Send + Sync> = node;
-        node.downcast().unwrap_or_else(|_| unreachable!("only this module makes nodes"))
-    }
-
     /// Takes the contents of the node.
     ///
     /// # Errors
     /// [`Error::GraphSpent`] if a pass has already taken them.
     pub(super) fn take_step(&self) -> Result<BackwardStep<'_>> {
         let step = match &self.kind {
-            NodeKind::Op { op, saved } => lock(saved).take().map(|saved| BackwardStep::Op(op, saved)),
+            NodeKind::Op { op, saved } => lock(saved).take().map(|saved| BackwardStep::Op(&**op, saved)),
             NodeKind::Replay(replay) => {
                 lock(replay).take().map(|(replay, edge)| BackwardStep::Replay(replay, edge))
             }
@@ -102,9 +86,9 @@ impl Node {
 
     /// Calls a function with the op and the properties of its inputs. `None` for a checkpointed part, and for a node that a pass
     /// has taken.
-    pub(super) fn with_op<R>(&self, f: impl FnOnce(&RecordedOp, &[Input]) -> R) -> Option<R> {
+    pub(super) fn with_op<R>(&self, f: impl FnOnce(&dyn Op, &[Input]) -> R) -> Option<R> {
         let NodeKind::Op { op, saved } = &self.kind else { return None };
-        lock(saved).as_ref().map(|saved| f(op, &saved.inputs))
+        lock(saved).as_ref().map(|saved| f(&**op, &saved.inputs))
     }
 
     /// Returns the error that this node's backward pass would read stale values.
@@ -153,7 +137,7 @@ impl Drop for Node {
         self.take_edges(&mut edges);
         while let Some(edge) = edges.pop() {
             if let GradEdge::Node(node) = edge
-                && let Some(mut last) = Arc::into_inner(Self::of(node))
+                && let Some(mut last) = Arc::into_inner(node)
             {
                 last.take_edges(&mut edges);
             }
@@ -168,7 +152,7 @@ impl fmt::Debug for Node {
 }
 
 /// Adds a node for an op's output to the graph.
-pub(crate) fn record(op: RecordedOp, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
+pub(crate) fn record(op: Box<dyn Op>, inputs: &[&Tensor], tensors: Vec<Tensor>, output: Tensor) -> Tensor {
     let device = inputs.first().map(|input| input.device()).filter(|device| *device != output.device());
     let (number, scope) = (next_number(), here());
     let mut since = number;

@@ -144,7 +144,7 @@ fn terms_of(loss: &Tensor) -> Vec<(LossTerm, GradEdge)> {
         // Only parameters and other leaves that the loss adds up directly.
         GradEdge::Leaf(_) => terms.push((term("leaf", elements, weight), edge.clone())),
         GradEdge::Node(node) => {
-            let node = Node::of(Arc::clone(node));
+            let node = Arc::clone(node);
             pending.entry(node.number).or_insert_with(|| (node, elements, 0.0)).2 += weight;
         }
     };
@@ -209,7 +209,7 @@ struct Below {
 fn reads_data(edge: &GradEdge, below: &mut Below, elements: usize) -> bool {
     let node = match edge {
         GradEdge::Leaf(leaf) => return !leaf.is_parameter(),
-        GradEdge::Node(node) => Node::of(Arc::clone(node)),
+        GradEdge::Node(node) => Arc::clone(node),
     };
     let number = node.number;
     let mut open = vec![(node, elements)];
@@ -223,7 +223,7 @@ fn reads_data(edge: &GradEdge, below: &mut Below, elements: usize) -> bool {
             let sizes: Vec<_> = shapes.iter().map(Shape::elements).collect();
             for (input, elements) in inputs.iter().zip(&sizes) {
                 if let Some(GradEdge::Node(node)) = &input.edge {
-                    open.push((Node::of(Arc::clone(node)), *elements));
+                    open.push((Arc::clone(node), *elements));
                 }
             }
             found.insert(node.number, inputs.iter().map(|input| input.edge.clone()).collect());
@@ -241,7 +241,7 @@ fn reads_data(edge: &GradEdge, below: &mut Below, elements: usize) -> bool {
         let is_of_parameters = edges.iter().all(|edge| match edge {
             None => false,
             Some(GradEdge::Leaf(leaf)) => leaf.is_parameter(),
-            Some(GradEdge::Node(node)) => below.of_parameters.contains(&node.number()),
+            Some(GradEdge::Node(node)) => below.of_parameters.contains(&node.number),
         });
         if is_of_parameters {
             below.of_parameters.insert(number);

@@ -56,8 +56,8 @@ impl PendingUpdate {
 /// [`Error::StaleBackward`].
 pub(super) fn check(from: &GradEdge) -> Result<()> {
     match from {
-        GradEdge::Node(node) if node.since() < LATEST.load(Ordering::Relaxed) => {
-            Search::default().run(Node::of(Arc::clone(node)))
+        GradEdge::Node(node) if node.since < LATEST.load(Ordering::Relaxed) => {
+            Search::default().run(Arc::clone(node))
         }
         _ => Ok(()),
     }
@@ -87,8 +87,8 @@ impl Search {
                     GradEdge::Leaf(leaf) => drop(leaves.insert(*leaf)),
                     // Visits new nodes too, because they may lead to further leaves.
                     GradEdge::Node(node) => {
-                        if seen.insert(node.number()) {
-                            open.push(Node::of(Arc::clone(node)));
+                        if seen.insert(node.number) {
+                            open.push(Arc::clone(node));
                         }
                     }
                 },

@@ -49,7 +49,7 @@ use crate::tensor::Tensor;
 ///         Ok(out.finish())
 ///     }
 ///
-///     fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+///     fn backward(&self, _: &OpContext<'_>, _: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
 ///         Ok(vec![Some(grad.mul_scalar(2.0)?)])
 ///     }
 /// }
@@ -72,11 +72,24 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     /// Computes the gradient of each input from the gradient of the output, in the order of the inputs.
     /// Returns `None` for inputs without a gradient, and where [`Saved::needs_grad`] is false.
     ///
+    /// The op owns the gradient and the saved tensors. It may return the gradient, and the methods that take a tensor by
+    /// value write into its buffer if no other handle shares it: `grad * 2.0` allocates nothing. [`Saved::take_last`]
+    /// takes a saved tensor for the same purpose, or to free it early.
+    ///
+    /// Each gradient is checked: it must match its input in shape, element type and device.
+    ///
     /// # Errors
     /// [`Error::NotDifferentiable`] by default.
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let _ = (ctx, saved, grad);
         Err(Error::NotDifferentiable { op: self.name() })
+    }
+
+    /// Returns whether the gradient is zero outside of a part of the op's only input. Then [`backward`](Self::backward) may
+    /// add that part to the input's existing gradient ([`Saved::take_total`]) and return the sum. Otherwise each of many slices
+    /// of a tensor would require a gradient of the tensor's full size. The default is `false`.
+    fn adds_to_gradient(&self) -> bool {
+        false
     }
 
     /// Returns how the op adds up elements of inputs with these shapes. A search for a plan reads from it whether a loss is a
@@ -123,77 +136,4 @@ impl Summation {
 
     /// The same elements, in another order or type, repeated, or added to others.
     pub(crate) const ELEMENTWISE: Self = Self::Elementwise { factor: 1.0 };
-}
-
-/// An op of this crate whose backward pass reuses buffers.
-pub(crate) trait BuiltinOp: Op {
-    /// Computes the gradients as [`backward`](Op::backward) does, but owns the gradient and the saved
-    /// tensors. It may write into their buffers and free them early.
-    ///
-    /// # Errors
-    /// As [`backward`](Op::backward).
-    fn backward_owned(
-        &self,
-        ctx: &OpContext<'_>,
-        saved: &mut Saved,
-        grad: Tensor,
-    ) -> Result<Vec<Option<Tensor>>>;
-
-    /// Returns whether the gradient is zero outside of a part of the op's only input. Then
-    /// [`backward_owned`](Self::backward_owned) adds that part to the input's existing gradient
-    /// ([`Saved::take_total`]). Otherwise each of many slices of a tensor would require a gradient of the
-    /// tensor's full size.
-    fn adds_to_gradient(&self) -> bool {
-        false
-    }
-}
-
-/// An op in the gradient graph.
-#[derive(Debug)]
-pub(crate) enum RecordedOp {
-    Custom(Box<dyn Op>),
-    Builtin(Box<dyn BuiltinOp>),
-}
-
-impl RecordedOp {
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Custom(op) => op.name(),
-            Self::Builtin(op) => op.name(),
-        }
-    }
-
-    /// Returns whether the gradients of its backward pass must be checked.
-    pub(crate) const fn is_custom(&self) -> bool {
-        matches!(self, Self::Custom(_))
-    }
-
-    /// See [`Op::summation`].
-    pub(crate) fn summation(&self, inputs: &[Shape]) -> Summation {
-        match self {
-            Self::Custom(op) => op.summation(inputs),
-            Self::Builtin(op) => op.summation(inputs),
-        }
-    }
-
-    /// See [`BuiltinOp::adds_to_gradient`].
-    pub(crate) fn adds_to_gradient(&self) -> bool {
-        matches!(self, Self::Builtin(op) if op.adds_to_gradient())
-    }
-
-    /// Computes the gradient of each input.
-    ///
-    /// # Errors
-    /// As [`Op::backward`].
-    pub(crate) fn backward(
-        &self,
-        ctx: &OpContext<'_>,
-        saved: &mut Saved,
-        grad: Tensor,
-    ) -> Result<Vec<Option<Tensor>>> {
-        match self {
-            Self::Custom(op) => op.backward(ctx, saved, &grad),
-            Self::Builtin(op) => op.backward_owned(ctx, saved, grad),
-        }
-    }
 }

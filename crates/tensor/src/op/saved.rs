@@ -14,7 +14,7 @@ pub struct Saved {
     /// The device of all inputs, if it differs from the output's.
     pub(crate) device: Option<Device>,
     /// The existing gradient of the op's only input, for an op that [adds to
-    /// it](crate::op::BuiltinOp::adds_to_gradient).
+    /// it](crate::Op::adds_to_gradient).
     pub(crate) total: Option<Tensor>,
 }
 
@@ -41,11 +41,11 @@ impl Saved {
         })
     }
 
-    /// Takes the last saved tensor, to free it early or to write into its buffer.
+    /// Takes the last saved tensor, to free it early or to reuse its buffer.
     ///
     /// # Errors
     /// As [`tensor`](Self::tensor), if no tensor remains.
-    pub(crate) fn take_last(&mut self) -> Result<Tensor> {
+    pub fn take_last(&mut self) -> Result<Tensor> {
         match self.tensors.pop() {
             Some(tensor) => Ok(tensor),
             None => self.tensor(0).cloned(),
@@ -60,8 +60,9 @@ impl Saved {
         }
     }
 
-    /// Takes the existing gradient of the only input. The backward pass then returns the sum.
-    pub(crate) const fn take_total(&mut self) -> Option<Tensor> {
+    /// Takes the existing gradient of the only input, for an op that [adds to it](crate::Op::adds_to_gradient). The op then
+    /// returns the sum. `None` if the input has no gradient yet, and for other ops.
+    pub const fn take_total(&mut self) -> Option<Tensor> {
         self.total.take()
     }
 
@@ -133,13 +134,20 @@ impl Saved {
         Ok(())
     }
 
-    /// Frees the saved tensors, then passes each gradient along the edge of its input.
+    /// Frees the saved tensors, then passes each gradient along the edge of its input, after an existing gradient that the op
+    /// did not take.
     pub(crate) fn deliver(
         mut self,
         gradients: Vec<Option<Tensor>>,
         mut to: impl FnMut(GradEdge, Tensor) -> Result<()>,
     ) -> Result<()> {
         self.tensors.clear();
+        // An op that left the existing gradient returned only its own part.
+        if let Some(total) = self.take_total()
+            && let Some(edge) = self.only_edge()
+        {
+            to(edge.clone(), total)?;
+        }
         for (input, gradient) in self.inputs.into_iter().zip(gradients) {
             if let (Some(edge), Some(gradient)) = (input.edge, gradient) {
                 to(edge, gradient)?;

@@ -134,7 +134,7 @@ impl Op for ScaledDotProduct {
         Ok(out)
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let (query, key, value) = (saved.tensor(0)?, saved.tensor(1)?, saved.tensor(2)?);
         let (output, log_sums) = (saved.tensor(3)?, saved.tensor(4)?);
         let mask = if saved.inputs() > 3 { Some(saved.tensor(5)?) } else { None };

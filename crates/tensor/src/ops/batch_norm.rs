@@ -217,9 +217,9 @@ impl Op for BatchNorm {
         }
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         if self.of_batch && ctx.backend().rules().fuses_batch_norm() {
-            return fused_backward(ctx, saved, grad);
+            return fused_backward(ctx, saved, &grad);
         }
         let [x, mean, scale, weight] = [0, 1, 2, 3].map(|number| saved.tensor(number));
         let (x, grad, mean, scale) = (x?.upcast()?, grad.upcast()?, mean?, scale?);

@@ -25,7 +25,7 @@ use crate::device::PlacementReason;
 use crate::error::Result;
 use crate::op::Saved;
 use crate::op::mode::should_record;
-use crate::op::{Op, OpContext, RecordedOp, Summation};
+use crate::op::{Op, OpContext, Summation};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -67,7 +67,7 @@ impl Op for BinaryOp {
         Ok(out)
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let [lhs_was_saved, _] = self.reads([saved.needs_grad(0), saved.needs_grad(1)]);
         let lhs = || saved.tensor(0);
         let rhs = || saved.tensor(usize::from(lhs_was_saved));
@@ -155,7 +155,7 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
         ctx.save(rhs);
     }
     let result = lhs.detach();
-    Ok(autograd::record(RecordedOp::Custom(Box::new(op)), &[&lhs, rhs], ctx.take_saved(), result))
+    Ok(autograd::record(Box::new(op), &[&lhs, rhs], ctx.take_saved(), result))
 }
 
 /// Computes a f b, in the buffer of `b` if f is commutative and no other handle shares the buffer.

@@ -34,7 +34,7 @@ impl Op for BroadcastTo {
         Ok(x.with_layout(x.layout().broadcast_to(ctx.op(), &self.0)?))
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(grad.sum_to(saved.input_shape(0))?)])
     }
 
@@ -57,7 +57,7 @@ impl Op for SumTo {
         reduce::reshaped(reduce::fold_wide(ctx, Reduce::Sum, x, &axes)?, self.0)
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(grad.broadcast_to(saved.input_shape(0))?)])
     }
 

@@ -23,7 +23,7 @@ impl Op for Cast {
         Ok(out.finish())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(grad.to_dtype(saved.input_dtype(0))?)])
     }
 

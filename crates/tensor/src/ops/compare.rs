@@ -111,11 +111,11 @@ impl Op for Where {
         Ok(out.finish())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let condition = saved.tensor(0)?;
         let zero = || Tensor::full_for(grad.device(), Shape::SCALAR, 0.0, grad.dtype(), Category::Temporary);
-        let lhs = if_needed(saved, 1, || condition.where_(grad, &zero()?)?.sum_to(saved.input_shape(1)))?;
-        let rhs = if_needed(saved, 2, || condition.where_(&zero()?, grad)?.sum_to(saved.input_shape(2)))?;
+        let lhs = if_needed(saved, 1, || condition.where_(&grad, &zero()?)?.sum_to(saved.input_shape(1)))?;
+        let rhs = if_needed(saved, 2, || condition.where_(&zero()?, &grad)?.sum_to(saved.input_shape(2)))?;
         Ok(vec![None, lhs, rhs])
     }
 }

@@ -59,7 +59,7 @@ impl Op for Concat {
         Ok(out.finish())
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let axis = grad.shape().axis(ctx.op(), self.axis)?;
         let mut start = 0;
         let part = |index| {

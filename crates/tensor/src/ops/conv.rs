@@ -182,15 +182,15 @@ impl Op for Convolve {
         Ok(y)
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let to_x = if_needed(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
-            self.compute(ctx, !self.transposed, grad, weight, &saved.input_shape(0))
+            self.compute(ctx, !self.transposed, &grad, weight, &saved.input_shape(0))
         })?;
         let to_weight = if_needed(saved, 1, || {
             let (x, shape) = (saved.tensor(0)?, saved.input_shape(1));
-            let (large, small) = if self.transposed { (grad, x) } else { (x, grad) };
+            let (large, small) = if self.transposed { (&grad, x) } else { (x, &grad) };
             let (large, small) = (large.contiguous()?, small.contiguous()?);
             let mut out = ctx.output(&shape, x.dtype())?;
             let (larger, smaller, filters) =

@@ -32,8 +32,8 @@ impl Op for Cumsum {
         Ok(out.finish())
     }
 
-    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(apply(Self { reverse: !self.reverse, ..*self }, &[grad])?)])
+    fn backward(&self, _: &OpContext<'_>, _: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(apply(Self { reverse: !self.reverse, ..*self }, &[&grad])?)])
     }
 }
 

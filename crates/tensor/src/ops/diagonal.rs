@@ -42,7 +42,7 @@ impl Op for Diagonal {
         Ok(inputs[0].with_layout(self.place(inputs[0].layout())?))
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
         ctx.compute(kernels::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
         let place = self.place(out.view().layout())?;

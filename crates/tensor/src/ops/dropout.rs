@@ -33,7 +33,7 @@ impl Op for Dropout {
         Ok(out.finish())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(grad.mul(saved.tensor(0)?)?)])
     }
 }

@@ -32,8 +32,8 @@ impl Op for Flip {
         Ok(out.finish())
     }
 
-    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(apply(Self { axes: self.axes }, &[grad])?)])
+    fn backward(&self, _: &OpContext<'_>, _: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(apply(Self { axes: self.axes }, &[&grad])?)])
     }
 }
 
@@ -61,9 +61,9 @@ impl Op for Roll {
         Ok(out.finish())
     }
 
-    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, _: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let shift = grad.dims()[self.axis] - self.shift;
-        Ok(vec![Some(apply(Self { shift, axis: self.axis }, &[grad])?)])
+        Ok(vec![Some(apply(Self { shift, axis: self.axis }, &[&grad])?)])
     }
 }
 

@@ -87,9 +87,9 @@ impl Op for Gather {
         Ok(out.finish())
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
-        scatter_add(ctx, grad, saved.tensor(0)?, self.axis, &mut out)?;
+        scatter_add(ctx, &grad, saved.tensor(0)?, self.axis, &mut out)?;
         if let Some(start) = self.padding {
             let mut zero = ctx.temp(&Shape::SCALAR, grad.dtype())?;
             ctx.compute(kernels::Fill { value: Scalar::Int(0), out: zero.view_mut() })?;

@@ -7,11 +7,11 @@
 
 use super::axes::AxisSet;
 use super::{if_needed, is_numeric, matmul, promoted, reduce, supported};
-use crate::autograd::apply_builtin;
+use crate::autograd::apply;
 use crate::backend::{Activation, Reduce, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
-use crate::op::{Buffer, BuiltinOp, Op, OpContext};
+use crate::op::{Buffer, Op, OpContext};
 use crate::shape::Shape;
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -71,14 +71,7 @@ impl Op for Linear {
         Ok(y)
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let of_sums = self.activation.map(|f| of_sums(ctx, f, saved, grad)).transpose()?;
-        self.gradients(ctx, saved, of_sums.as_ref().unwrap_or(grad))
-    }
-}
-
-impl BuiltinOp for Linear {
-    fn backward_owned(
+    fn backward(
         &self,
         ctx: &OpContext<'_>,
         saved: &mut Saved,
@@ -238,10 +231,10 @@ impl Tensor {
                 if bias.dtype() == self.dtype() && (leading.len() == 1 || self.layout().is_contiguous()) =>
             {
                 if leading.len() == 1 {
-                    return apply_builtin(Linear { activation }, &[self, weight, bias]);
+                    return apply(Linear { activation }, &[self, weight, bias]);
                 }
                 let rows = self.reshape([rows, *inputs])?;
-                let result = apply_builtin(Linear { activation }, &[&rows, weight, bias])?;
+                let result = apply(Linear { activation }, &[&rows, weight, bias])?;
                 result.reshape([leading, &[outputs]].concat())
             }
             _ => self.matmul(weight)?.add(bias)?.activated(activation),

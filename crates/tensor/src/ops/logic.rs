@@ -5,6 +5,7 @@
 //! | `logical_and`, `logical_or`, `logical_xor` | a and b, a or b, either and not both | |
 //! | `logical_not` | not a | |
 //! | `any`, `all` | whether one holds, whether each does | false, true |
+//! | `count_nonzero` | how many hold | 0 |
 //!
 //! Elements of other types count as true if they differ from 0, as in NumPy; NaN counts as true. The conversion needs a
 //! temporary. No gradient flows.
@@ -161,5 +162,23 @@ impl Tensor {
     /// See [`Tensor::any`].
     pub fn all_keepdim(&self, axes: impl Axes) -> Result<Self> {
         apply(Folded { all: true, target: self.target(ALL, &axes, true)? }, &[self])
+    }
+
+    /// Counts the elements that differ from 0 along axes, which vanish, as i64. NaN differs from 0.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let x = Tensor::from_slice(&Device::cpu()?, &[0.0f32, 2.5, -1.0, 0.0, 0.0, 3.0], [2, 3])?;
+    /// assert_eq!(x.count_nonzero(1)?.to_vec::<i64>()?, [2, 1]);
+    /// assert_eq!(x.count_nonzero([0, 1])?.item::<i64>()?, 3);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Tensor::any`].
+    pub fn count_nonzero(&self, axes: impl Axes) -> Result<Self> {
+        // Names this op in errors.
+        self.target("count_nonzero", &axes, false)?;
+        to_bool(self)?.sum(axes)
     }
 }

@@ -42,12 +42,12 @@ impl Op for LogSumExp {
         self.0.finish(result.to_dtype(inputs[0].dtype())?, x.shape())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let (x, y) = (&saved.tensor(0)?.upcast()?, saved.tensor(1)?);
         // If all elements are -∞, each gets a gradient of 0.
         let nothing = y.eq(&constant_like(x, f64::NEG_INFINITY)?)?;
         let y = nothing.where_(&constant_like(x, 0)?, y)?;
-        let gradient = x.sub(&y)?.exp()?.mul(&self.0.restore(grad)?.upcast()?)?;
+        let gradient = x.sub(&y)?.exp()?.mul(&self.0.restore(&grad)?.upcast()?)?;
         Ok(vec![Some(gradient.to_dtype(saved.input_dtype(0))?)])
     }
 }

@@ -8,9 +8,10 @@
 //! Per-row losses are temporaries, in f32 for 16-bit floats. The differences are temporaries too, and become the
 //! gradient in place. The mean over no rows is NaN, as in PyTorch.
 //! `weighted` has cross-entropy with options, `positions` cross-entropy with more axes, `elementwise` the losses of
-//! single elements.
+//! single elements, `embedding` those of distances.
 
 mod elementwise;
+mod embedding;
 mod positions;
 mod reduction;
 mod weighted;
@@ -24,11 +25,11 @@ use super::axes::AxisSet;
 use super::index::{as_i64, expect_indices};
 use super::reduce::share_as;
 use super::{if_needed, promoted, same_dtype, supported};
-use crate::autograd::{apply, apply_builtin};
+use crate::autograd::apply;
 use crate::backend::{Binary, Reduce, Unary, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
-use crate::op::{BuiltinOp, Op, OpContext, Summation};
+use crate::op::{Op, OpContext, Summation};
 use crate::shape::{DType, Scalar, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
@@ -76,7 +77,7 @@ impl Op for CrossEntropy {
         Ok(loss)
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let (logits, targets) = (saved.tensor(0)?, saved.tensor(1)?);
         let share = grad.upcast()?.div_scalar(targets.elements() as f64)?;
         let everywhere = share.layout().broadcast_to(ctx.op(), targets.shape())?;
@@ -135,36 +136,9 @@ impl Op for MseLoss {
         Ok(loss)
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        self.gradients(ctx, saved, saved.tensor(0)?.clone(), grad.clone())
-    }
-
-    fn summation(&self, inputs: &[Shape]) -> Summation {
-        self.0.summation(inputs.last().map_or(1, Shape::elements))
-    }
-}
-
-impl BuiltinOp for MseLoss {
-    fn backward_owned(
-        &self,
-        ctx: &OpContext<'_>,
-        saved: &mut Saved,
-        grad: Tensor,
-    ) -> Result<Vec<Option<Tensor>>> {
-        let difference = saved.take_last()?;
-        self.gradients(ctx, saved, difference, grad)
-    }
-}
-
-impl MseLoss {
-    /// Computes the gradients, in the buffer of the differences if no other handle shares it.
-    fn gradients(
-        &self,
-        ctx: &OpContext<'_>,
-        saved: &Saved,
-        mut difference: Tensor,
-        grad: Tensor,
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+        // The gradients, in the buffer of the differences if no other handle shares it.
+        let mut difference = saved.take_last()?;
         let scale = scaled(ctx, grad, self.slope(saved))?;
         let everywhere = scale.layout().broadcast_to(ctx.op(), difference.shape())?;
         let scale = scale.view().with_layout(&everywhere);
@@ -181,6 +155,12 @@ impl MseLoss {
         given_on(saved, slopes)
     }
 
+    fn summation(&self, inputs: &[Shape]) -> Summation {
+        self.0.summation(inputs.last().map_or(1, Shape::elements))
+    }
+}
+
+impl MseLoss {
     /// Returns the factor for the differences.
     fn slope(&self, saved: &Saved) -> f64 {
         match self.0 {
@@ -273,9 +253,9 @@ impl Tensor {
     pub fn mse_loss_with(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         if self.dtype() != target.dtype() {
             let [x, target] = promoted(self, target)?;
-            return apply_builtin(MseLoss(reduction), &[&x, &target]);
+            return apply(MseLoss(reduction), &[&x, &target]);
         }
-        apply_builtin(MseLoss(reduction), &[self, target])
+        apply(MseLoss(reduction), &[self, target])
     }
 }
 

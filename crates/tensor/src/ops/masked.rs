@@ -38,8 +38,8 @@ impl Op for MaskedFill {
         Ok(filled)
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let kept = saved.tensor(0)?.where_(&constant_like(grad, 0)?, grad)?;
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+        let kept = saved.tensor(0)?.where_(&constant_like(&grad, 0)?, &grad)?;
         Ok(vec![Some(kept), None])
     }
 }

@@ -67,13 +67,13 @@ impl Op for MatMul {
         Ok(product.into_layout(layout))
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let [lhs_shape, rhs_shape] = [saved.input_shape(0), saved.input_shape(1)];
         let (lhs_is_row, rhs_is_column) = (lhs_shape.rank() == 1, rhs_shape.rank() == 1);
         // Vectors become rows and columns.
         let row = |x: &Tensor| if lhs_is_row { x.unsqueeze(-2) } else { Ok(x.clone()) };
         let column = |x: &Tensor| if rhs_is_column { x.unsqueeze(-1) } else { Ok(x.clone()) };
-        let grad = row(&column(grad)?)?;
+        let grad = row(&column(&grad)?)?;
         let to_lhs = if_needed(saved, 0, || {
             let lhs_was_saved = saved.needs_grad(1);
             let rhs = column(saved.tensor(usize::from(lhs_was_saved))?)?;

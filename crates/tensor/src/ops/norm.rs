@@ -151,7 +151,7 @@ impl Op for LayerNorm {
         Ok(out.finish())
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let (x, statistics) = (saved.tensor(0)?, saved.tensor(1)?);
         let weight = if saved.inputs() > 1 { Some(saved.tensor(2)?) } else { None };
         let spread = self.spread(weight, x)?;
@@ -167,7 +167,7 @@ impl Op for LayerNorm {
             Ok(out.finish())
         })?];
         let of_parameters = if saved.inputs() > 1 && saved.needs_grad(1) {
-            let (weight, bias) = self.sums(ctx, (of, x, grad), saved)?;
+            let (weight, bias) = self.sums(ctx, (of, x, &grad), saved)?;
             [Some(weight), bias]
         } else if saved.inputs() > 2 {
             [None, if_needed(saved, 2, || grad.sum_to(saved.input_shape(2)))?]

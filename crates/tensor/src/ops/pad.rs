@@ -86,7 +86,7 @@ impl Op for Pad {
         Ok(out.finish())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let place = inside(OP, &self.widths, &saved.input_shape(0), grad.layout(), 0)?;
         Ok(vec![Some(grad.with_layout(place))])
     }

@@ -231,7 +231,7 @@ impl Op for Pool2d {
         Ok(out.finish())
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let x = if self.pool == PoolReduction::Max { Some(saved.tensor(0)?) } else { None };
         let grad = grad.contiguous()?;
         let mut out = ctx.output(&saved.input_shape(0), saved.input_dtype(0))?;

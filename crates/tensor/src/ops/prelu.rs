@@ -49,16 +49,16 @@ impl Op for PRelu {
         Ok(out.finish())
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let x = saved.tensor(0)?;
         let to_x = if_needed(saved, 0, || {
             let is_upper = x.gt(&constant_like(x, 0)?)?;
-            is_upper.where_(grad, &grad.mul(saved.tensor(1)?)?)
+            is_upper.where_(&grad, &grad.mul(saved.tensor(1)?)?)
         })?;
         let to_weight = if_needed(saved, 1, || {
             let mut lower = ctx.temp(x.shape(), x.dtype())?;
             ctx.compute(kernels::Map { f: LOWER_PART, input: x.view(), out: lower.view_mut() })?;
-            accumulate(ctx, Binary::Mul, grad, &mut lower)?;
+            accumulate(ctx, Binary::Mul, &grad, &mut lower)?;
             lower.finish().sum_to(saved.input_shape(1))
         })?;
         Ok(vec![to_x, to_weight])

@@ -28,7 +28,7 @@ impl Op for Prod {
         self.0.finish(product, x.shape())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         // The product of all nonzero elements, divided by the element if that is nonzero, is the product of the others.
         // If another element is 0, the gradient is 0.
         let x = &saved.tensor(0)?.upcast()?;
@@ -39,7 +39,7 @@ impl Op for Prod {
         let zeros = is_zero.to_dtype(x.dtype())?;
         let zeros_among_others = zeros.sum_over(self.0.kept())?.sub(&zeros)?;
         let slope = zeros_among_others.eq(&zero)?.where_(&others, &zero)?;
-        let gradient = slope.mul(&self.0.restore(grad)?.upcast()?)?;
+        let gradient = slope.mul(&self.0.restore(&grad)?.upcast()?)?;
         Ok(vec![Some(gradient.to_dtype(saved.input_dtype(0))?)])
     }
 }

@@ -18,7 +18,7 @@ mod op;
 use op::Recurrent;
 
 use super::{same_dtype, supported};
-use crate::autograd::apply_builtin;
+use crate::autograd::apply;
 use crate::backend::RecurrentCell;
 use crate::error::{Error, Result, ShapeRule};
 use crate::shape::DType;
@@ -178,6 +178,6 @@ impl Tensor {
         let RecurrentWeights { input, hidden, input_bias, hidden_bias } = weights;
         let mut inputs = vec![&x, input, hidden, input_bias, hidden_bias];
         inputs.extend(initial);
-        apply_builtin(op, &inputs)
+        apply(op, &inputs)
     }
 }

@@ -191,8 +191,8 @@ impl Op for Sum {
         self.0.finish(fold_wide(ctx, Reduce::Sum, x, &self.0.axes)?, x.shape())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(self.0.restore(grad)?.broadcast_to(saved.input_shape(0))?)])
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(self.0.restore(&grad)?.broadcast_to(saved.input_shape(0))?)])
     }
 
     fn summation(&self, _: &[Shape]) -> Summation {
@@ -236,9 +236,9 @@ impl Op for Mean {
         self.0.finish(share(ctx, f, x.view(), &self.0.axes, x.dtype())?, x.shape())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let shape = saved.input_shape(0);
-        let share = self.0.restore(grad)?.div_scalar(self.0.axes.count(&shape) as f64)?;
+        let share = self.0.restore(&grad)?.div_scalar(self.0.axes.count(&shape) as f64)?;
         Ok(vec![Some(share.broadcast_to(shape)?)])
     }
 
@@ -272,11 +272,11 @@ impl Op for Extreme {
         self.target.finish(extreme, x.shape())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         // The number of ties may exceed the range of a 16-bit float.
         let hits = saved.tensor(0)?.eq(saved.tensor(1)?)?.to_dtype(grad.dtype().computed_as())?;
         let ties = hits.sum_over(self.target.kept())?;
-        let share = self.target.restore(grad)?.upcast()?.div(&ties)?;
+        let share = self.target.restore(&grad)?.upcast()?.div(&ties)?;
         Ok(vec![Some(hits.mul(&share)?.to_dtype(grad.dtype())?)])
     }
 }

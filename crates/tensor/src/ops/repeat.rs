@@ -73,7 +73,7 @@ impl Op for Repeat {
         reshaped(out.finish(), shape.with_dim(self.axis, size))
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let shape = saved.input_shape(0);
         let (apart, copies) = self.apart(&shape)?;
         Ok(vec![Some(grad.reshape(apart)?.sum(copies as isize)?.reshape(shape)?)])

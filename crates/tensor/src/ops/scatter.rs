@@ -47,9 +47,9 @@ impl Op for ScatterAdd {
         Ok(out.finish())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let to_source = if_needed(saved, 2, || grad.gather(self.axis as isize, saved.tensor(0)?))?;
-        Ok(vec![Some(grad.clone()), None, to_source])
+        Ok(vec![Some(grad), None, to_source])
     }
 }
 

@@ -108,7 +108,7 @@ impl Op for SelfAttention {
         reshaped(out.finish(), Shape::new(&[sizes.n, sizes.len, sizes.heads * sizes.width])?)
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let (parts, mixed, log_sums) = (saved.tensor(0)?, saved.tensor(1)?, saved.tensor(2)?);
         let shape = saved.input_shape(0);
         let sizes = self.sizes(shape)?;

@@ -72,7 +72,7 @@ impl Op for LookOp {
         Ok(inputs[0].with_layout(self.look.at(self.op, inputs[0].layout())?))
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let back = self.look.back(saved.input_shape(0).rank());
         Ok(vec![Some(grad.with_layout(back.at(self.op, grad.layout())?))])
     }
@@ -97,7 +97,7 @@ impl Op for Reshape {
         }
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(grad.reshape(saved.input_shape(0))?)])
     }
 
@@ -120,8 +120,8 @@ impl Op for Contiguous {
         Ok(out.finish())
     }
 
-    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(grad.clone())])
+    fn backward(&self, _: &OpContext<'_>, _: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(grad)])
     }
 
     fn summation(&self, _: &[Shape]) -> Summation {

@@ -5,11 +5,11 @@
 
 use std::ops::{Bound, Range, RangeBounds};
 
-use crate::autograd::apply_builtin;
+use crate::autograd::apply;
 use crate::backend::{Binary, kernels};
 use crate::error::{Error, Result};
 use crate::op::Saved;
-use crate::op::{BuiltinOp, Op, OpContext};
+use crate::op::{Op, OpContext};
 use crate::shape::Scalar;
 use crate::storage::ViewMut;
 use crate::tensor::Tensor;
@@ -32,7 +32,10 @@ impl Op for Slice {
         Ok(inputs[0].with_layout(layout))
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+        if let Some(total) = saved.take_total() {
+            return Ok(vec![Some(self.added(ctx, &grad, total)?)]);
+        }
         let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
         ctx.compute(kernels::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
         ctx.compute(kernels::CopyInto {
@@ -43,20 +46,6 @@ impl Op for Slice {
             out: out.view_mut(),
         })?;
         Ok(vec![Some(out.finish())])
-    }
-}
-
-impl BuiltinOp for Slice {
-    fn backward_owned(
-        &self,
-        ctx: &OpContext<'_>,
-        saved: &mut Saved,
-        grad: Tensor,
-    ) -> Result<Vec<Option<Tensor>>> {
-        match saved.take_total() {
-            Some(total) => Ok(vec![Some(self.added(ctx, &grad, total)?)]),
-            None => self.backward(ctx, saved, &grad),
-        }
     }
 
     fn adds_to_gradient(&self) -> bool {
@@ -161,7 +150,7 @@ impl Tensor {
         range: Range<usize>,
         step: usize,
     ) -> Result<Self> {
-        apply_builtin(Slice { op, axis, range, step }, &[self])
+        apply(Slice { op, axis, range, step }, &[self])
     }
 }
 

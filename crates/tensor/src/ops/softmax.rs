@@ -34,7 +34,7 @@ impl Op for Softmax {
         Ok(y)
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut out = ctx.output(grad.shape(), grad.dtype())?;
         let y = saved.tensor(0)?.view();
         ctx.compute(kernels::SoftmaxGrad {

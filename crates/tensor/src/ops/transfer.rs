@@ -27,8 +27,8 @@ impl Op for ToDevice {
         copy(self.name(), inputs[0], &self.to, Category::Output)
     }
 
-    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(copy(self.name(), grad, &self.from, Category::Gradient)?)])
+    fn backward(&self, _: &OpContext<'_>, _: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(copy(self.name(), &grad, &self.from, Category::Gradient)?)])
     }
 }
 

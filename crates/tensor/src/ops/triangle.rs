@@ -59,8 +59,8 @@ impl Op for Triangle {
         self.keeps(ctx, rows, columns)?.where_(x, &constant_like(x, 0)?)
     }
 
-    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(apply(*self, &[grad])?)])
+    fn backward(&self, _: &OpContext<'_>, _: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(apply(*self, &[&grad])?)])
     }
 }
 

@@ -44,7 +44,7 @@ use crate::device::PlacementReason;
 use crate::error::{Error, Result};
 use crate::op::Saved;
 use crate::op::mode::should_record;
-use crate::op::{Op, OpContext, RecordedOp, Summation};
+use crate::op::{Op, OpContext, Summation};
 use crate::shape::{DType, Scalar, Shape};
 use crate::tensor::Tensor;
 
@@ -96,10 +96,10 @@ impl Op for UnaryOp {
         Ok(y)
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let gradient = match self.f {
             Unary::Neg => grad.neg()?,
-            Unary::AddScalar(_) => grad.clone(),
+            Unary::AddScalar(_) => grad,
             Unary::MulScalar(scalar) => grad.mul_scalar(scalar)?,
             Unary::DivScalar(scalar) => grad.div_scalar(scalar)?,
             f if f.is_flat() => return Ok(vec![None]),
@@ -151,7 +151,7 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
         return Ok(x.with_grad_edge(None));
     }
     let result = x.detach();
-    Ok(autograd::record(RecordedOp::Custom(Box::new(UnaryOp { op, f })), &[&x], ctx.take_saved(), result))
+    Ok(autograd::record(Box::new(UnaryOp { op, f }), &[&x], ctx.take_saved(), result))
 }
 
 /// Converts the scalar for arithmetic with `dtype`. Integer types require a whole number, which may wrap as their

@@ -53,7 +53,7 @@ impl Op for Unfold {
         Ok(x.with_layout(windows))
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let (op, axis, last) = (ctx.op(), self.axis, grad.rank() - 1);
         // Element j of all windows lies at distinct places, and so do all elements of window i: a copy can write them. The
         // loop runs over the shorter of both axes, which is the last one.

@@ -58,9 +58,9 @@ impl Op for Variance {
         self.target.finish(result.to_dtype(inputs[0].dtype())?, x.shape())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let x = &saved.tensor(0)?.upcast()?;
-        let grad = self.target.restore(grad)?.upcast()?;
+        let grad = self.target.restore(&grad)?.upcast()?;
         let scale = if self.root {
             let (y, zero) = (saved.tensor(1)?, constant_like(x, 0)?);
             y.eq(&zero)?.where_(&zero, &grad.div(y)?)?

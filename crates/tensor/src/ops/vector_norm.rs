@@ -58,9 +58,9 @@ impl Op for VectorNorm {
         self.target.finish(length.to_dtype(inputs[0].dtype())?, x.shape())
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let (x, length) = (&saved.tensor(0)?.upcast()?, saved.tensor(1)?);
-        let grad = self.target.restore(grad)?.upcast()?;
+        let grad = self.target.restore(&grad)?.upcast()?;
         let gradient = match self.norm {
             Norm::L1 => x.sign()?.mul(&grad)?,
             Norm::L2 => {

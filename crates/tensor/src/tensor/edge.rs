@@ -1,9 +1,8 @@
 //! Edges of the gradient graph.
 
-use std::any::Any;
-use std::fmt;
 use std::sync::Arc;
 
+use crate::autograd::Node;
 use crate::storage::leaf::LeafId;
 
 /// The destination of a tensor's gradient.
@@ -12,7 +11,7 @@ pub(crate) enum GradEdge {
     /// A leaf, which receives the gradient.
     Leaf(LeafId),
     /// The op that computed the tensor.
-    Node(Arc<dyn GradNode>),
+    Node(Arc<Node>),
 }
 
 impl GradEdge {
@@ -28,17 +27,7 @@ impl GradEdge {
     pub(crate) fn since(&self) -> u64 {
         match self {
             Self::Leaf(_) => u64::MAX,
-            Self::Node(node) => node.since(),
+            Self::Node(node) => node.since,
         }
     }
-}
-
-/// A node of the gradient graph, as seen from tensors and later nodes. Autograd, the layer above, has the
-/// only implementation, because a node refers to ops.
-pub(crate) trait GradNode: Any + fmt::Debug + Send + Sync {
-    /// Returns the node's number. Nodes are numbered in the order of their creation.
-    fn number(&self) -> u64;
-
-    /// Returns the smallest number of this node and all reachable nodes.
-    fn since(&self) -> u64;
 }

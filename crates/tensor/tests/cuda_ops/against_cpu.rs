@@ -1,7 +1,8 @@
 //! Runs the tests of ops on the emulated CUDA device, and tests cases where kernels and the CPU could differ.
 
 use crate::ops_table::counting::Counting;
-use crate::ops_table::{computed_by, device, dry_device, runtime};
+use crate::ops_table::others::{self, OTHERS};
+use crate::ops_table::{CASES, Case, computed_by, device, dry_device, inputs, runtime};
 use highwater_nn::modules::{Embedding, Linear, Module, Relu, Sequential};
 use highwater_nn::optim::{AdamW, Optimizer};
 use highwater_tensor::{DType, Device, Error, Interpolation, Norm, Result, Rng, Tensor};
@@ -24,6 +25,37 @@ fn difference(program: impl Fn(&Device) -> Result<Tensor>) -> f64 {
         }
     });
     apart.fold(0.0, f64::max)
+}
+
+/// Returns the result of a case, and the gradients of the inputs for a weighted sum of the result.
+fn with_gradients(case: &Case, device: &Device) -> Result<Vec<Tensor>> {
+    let leaves: Vec<Tensor> =
+        inputs(case, device, DType::F32).into_iter().map(Tensor::requiring_grad).collect::<Result<_>>()?;
+    let y = (case.function)(&leaves)?;
+    let weights: Vec<f32> = (0..y.elements()).map(|i| 0.5 + (i * 7 % 11) as f32 / 44.0).collect();
+    let gradients = y.mul(&Tensor::from_slice(device, &weights, y.dims())?)?.sum_all()?.backward()?;
+    let of_leaves = leaves.iter().filter_map(|leaf| gradients.get(leaf).cloned());
+    Ok(std::iter::once(y.detach()).chain(of_leaves).collect())
+}
+
+#[test]
+fn every_op_has_the_values_and_gradients_of_the_cpu() {
+    let (cpu, gpu) = (runtime().cpu().unwrap(), device());
+    for case in CASES {
+        let [here, there] = [&cpu, &gpu].map(|device| with_gradients(case, device).unwrap());
+        assert_eq!(here.len(), there.len(), "{}", case.name);
+        for (part, (here, there)) in here.iter().zip(&there).enumerate() {
+            let (here, there) = (values(here), values(there));
+            let size = here.iter().fold(1.0, |size: f64, value| size.max(value.abs()));
+            for (a, b) in here.into_iter().zip(there) {
+                assert!((a - b).abs() <= 1e-5 * size, "{}, part {part}: {a} and {b}", case.name);
+            }
+        }
+    }
+    for (name, function) in OTHERS {
+        let apart = difference(|device| function(&others::inputs(device, DType::F32)?)?.to_dtype(DType::F64));
+        assert!(apart < 1e-5, "{name}: {apart}");
+    }
 }
 
 #[test]

@@ -1,4 +1,7 @@
-//! Every differentiable op, with inputs: one table for the tests of gradients, of memory, and of the dry run.
+//! Every op, with inputs: one table for the tests of gradients, element types, layouts, memory, and the dry run.
+//!
+//! [`CASES`] has the differentiable ops, [`others::OTHERS`] those without a gradient. A row is tested for every property below
+//! unless it says that it is an exception.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![allow(dead_code, reason = "each test program uses a part")]
@@ -7,6 +10,7 @@
 pub(crate) mod computing;
 #[cfg(feature = "cuda")]
 pub(crate) mod counting;
+pub(crate) mod others;
 pub(crate) mod surrounded;
 
 use highwater_tensor::{
@@ -51,6 +55,29 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) inputs: &'static [Input],
     pub(crate) function: fn(&[Tensor]) -> Result<Tensor>,
+    /// Whether 16-bit results are f32 results that were rounded once.
+    pub(crate) rounds_once: bool,
+    /// Whether operands of different float types are promoted.
+    pub(crate) promotes: bool,
+    /// Whether the result is a view of the input.
+    pub(crate) is_view: bool,
+}
+
+impl Case {
+    /// 16-bit results are rounded after several steps.
+    const fn rounding_often(self) -> Self {
+        Self { rounds_once: false, ..self }
+    }
+
+    /// The operands must have one element type.
+    const fn of_one_type(self) -> Self {
+        Self { promotes: false, ..self }
+    }
+
+    /// The result is a view of the input.
+    const fn view(self) -> Self {
+        Self { is_view: true, ..self }
+    }
 }
 
 /// Returns a separate runtime with one thread, so that tests do not see each other's memory.
@@ -182,7 +209,7 @@ const fn case(
     inputs: &'static [Input],
     function: fn(&[Tensor]) -> Result<Tensor>,
 ) -> Case {
-    Case { name, inputs, function }
+    Case { name, inputs, function, rounds_once: true, promotes: true, is_view: false }
 }
 
 const MATRIX: &[Input] = &[(&[3, 4], Any, InOrder)];
@@ -209,6 +236,8 @@ const BIASED: &[Input] = &[
 ];
 const APART: &[Input] = &[(&[3, 4], Distinct(0.0), Transposed), (&[3, 4], Distinct(0.05), InOrder)];
 const LIKELY: &[Input] = &[(&[3, 4], Any, Transposed), (&[3, 4], Positive, WithGaps)];
+const TRIPLET: &[Input] =
+    &[(&[3, 4], Any, InOrder), (&[3, 4], Any, Transposed), (&[3, 4], Positive, WithGaps)];
 const LAYER: &[Input] = &[(&[2, 3], Any, Transposed), (&[3, 4], Any, InOrder), (&[4], Any, WithGaps)];
 const SCALED: &[Input] = &[(&[], Any, InOrder), (&[3, 4], Any, InOrder)];
 
@@ -287,7 +316,7 @@ pub(crate) const CASES: &[Case] = &[
     }),
     case("sum", CUBE, |x| x[0].sum(1)),
     case("sum, strided", STRIDED_CUBE, |x| x[0].sum([0, -1])),
-    case("sum, twice", CUBE, |x| x[0].sum(0)?.sum(0)),
+    case("sum, twice", CUBE, |x| x[0].sum(0)?.sum(0)).rounding_often(),
     case("sum_keepdim", STRIDED, |x| x[0].sum_keepdim(0)),
     case("sum_all", STRIDED, |x| x[0].sum_all()),
     case("mean", STRIDED_CUBE, |x| x[0].mean([0, 2])),
@@ -300,7 +329,7 @@ pub(crate) const CASES: &[Case] = &[
     case("min_keepdim", RANKED, |x| x[0].min_keepdim([1])),
     case("min_all", RANKED, |x| x[0].min_all()),
     case("sum_to", CUBE, |x| x[0].sum_to([3, 1])),
-    case("broadcast_to", MATRIX, |x| x[0].broadcast_to([2, 3, 4])),
+    case("broadcast_to", MATRIX, |x| x[0].broadcast_to([2, 3, 4])).view(),
     case("matmul", &[(&[2, 3], Any, InOrder), (&[3, 4], Any, InOrder)], |x| x[0].matmul(&x[1])),
     case("matmul, strided", &[(&[2, 3], Any, Transposed), (&[3, 4], Any, WithGaps)], |x| x[0].matmul(&x[1])),
     case("matmul, vector and matrix", &[(&[3], Any, InOrder), (&[2, 3, 4], Any, InOrder)], |x| {
@@ -333,18 +362,18 @@ pub(crate) const CASES: &[Case] = &[
     case("matmul, stacks", &[(&[2, 1, 2, 3], Any, InOrder), (&[3, 3, 2], Any, Transposed)], |x| {
         x[0].matmul(&x[1])
     }),
-    case("reshape", CUBE, |x| x[0].reshape([4, 6])),
+    case("reshape", CUBE, |x| x[0].reshape([4, 6])).view(),
     case("reshape, strided", STRIDED, |x| x[0].reshape([2, 6])),
-    case("flatten_from", CUBE, |x| x[0].flatten_from(1)),
-    case("transpose", CUBE, |x| x[0].transpose(0, 2)),
-    case("t", MATRIX, |x| x[0].t()),
-    case("permute", CUBE, |x| x[0].permute([2, 0, 1])),
-    case("squeeze", &[(&[3, 1, 2], Any, Transposed)], |x| x[0].squeeze(1)),
-    case("unsqueeze", STRIDED, |x| x[0].unsqueeze(1)),
+    case("flatten_from", CUBE, |x| x[0].flatten_from(1)).view(),
+    case("transpose", CUBE, |x| x[0].transpose(0, 2)).view(),
+    case("t", MATRIX, |x| x[0].t()).view(),
+    case("permute", CUBE, |x| x[0].permute([2, 0, 1])).view(),
+    case("squeeze", &[(&[3, 1, 2], Any, Transposed)], |x| x[0].squeeze(1)).view(),
+    case("unsqueeze", STRIDED, |x| x[0].unsqueeze(1)).view(),
     case("contiguous", STRIDED, |x| x[0].contiguous()),
-    case("slice", CUBE, |x| x[0].slice(1, 1..)),
-    case("slice_step", STRIDED, |x| x[0].slice_step(1, .., 3)),
-    case("narrow", MATRIX, |x| x[0].narrow(0, 1, 2)),
+    case("slice", CUBE, |x| x[0].slice(1, 1..)).view(),
+    case("slice_step", STRIDED, |x| x[0].slice_step(1, .., 3)).view(),
+    case("narrow", MATRIX, |x| x[0].narrow(0, 1, 2)).view(),
     case("concat", PAIR, |x| Tensor::concat(&[&x[0], &x[1], &x[0]], 1)),
     case("stack", PAIR, |x| Tensor::stack(&[&x[0], &x[1]], -1)),
     case("softmax", CUBE, |x| x[0].softmax(-1)),
@@ -387,6 +416,12 @@ pub(crate) const CASES: &[Case] = &[
     case("huber_loss", APART, |x| x[0].huber_loss_with(&x[1], 0.33, Reduction::Sum)),
     case("bce_with_logits", LIKELY, |x| x[0].bce_with_logits_with(&x[1], Reduction::None)),
     case("kl_div", LIKELY, |x| x[0].kl_div(&x[1])),
+    case("poisson_nll_loss", LIKELY, |x| x[0].poisson_nll_loss(&x[1])),
+    case("cosine_embedding_loss", PAIR, |x| {
+        let alike = indices(&x[0], &[1, -1, 1], &[3])?;
+        x[0].cosine_embedding_loss_with(&x[1], &alike, -0.9, Reduction::None)
+    }),
+    case("triplet_margin_loss", TRIPLET, |x| x[0].triplet_margin_loss(&x[1], &x[2], 9.0)),
     case("prod", STRIDED_CUBE, |x| x[0].prod([0, 2])),
     case("prod, with zeros", CUBE, |x| {
         // A row without a zero, with one, and with two.
@@ -432,7 +467,9 @@ pub(crate) const CASES: &[Case] = &[
     case("scatter_add", &[(&[3, 4], Any, InOrder), (&[5, 4], Any, Transposed)], |x| {
         let places = (0..20).map(|i| i * i % 3).collect::<Vec<i64>>();
         x[0].scatter_add(0, &indices(&x[0], &places, &[5, 4])?, &x[1])
-    }),
+    })
+    .of_one_type()
+    .rounding_often(),
     case("at", CUBE, |x| x[0].at((-1, (..).every(2), 1..3))),
     case("sort", RANKED, |x| x[0].sort(1, SortOrder::Descending).map(|(values, _)| values)),
     case("top_k", STRIDED_RANKED, |x| x[0].top_k(2, 0, SortOrder::Descending).map(|(values, _)| values)),
@@ -451,22 +488,26 @@ pub(crate) const CASES: &[Case] = &[
     case("gather", MATRIX, |x| x[0].gather(1, &indices(&x[0], &[3, 3, 0, 1], &[2, 2])?)),
     case("index_select", STRIDED, |x| x[0].index_select(0, &classes(&x[0], &[2, 0, 2, 2])?)),
     case("layer_norm", CUBE, |x| x[0].layer_norm(None, 1e-5)),
-    case("layer_norm, affine", NORMED, |x| x[0].layer_norm(Some((&x[1], &x[2])), 1e-5)),
+    case("layer_norm, affine", NORMED, |x| x[0].layer_norm(Some((&x[1], &x[2])), 1e-5)).of_one_type(),
     case("rms_norm", STRIDED, |x| x[0].rms_norm(None, 1e-5)),
     case("rms_norm, scaled", &[(&[2, 3, 4], Any, InOrder), (&[4], Any, WithGaps)], |x| {
         x[0].rms_norm(Some(&x[1]), 1e-5)
-    }),
+    })
+    .of_one_type(),
     case("group_norm", &[(&[2, 4, 3], Any, Transposed), (&[4], Any, InOrder), (&[4], Any, InOrder)], |x| {
         x[0].group_norm(2, Some((&x[1], &x[2])), 1e-5)
-    }),
+    })
+    .of_one_type(),
     case("batch_norm", &[(&[3, 4, 2], Any, Transposed), (&[4], Any, InOrder), (&[4], Any, WithGaps)], |x| {
         x[0].batch_norm(&x[1], &x[2], BatchStatistics::Batch { running: None }, 1e-5)
-    }),
+    })
+    .of_one_type(),
     case("batch_norm, fixed", &[(&[3, 4], Any, InOrder), (&[4], Any, InOrder), (&[4], Any, InOrder)], |x| {
         let of_channels = |values: [f32; 4]| Tensor::from_slice(x[0].device(), &values, 4);
         let (mean, variance) = (of_channels([0.0, 0.1, -0.2, 0.3])?, of_channels([0.5, 1.0, 1.5, 2.0])?);
         x[0].batch_norm(&x[1], &x[2], BatchStatistics::Fixed { mean: &mean, variance: &variance }, 1e-1)
-    }),
+    })
+    .of_one_type(),
     case("conv2d", &[(&[2, 3, 5, 4], Any, InOrder), (&[4, 3, 3, 2], Any, InOrder)], |x| {
         x[0].conv2d(&x[1], Conv2dOptions::default())
     }),
@@ -542,7 +583,7 @@ pub(crate) const CASES: &[Case] = &[
         x[0].max_pool1d(Pool1dOptions { stride: 2, padding: 1, ..Pool1dOptions::new(3) })
     }),
     case("avg_pool1d", &[(&[2, 3, 7], Any, WithGaps)], |x| x[0].avg_pool1d(3)),
-    case("unfold", STRIDED_CUBE, |x| x[0].unfold(1, 2, 1)),
+    case("unfold", STRIDED_CUBE, |x| x[0].unfold(1, 2, 1)).view(),
     case("unfold, with gaps between windows", CUBE, |x| x[0].unfold(2, 1, 3)),
     case("unfold2d", &[(&[2, 2, 5, 4], Any, Transposed)], |x| {
         let options = Conv2dOptions { stride: [2, 1], dilation: [1, 2], ..Conv2dOptions::padded(1) };
@@ -563,7 +604,8 @@ pub(crate) const CASES: &[Case] = &[
         "instance_norm",
         &[(&[2, 2, 4], Any, Transposed), (&[2], Any, InOrder), (&[2], Any, WithGaps)],
         |x| x[0].instance_norm(Some((&x[1], &x[2])), 1e-5),
-    ),
+    )
+    .of_one_type(),
     case("cosine_similarity", &[(&[3, 4], Positive, Transposed), (&[3, 4], Positive, WithGaps)], |x| {
         x[0].cosine_similarity(&x[1], 1, 1e-8)
     }),
@@ -572,31 +614,45 @@ pub(crate) const CASES: &[Case] = &[
         &[(&[2, 3, 4], Positive, InOrder), (&[3, 1], Positive, InOrder)],
         |x| x[0].cosine_similarity(&x[1], 1, 1e-8),
     ),
-    case("attention", HEADS, |x| x[0].attention(&x[1], &x[2], None, AttentionOptions::default())),
+    case("attention", HEADS, |x| x[0].attention(&x[1], &x[2], None, AttentionOptions::default()))
+        .of_one_type()
+        .rounding_often(),
     case("attention, causal", HEADS, |x| {
         x[0].attention(&x[1], &x[2], None, AttentionOptions { causal: true, scale: Some(0.7) })
-    }),
+    })
+    .of_one_type()
+    .rounding_often(),
     case("self_attention", &[(&[2, 3, 12], Any, InOrder)], |x| {
         x[0].self_attention(2, AttentionOptions::default())
-    }),
+    })
+    .rounding_often(),
     case("self_attention, causal", &[(&[2, 2, 3, 6], Any, Transposed)], |x| {
         x[0].self_attention(1, AttentionOptions { causal: true, scale: Some(0.7) })
-    }),
+    })
+    .rounding_often(),
     case("attention, masked", HEADS, |x| {
         let seen =
             [true, false, true, true, false, true, false, true, false, false, true, true, true, true, true];
         let mask = mask(&x[0], &seen, &[3, 5])?;
         x[0].attention(&x[1], &x[2], Some(&mask), AttentionOptions::default())
-    }),
+    })
+    .of_one_type()
+    .rounding_often(),
     case("attention, with a mask that is added", BIASED, |x| {
         x[0].attention(&x[1], &x[2], Some(&x[3]), AttentionOptions::default())
-    }),
+    })
+    .of_one_type()
+    .rounding_often(),
     case("attention, with a mask that is added, causal", BIASED, |x| {
         x[0].attention(&x[1], &x[2], Some(&x[3]), AttentionOptions { causal: true, scale: Some(0.7) })
-    }),
+    })
+    .of_one_type()
+    .rounding_often(),
     case("attention_with_dropout", HEADS, |x| {
         x[0].attention_with_dropout(&x[1], &x[2], None, AttentionOptions::default(), 0.25, &Rng::new(3))
-    }),
+    })
+    .of_one_type()
+    .rounding_often(),
     case("attention_with_dropout, masked", BIASED, |x| {
         let mask = x[3].detach().le(&x[3].detach().mul_scalar(-1.0)?)?;
         let added = x[0].attention_with_dropout(
@@ -615,23 +671,41 @@ pub(crate) const CASES: &[Case] = &[
             0.5,
             &Rng::new(5),
         )?)
-    }),
+    })
+    .of_one_type()
+    .rounding_often(),
     case("dropout", MATRIX, |x| x[0].dropout(0.5, &Rng::new(3))),
-    case("lstm", LSTM, |x| x[0].recurrent(RecurrentCell::Lstm, weights(x), &[&x[5], &x[6]], false)),
+    case("lstm", LSTM, |x| x[0].recurrent(RecurrentCell::Lstm, weights(x), &[&x[5], &x[6]], false))
+        .of_one_type()
+        .rounding_often(),
     case("lstm, reverse, from zeros", &LSTM_OF_FIVE, |x| {
         x[0].recurrent(RecurrentCell::Lstm, weights(x), &[], true)
-    }),
+    })
+    .of_one_type()
+    .rounding_often(),
     case("lstm, states and cell", LSTM, |x| {
         let (states, cell) = x[0].lstm(weights(x), Some((&x[5], &x[6])), true)?;
         states.sum([1])?.mul(&cell)
-    }),
-    case("gru", GRU, |x| x[0].recurrent(RecurrentCell::Gru, weights(x), &[&x[5]], false)),
-    case("gru, reverse", GRU, |x| x[0].recurrent(RecurrentCell::Gru, weights(x), &[&x[5]], true)),
+    })
+    .of_one_type()
+    .rounding_often(),
+    case("gru", GRU, |x| x[0].recurrent(RecurrentCell::Gru, weights(x), &[&x[5]], false))
+        .of_one_type()
+        .rounding_often(),
+    case("gru, reverse", GRU, |x| x[0].recurrent(RecurrentCell::Gru, weights(x), &[&x[5]], true))
+        .of_one_type()
+        .rounding_often(),
     case("gru, from zeros", GRU, |x| {
         x[0].recurrent(RecurrentCell::Gru, weights(x), &[], false)?.add(&x[5].unsqueeze(1)?)
-    }),
-    case("rnn", RNN, |x| x[0].recurrent(RecurrentCell::Tanh, weights(x), &[&x[5]], false)),
-    case("rnn, relu", RNN, |x| x[0].recurrent(RecurrentCell::Relu, weights(x), &[&x[5]], true)),
+    })
+    .of_one_type()
+    .rounding_often(),
+    case("rnn", RNN, |x| x[0].recurrent(RecurrentCell::Tanh, weights(x), &[&x[5]], false))
+        .of_one_type()
+        .rounding_often(),
+    case("rnn, relu", RNN, |x| x[0].recurrent(RecurrentCell::Relu, weights(x), &[&x[5]], true))
+        .of_one_type()
+        .rounding_often(),
 ];
 
 /// The weights of a recurrent layer, after the sequences.

@@ -38,7 +38,7 @@ impl Op for Wrong {
         inputs[0].mul_scalar(3.0)
     }
 
-    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, _: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(grad.mul_scalar(2.0)?)])
     }
 }
@@ -68,8 +68,8 @@ impl Op for Odd {
         inputs[0].mul_scalar(1.0)
     }
 
-    fn backward(&self, _: &OpContext<'_>, _: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        (self.backward)(grad)
+    fn backward(&self, _: &OpContext<'_>, _: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+        (self.backward)(&grad)
     }
 }
 
@@ -91,6 +91,48 @@ fn a_gradient_that_is_not_like_its_input_is_an_error() {
         error(|_| Ok(vec![])).to_string(),
         "odd: gradients must be one entry per input, got 0 for 1 inputs"
     );
+}
+
+/// The first two elements of a vector.
+#[derive(Debug)]
+struct Head {
+    adds: bool,
+}
+
+impl Op for Head {
+    fn name(&self) -> &'static str {
+        "head"
+    }
+
+    fn forward(&self, _: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        inputs[0].slice(0, ..2)?.contiguous()
+    }
+
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+        let of_input = Tensor::concat(&[&grad, &grad.zeros_like()?], 0)?;
+        let total = if self.adds { saved.take_total() } else { None };
+        Ok(vec![Some(total.map_or(Ok(of_input.clone()), |total| total + &of_input)?)])
+    }
+
+    fn adds_to_gradient(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn an_op_may_add_to_the_gradient_or_leave_it() {
+    for adds in [true, false] {
+        let x = Tensor::ones(&device(), 4).unwrap().requiring_grad().unwrap();
+        // Both for a leaf and for the output of another op.
+        for input in [x.clone(), x.mul_scalar(1.0).unwrap()] {
+            let [first, second] = [2.0, 3.0].map(|factor| {
+                apply(Head { adds }, &[&input]).unwrap().mul_scalar(factor).unwrap().sum_all().unwrap()
+            });
+            let loss = first.add(&second).unwrap().add(&input.sum_all().unwrap()).unwrap();
+            let gradient = loss.backward().unwrap().get(&x).unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(gradient, [6.0, 6.0, 1.0, 1.0], "adds: {adds}");
+        }
+    }
 }
 
 /// A composite: what flows through several ops, joins and parts again.

@@ -1,33 +1,7 @@
 //! Ops on operands of two element types: the result has the type of the table of `DType`, and gradients that of their operand.
 
-use highwater_tensor::{
-    Activation, Conv1dOptions, Conv2dOptions, DType, Device, Reduction, Result, Rng, Runtime, Tensor,
-};
-
-type Function = fn(&[Tensor]) -> Result<Tensor>;
-
-/// Ops with the shapes of their operands.
-const OPS: [(&str, &[&[usize]], Function); 17] = [
-    ("matmul", &[&[3, 4], &[4, 2]], |x| x[0].matmul(&x[1])),
-    ("matmul, stacks", &[&[2, 3, 4], &[4, 2]], |x| x[0].matmul(&x[1])),
-    ("matmul, column", &[&[3, 4], &[4]], |x| x[0].matmul(&x[1])),
-    ("linear", &[&[3, 4], &[4, 2], &[2]], |x| x[0].linear(&x[1], &x[2])),
-    ("linear, stacks", &[&[2, 3, 4], &[4, 2], &[2]], |x| x[0].linear(&x[1], &x[2])),
-    ("linear_relu", &[&[3, 4], &[4, 2], &[2]], |x| x[0].linear_activation(&x[1], &x[2], Activation::Relu)),
-    ("linear_gelu", &[&[3, 4], &[4, 2], &[2]], |x| x[0].linear_activation(&x[1], &x[2], Activation::Gelu)),
-    ("einsum", &[&[3, 4], &[2, 4]], |x| Tensor::einsum("ik,jk->ij", &[&x[0], &x[1]])),
-    ("einsum of three", &[&[3, 4], &[4], &[3]], |x| Tensor::einsum("ik,k,i->k", &[&x[0], &x[1], &x[2]])),
-    ("conv1d", &[&[1, 2, 6], &[3, 2, 3]], |x| x[0].conv1d(&x[1], Conv1dOptions::default())),
-    ("conv2d", &[&[1, 2, 4, 4], &[3, 2, 2, 2]], |x| x[0].conv2d(&x[1], Conv2dOptions::default())),
-    ("conv_transpose2d", &[&[1, 2, 3, 3], &[2, 1, 2, 2]], |x| {
-        x[0].conv_transpose2d(&x[1], Conv2dOptions::default())
-    }),
-    ("mse_loss", &[&[5], &[5]], |x| x[0].mse_loss(&x[1])),
-    ("l1_loss", &[&[5], &[5]], |x| x[0].l1_loss_with(&x[1], Reduction::Sum)),
-    ("huber_loss", &[&[5], &[5]], |x| x[0].huber_loss_with(&x[1], 0.5, Reduction::None)),
-    ("bce_with_logits", &[&[5], &[5]], |x| x[0].bce_with_logits(&x[1])),
-    ("kl_div", &[&[5], &[5]], |x| x[0].kl_div_with(&x[1], Reduction::Sum)),
-];
+use crate::ops_table::{CASES, Case, inputs};
+use highwater_tensor::{DType, Device, Runtime, Tensor};
 
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
@@ -35,13 +9,10 @@ fn device() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
 }
 
-/// Operands of the first type, then of the second, then of the first again.
-fn operands(device: &Device, shapes: &[&[usize]], dtypes: [DType; 2]) -> Vec<Tensor> {
-    let operand = |(at, shape): (usize, &&[usize])| {
-        let values = Tensor::uniform_of(device, *shape, 0.25, 2.0, &Rng::new(at as u64), DType::F32).unwrap();
-        values.to_dtype(dtypes[at % 2]).unwrap()
-    };
-    shapes.iter().enumerate().map(operand).collect()
+/// Returns the inputs of a case: of the first type, then of the second, then of the first again.
+fn operands(device: &Device, case: &Case, dtypes: [DType; 2]) -> Vec<Tensor> {
+    let of_one_type = inputs(case, device, DType::F32).into_iter().zip(0..);
+    of_one_type.map(|(x, at): (Tensor, usize)| x.to_dtype(dtypes[at % 2]).unwrap()).collect()
 }
 
 fn wide(tensor: &Tensor) -> Vec<f64> {
@@ -51,27 +22,37 @@ fn wide(tensor: &Tensor) -> Vec<f64> {
 #[test]
 fn two_float_types_give_what_their_promoted_type_gives() {
     let device = device();
-    for (name, shapes, function) in OPS {
+    let mut faults = Vec::new();
+    for case in CASES.iter().filter(|case| case.inputs.len() > 1 && case.promotes) {
         for (first, second) in FLOATS.iter().flat_map(|a| FLOATS.map(|b| (*a, b))) {
-            let case = format!("{name} of {first} and {second}");
-            let leaf = |x: Tensor| x.requiring_grad().unwrap();
-            let mixed: Vec<_> = operands(&device, shapes, [first, second]).into_iter().map(leaf).collect();
-            let dtype = first.promote(second);
-            let y = function(&mixed).unwrap();
-            assert_eq!(y.dtype(), dtype, "{case}");
-            let promoted: Vec<_> = mixed.iter().map(|x| leaf(x.detach().to_dtype(dtype).unwrap())).collect();
-            let expected = function(&promoted).unwrap();
-            assert_eq!(wide(&y), wide(&expected), "{case}");
-
-            let gradients = y.sum_all().unwrap().backward().unwrap();
-            let expected = expected.sum_all().unwrap().backward().unwrap();
-            for (x, promoted) in mixed.iter().zip(&promoted) {
-                let (found, expected) = (gradients.get(x).unwrap(), expected.get(promoted).unwrap());
-                assert_eq!(found.dtype(), x.dtype(), "{case}");
-                assert_eq!(wide(found), wide(&expected.to_dtype(x.dtype()).unwrap()), "{case}");
+            if let Err(fault) = check_promotion(&device, case, [first, second]) {
+                faults.push(format!("{} of {first} and {second}: {fault}", case.name));
             }
         }
     }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Compares the result and the gradients of mixed operands with those of promoted operands.
+fn check_promotion(device: &Device, case: &Case, dtypes: [DType; 2]) -> std::result::Result<(), String> {
+    let leaf = |x: Tensor| x.requiring_grad().unwrap();
+    let mixed: Vec<_> = operands(device, case, dtypes).into_iter().map(leaf).collect();
+    let dtype = dtypes[0].promote(dtypes[1]);
+    let y = (case.function)(&mixed).map_err(|error| error.to_string())?;
+    let promoted: Vec<_> = mixed.iter().map(|x| leaf(x.detach().to_dtype(dtype).unwrap())).collect();
+    let expected = (case.function)(&promoted).unwrap();
+    if y.dtype() != dtype || wide(&y) != wide(&expected) {
+        return Err(format!("{y} instead of {expected}"));
+    }
+    let gradients = y.sum_all().unwrap().backward().unwrap();
+    let expected = expected.sum_all().unwrap().backward().unwrap();
+    for (x, promoted) in mixed.iter().zip(&promoted) {
+        let (found, expected) = (gradients.get(x).unwrap(), expected.get(promoted).unwrap());
+        if found.dtype() != x.dtype() || wide(found) != wide(&expected.to_dtype(x.dtype()).unwrap()) {
+            return Err(format!("gradient {found} instead of {expected}"));
+        }
+    }
+    Ok(())
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! | `huber_loss` | d²/2 up to \|d\| = δ, then δ (\|d\| - δ/2), with d = x - t | d, at most δ | -d, at most δ |
 //! | `bce_with_logits` | -t ln σ(x) - (1 - t) ln(1 - σ(x)) | σ(x) - t | -x |
 //! | `kl_div` | t (ln t - x), 0 for t = 0 | -t | ln t + 1 - x |
+//! | `poisson_nll_loss` | eˣ - t x | eˣ - t | -x |
 //!
 //! (Huber 1964; Kullback and Leibler 1951.) Saves x and t. Forward and backward allocate a few temporaries of their
 //! size, in f32 for 16-bit floats.
@@ -26,6 +27,7 @@ enum Kind {
     Huber { delta: f64 },
     BinaryCrossEntropy,
     KullbackLeibler,
+    Poisson,
 }
 
 impl Kind {
@@ -49,6 +51,7 @@ impl Kind {
                 let zero = constant_like(x, 0)?;
                 target.eq(&zero)?.where_(&zero, &losses)
             }
+            Self::Poisson => x.exp()?.sub(&x.mul(target)?),
         }
     }
 
@@ -59,6 +62,7 @@ impl Kind {
             Self::Huber { delta } => x.sub(target)?.clamp(-delta, delta),
             Self::BinaryCrossEntropy => x.sigmoid()?.sub(target),
             Self::KullbackLeibler => target.neg(),
+            Self::Poisson => x.exp()?.sub(target),
         }
     }
 
@@ -66,7 +70,7 @@ impl Kind {
     fn target_slope(self, x: &Tensor, target: &Tensor) -> Result<Tensor> {
         match self {
             Self::Absolute | Self::Huber { .. } => self.slope(target, x),
-            Self::BinaryCrossEntropy => x.neg(),
+            Self::BinaryCrossEntropy | Self::Poisson => x.neg(),
             Self::KullbackLeibler => target.log()?.add_scalar(1.0)?.sub(x),
         }
     }
@@ -103,7 +107,7 @@ impl Op for ElementLoss {
         Ok(loss)
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let (x, target) = (&saved.tensor(0)?.upcast()?, &saved.tensor(1)?.upcast()?);
         let share = self.reduction.spread(&grad.upcast()?, x.shape())?;
         let rounded = |slope: Tensor| slope.mul(&share)?.to_dtype(grad.dtype());
@@ -246,5 +250,32 @@ impl Tensor {
     /// See [`Tensor::kl_div`].
     pub fn kl_div_with(&self, target: &Self, reduction: Reduction) -> Result<Self> {
         self.element_loss("kl_div", target, Kind::KullbackLeibler, reduction)
+    }
+
+    /// Negative log-likelihood of counts t (`target`) with a Poisson distribution: the mean of eˣ - t x for the logarithms x
+    /// (`self`) of the expected counts. As PyTorch's default, it leaves out the term ln t!, which has no gradient to x.
+    ///
+    /// ```
+    /// use highwater::{Device, Reduction, Tensor};
+    /// let device = Device::cpu()?;
+    /// let expected = Tensor::from_slice(&device, &[1.0f32, 4.0], [2])?;
+    /// let counts = Tensor::from_slice(&device, &[0.0f32, 4.0], [2])?;
+    /// let losses = expected.log()?.poisson_nll_loss_with(&counts, Reduction::None)?.to_vec::<f32>()?;
+    /// assert!((losses[0] - 1.0).abs() < 1e-5 && (losses[1] - (4.0 - 4.0 * 4f32.ln())).abs() < 1e-5);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Tensor::l1_loss`].
+    pub fn poisson_nll_loss(&self, target: &Self) -> Result<Self> {
+        self.poisson_nll_loss_with(target, Reduction::Mean)
+    }
+
+    /// Negative log-likelihood of counts with another reduction. See [`Tensor::poisson_nll_loss`].
+    ///
+    /// # Errors
+    /// See [`Tensor::l1_loss`].
+    pub fn poisson_nll_loss_with(&self, target: &Self, reduction: Reduction) -> Result<Self> {
+        self.element_loss("poisson_nll_loss", target, Kind::Poisson, reduction)
     }
 }

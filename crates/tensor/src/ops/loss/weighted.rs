@@ -153,7 +153,7 @@ impl Op for WeightedCrossEntropy {
         loss.to_dtype(dtype)
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let (logits, targets) = (&saved.tensor(0)?.upcast()?, saved.tensor(1)?);
         let class_weights = if saved.inputs() > 2 { Some(saved.tensor(2)?.upcast()?) } else { None };
         let grad = &grad.upcast()?;

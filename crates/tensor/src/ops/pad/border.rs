@@ -164,7 +164,7 @@ impl Op for Border {
         Ok(out.finish())
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let of = saved.input_shape(0);
         let mut sums = ctx.output(grad.shape(), grad.dtype())?;
         ctx.compute(kernels::Copy { input: grad.view(), out: sums.view_mut() })?;

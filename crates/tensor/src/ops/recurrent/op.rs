@@ -3,7 +3,7 @@
 use crate::backend::{RecurrentCell, Reduce, kernels};
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::op::{Buffer, BuiltinOp, Op, OpContext, Saved};
+use crate::op::{Buffer, Op, OpContext, Saved};
 use crate::ops::axes::AxisSet;
 use crate::ops::{if_needed, matmul, reduce};
 use crate::shape::{DType, Scalar, Shape};
@@ -80,21 +80,7 @@ impl Op for Recurrent {
         Ok(out)
     }
 
-    fn backward(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (tensors, has_extra) = (saved.tensors.len(), self.cell.has_extra());
-        let gates = saved.tensor(tensors - 1)?.clone();
-        let extra = has_extra.then(|| saved.tensor(tensors - 2).cloned()).transpose()?;
-        self.gradients(ctx, saved, (gates, extra), grad)
-    }
-}
-
-impl BuiltinOp for Recurrent {
-    fn backward_owned(
-        &self,
-        ctx: &OpContext<'_>,
-        saved: &mut Saved,
-        grad: Tensor,
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let gates = saved.take_last()?;
         let extra = self.cell.has_extra().then(|| saved.take_last()).transpose()?;
         self.gradients(ctx, saved, (gates, extra), &grad)
