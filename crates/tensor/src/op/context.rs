@@ -164,13 +164,9 @@ impl<'a> OpContext<'a> {
     /// [`Error::BadArgument`] and [`Error::UnsupportedDType`] for invalid arguments of the kernel;
     /// [`Error::Allocation`] if there is not enough memory for f32 temporaries. The kernel has written
     /// nothing in these cases. Otherwise as [`Backend::run`].
-    // Inlined, because the fast check depends on the kernel, which callers know at compile time.
-    #[inline(always)]
+    // Generic, so that the fast check knows the kernel at compile time.
     pub fn compute<'k>(&self, kernel: impl Into<Kernel<'k>>) -> Result<()> {
-        self.run_kernel(kernel.into())
-    }
-
-    fn run_kernel(&self, mut kernel: Kernel<'_>) -> Result<()> {
+        let mut kernel = kernel.into();
         let (checked, dtype) = check::kernel(self.device.as_ref(), self.op, &mut kernel)?;
         if dtype.is_none_or(DType::is_half) && upcast::applies_to(&mut kernel) {
             return upcast::run(self, kernel);

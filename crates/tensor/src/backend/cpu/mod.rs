@@ -4,49 +4,26 @@
 //! type at run time. `operands` converts views of any layout to slices, so that elementwise functions process only slices.
 //! `parallel` splits work by shape, so that results do not depend on the number of threads.
 
-pub(super) mod activation;
 pub(super) mod angle;
-pub(super) mod attention;
-pub(super) mod batch_norm;
-pub(super) mod clip;
-pub(super) mod conv;
 pub(super) mod convert;
-pub(super) mod copy;
-pub(super) mod depthwise;
 pub(super) mod dispatch;
-pub(super) mod elementwise;
 pub(super) mod erf;
 pub(super) mod exp;
 pub(super) mod fold;
 pub(super) mod gemm;
 pub(super) mod halves;
-pub(super) mod index;
 pub(super) mod loop_nest;
-pub(super) mod matmul;
-pub(super) mod norm;
 pub(super) mod number;
 pub(super) mod operands;
-pub(super) mod optim;
 pub(super) mod parallel;
-pub(super) mod philox;
-pub(super) mod pool;
-pub(super) mod pool2x2;
 pub(super) mod power;
-pub(super) mod random;
-pub(super) mod recurrent;
-pub(super) mod reduce;
 pub(super) mod scalar;
-pub(super) mod scan;
 pub(super) mod short;
 pub(super) mod simd;
-pub(super) mod sliding;
-pub(super) mod softmax;
-pub(super) mod sort;
 pub(super) mod sums;
 #[cfg(test)]
 pub(super) mod testing;
-pub(super) mod unary;
-pub(super) mod winograd;
+mod transfer;
 
 #[cfg(test)]
 pub(crate) use self::gemm::GEMM_CALL;
@@ -104,11 +81,11 @@ impl Backend for CpuBackend {
     }
 
     fn upload(&self, op: &'static str, values: &[u8], mut out: ViewMut<'_>, _: Checked) -> Result<()> {
-        copy::upload(op, values, &mut out)
+        transfer::upload(op, values, &mut out)
     }
 
     fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8], _: Checked) -> Result<()> {
-        copy::download(op, input, values)
+        transfer::download(op, input, values)
     }
 
     fn rules(&self) -> DeviceRules {
@@ -116,7 +93,7 @@ impl Backend for CpuBackend {
     }
 
     fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {
-        kernel.run_cpu(&self.workers, op)
+        kernel.cpu().run_cpu(&self.workers, op)
     }
 }
 

@@ -4,87 +4,11 @@ use bfc_cuda::kernels::{Family, Job};
 
 use super::launch::{
     Launcher, job_over, kernel, kernel_dtype, operand, output, require_float, require_number, set_constant,
-    strided,
 };
 use crate::backend::{Binary, Compare, Unary};
 use crate::error::{Error, Result};
 use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
-
-/// See [`Fill`](crate::backend::kernels::Fill).
-pub(crate) fn fill(device: &Launcher, op: &'static str, value: Scalar, out: &ViewMut<'_>) -> Result<()> {
-    let mut job = job_over(out.layout());
-    set_constant(&mut job, 0, out.dtype(), value);
-    job.outputs[0] = output(out);
-    device.launch_elementwise(op, kernel(Family::Elementwise, "fill", out.dtype()), job.count, &job)
-}
-
-/// See [`Arange`](crate::backend::kernels::Arange).
-pub(crate) fn arange(
-    device: &Launcher,
-    op: &'static str,
-    start: Scalar,
-    step: Scalar,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    require_number(op, out.dtype())?;
-    let mut job = job_over(out.layout());
-    (job.constants[0], job.constants[1]) = (start.as_f64(), step.as_f64());
-    job.integers = [start.as_i64(), step.as_i64()];
-    job.outputs[0] = output(out);
-    device.launch_threads(op, kernel(Family::Elementwise, "arange", out.dtype()), job.count, &job)
-}
-
-/// See [`Copy`](crate::backend::kernels::Copy).
-pub(crate) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &ViewMut<'_>) -> Result<()> {
-    let mut job = job_over(input.layout());
-    job.inputs[0] = operand(&input);
-    job.outputs[0] = output(out);
-    let kernel = match (input.dtype(), out.dtype()) {
-        (from, to) if from == to => kernel(Family::Elementwise, "copy", from),
-        (from, DType::F32) => kernel(Family::Convert, "to_f32", from),
-        (from, DType::F64) => kernel(Family::Convert, "to_f64", from),
-        (from, DType::F16) => kernel(Family::Convert, "to_f16", from),
-        (from, DType::BF16) => kernel(Family::Convert, "to_bf16", from),
-        (from, DType::I64) => kernel(Family::Convert, "to_i64", from),
-        (from, DType::I32) => kernel(Family::Convert, "to_i32", from),
-        (from, DType::U32) => kernel(Family::Convert, "to_u32", from),
-        (from, DType::U8) => kernel(Family::Convert, "to_u8", from),
-        (from, DType::Bool) => kernel(Family::Convert, "to_bool", from),
-    };
-    device.launch_elementwise(op, kernel, job.count, &job)
-}
-
-/// See [`Flip`](crate::backend::kernels::Flip).
-pub(crate) fn flip(
-    device: &Launcher,
-    op: &'static str,
-    input: View<'_>,
-    axes: &[bool],
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    let mut job = job_over(input.layout());
-    job.inputs[0] = strided(&input);
-    job.outputs[0] = output(out);
-    job.function = (0..).zip(axes).map(|(axis, &flipped)| u64::from(flipped) << axis).sum();
-    device.launch_threads(op, kernel(Family::Elementwise, "flip", out.dtype()), job.count, &job)
-}
-
-/// See [`CopyInto`](crate::backend::kernels::CopyInto).
-pub(crate) fn copy_into(
-    device: &Launcher,
-    op: &'static str,
-    input: View<'_>,
-    axis: usize,
-    start: usize,
-    step: usize,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
-    let mut job = job_over(input.layout());
-    job.inputs = [operand(&input), strided(&out.as_view().with_layout(&part)), Default::default()];
-    device.launch_elementwise(op, kernel(Family::Elementwise, "place", out.dtype()), job.count, &job)
-}
 
 /// See [`Map`](crate::backend::kernels::Map).
 pub(crate) fn unary(

@@ -10,22 +10,12 @@
 //! Calls return before the device has finished. Downloads wait, and so do ops with indices, which check the indices first.
 //! Within a [step](crate::StepGraph) the device may delay kernels and launch them as a graph.
 
-pub(super) mod attention;
 pub(super) mod elementwise;
-mod factors;
-pub(super) mod index;
-mod launch;
-pub(super) mod matmul;
-pub(super) mod optim;
-pub(super) mod random;
-pub(super) mod recurrent;
-pub(super) mod reduce;
+pub(super) mod factors;
+pub(super) mod launch;
 pub(super) mod rows;
-pub(super) mod scan;
-pub(super) mod sort;
 mod step_graphs;
 mod transfer;
-pub(super) mod windows;
 
 use std::sync::Arc;
 
@@ -36,7 +26,6 @@ use crate::backend::{Backend, Checked, DeviceRules, Kernel, StepGraphs, sealed};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
-pub(super) use self::factors::Factors;
 pub(super) use self::launch::Launcher;
 
 /// The rules of workspaces, which are the same for all GPUs.
@@ -92,6 +81,6 @@ impl Backend for CudaBackend {
     }
 
     fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {
-        kernel.run_cuda(&self.device, op)
+        kernel.cuda().run_cuda(&self.device, op)
     }
 }

@@ -9,7 +9,7 @@ use crate::backend::operands::Visit;
 use crate::error::Result;
 use crate::shape::DType;
 
-/// One kernel: its operands, its rules, its work and its implementations.
+/// The facts of a kernel: its operands, its rules and its work.
 pub(crate) trait Computation<'a>: Sized {
     /// Whether every device runs the kernel on 16-bit floats without an upcast. It does if the kernel only copies elements,
     /// or computes each element from the elements at the same index; then it may also mix 16-bit floats with f32.
@@ -40,11 +40,17 @@ pub(crate) trait Computation<'a>: Sized {
 
     /// The work of the kernel, without the bytes of its operands.
     fn work(&self) -> Work;
+}
 
-    /// Runs the kernel on the CPU.
+/// The CPU implementation of a kernel whose operands passed the check.
+pub(crate) trait RunCpu {
+    /// Runs the kernel.
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()>;
+}
 
-    /// Launches the kernel on a CUDA device.
-    #[cfg(feature = "cuda")]
+/// The launch of a kernel, whose operands passed the check, on a CUDA device.
+#[cfg(feature = "cuda")]
+pub(crate) trait RunCuda {
+    /// Enqueues the kernel.
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()>;
 }

@@ -1,8 +1,12 @@
 //! Kernels as data: the computations that backends support, one folder per family.
 //!
-//! A folder holds all that there is to know about its kernels: the operands and how they are accessed, the rules for
-//! shapes and element types, the workspace, the work, the CPU implementation and the launch on CUDA devices. A new kernel
-//! is a struct that implements [`Computation`], and its name in the list below.
+//! ```text
+//! matmul/mod.rs    the operands and how they are accessed, the rules for shapes and types, the workspace, the work
+//! matmul/cpu.rs    the CPU implementation
+//! matmul/cuda.rs   the launch on CUDA devices
+//! ```
+//!
+//! A new kernel is a struct that implements [`Computation`], [`RunCpu`] and [`RunCuda`], and its name in the list below.
 
 mod attention;
 mod batch_norm;
@@ -19,7 +23,7 @@ mod matmul;
 mod pool;
 mod random;
 mod recurrent;
-mod reduce;
+pub(super) mod reduce;
 mod scan;
 mod softmax;
 mod sort;
@@ -28,7 +32,9 @@ mod workspace;
 mod zip;
 
 pub use self::attention::{AttentionInputs, AttentionWorkspace};
-pub(crate) use self::computation::Computation;
+#[cfg(feature = "cuda")]
+pub(crate) use self::computation::RunCuda;
+pub(crate) use self::computation::{Computation, RunCpu};
 pub use self::conv::{Conv2dInputGradWorkspace, Conv2dWeightGradWorkspace, Conv2dWorkspace};
 pub use self::index::ScatterAddWorkspace;
 pub use self::layer_norm::{LayerNormSumsWorkspace, Normalized};
@@ -41,9 +47,6 @@ pub use self::workspace::Workspace;
 use super::DeviceRules;
 use super::check::Rules;
 use super::cost::Work;
-use super::cpu::Workers;
-#[cfg(feature = "cuda")]
-use super::cuda::Launcher;
 use super::operands::Visit;
 use crate::error::Result;
 use crate::shape::DType;
@@ -127,18 +130,15 @@ macro_rules! kernels {
                 match self { $($(Self::$name(kernel) => kernel.work().with_traffic(kernel)),+),+ }
             }
 
-            /// See [`Computation::run_cpu`].
-            // Long kernels are `inline(never)`: otherwise this function would take very long to compile.
-            #[inline(always)]
-            pub(super) fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-                match self { $($(Self::$name(kernel) => kernel.run_cpu(workers, op)),+),+ }
+            /// The CPU implementation.
+            pub(super) fn cpu(&mut self) -> &mut dyn RunCpu {
+                match self { $($(Self::$name(kernel) => kernel),+),+ }
             }
 
-            /// See [`Computation::run_cuda`].
+            /// The launch on CUDA devices.
             #[cfg(feature = "cuda")]
-            #[inline(always)]
-            pub(super) fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-                match self { $($(Self::$name(kernel) => kernel.run_cuda(device, op)),+),+ }
+            pub(super) fn cuda(&self) -> &dyn RunCuda {
+                match self { $($(Self::$name(kernel) => kernel),+),+ }
             }
         }
     };

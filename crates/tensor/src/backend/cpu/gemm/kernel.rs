@@ -36,7 +36,7 @@ pub(crate) const COLUMNS: usize = 32;
 /// The sums of one tile.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(crate) struct Tile<T>(pub(in super::super) [[T; COLUMNS]; ROWS]);
+pub(crate) struct Tile<T>(pub(crate) [[T; COLUMNS]; ROWS]);
 
 impl<T: Float> Tile<T> {
     pub(crate) const ZERO: Self = Self([[T::ZERO; COLUMNS]; ROWS]);

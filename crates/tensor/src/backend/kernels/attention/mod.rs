@@ -1,11 +1,12 @@
 //! Scaled dot-product attention.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::{Computation, Workspace};
 use crate::backend::check::{CheckedOperand, Rules};
 use crate::backend::cost::{Class, Work, times};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::{checked, operands};
 use crate::error::Result;
 use crate::layout::Layout;
@@ -63,16 +64,6 @@ impl<'a> Computation<'a> for Attention<'a> {
     fn work(&self) -> Work {
         work_of(&self.of, Class::Attention)
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let outputs = [&mut self.out, &mut self.log_sums];
-        cpu::attention::forward(workers, op, &self.of, &mut self.workspace, outputs)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::attention::forward(device, op, &self.of, [&self.out, &self.log_sums])
-    }
 }
 
 /// The gradients of [`Attention`]. Inputs are contiguous.
@@ -122,19 +113,6 @@ impl<'a> Computation<'a> for AttentionGrad<'a> {
 
     fn work(&self) -> Work {
         work_of(&self.of, Class::AttentionGrad)
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let inputs = ([self.output, self.log_sums], self.grad);
-        let outputs = [&mut self.query_grad, &mut self.key_grad, &mut self.value_grad];
-        cpu::attention::backward(workers, op, &self.of, inputs, &mut self.workspace, outputs)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let inputs = ([self.output, self.log_sums], self.grad);
-        let outputs = [&self.query_grad, &self.key_grad, &self.value_grad];
-        cuda::attention::backward(device, op, &self.of, inputs, outputs)
     }
 }
 
@@ -223,7 +201,7 @@ pub struct AttentionWorkspace<'a> {
 
 impl Workspace for AttentionWorkspace<'_> {
     fn cpu_bytes(&self) -> usize {
-        cpu::attention::workspace(self.query.dims(), self.value.dims(), self.dtype.computed_as())
+        cpu::workspace(self.query.dims(), self.value.dims(), self.dtype.computed_as())
     }
 
     /// The kernels of a GPU keep their tiles in shared memory.

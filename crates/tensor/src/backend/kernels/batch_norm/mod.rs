@@ -1,11 +1,12 @@
 //! Normalization of the channels of a batch.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::{Computation, Normalized};
 use crate::backend::check::{CheckedOperand, Rules};
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::Launcher;
 use crate::backend::operands::{checked, operands};
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
@@ -52,17 +53,6 @@ impl<'a> Computation<'a> for BatchNorm<'a> {
     fn work(&self) -> Work {
         Work::over(Class::BatchNorm, self.out.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let inputs = (self.input, [self.weight, self.bias]);
-        let outputs = [&mut self.out, &mut self.statistics, &mut self.variance];
-        cpu::batch_norm::forward(workers, op, self.epsilon, inputs, outputs)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, _: &Launcher, op: &'static str) -> Result<()> {
-        Err(unsupported(op))
-    }
 }
 
 /// The gradients of [`BatchNorm`], with x̂ = (input - μ) · s:
@@ -103,23 +93,6 @@ impl<'a> Computation<'a> for BatchNormGrad<'a> {
     fn work(&self) -> Work {
         Work::over(Class::BatchNormGrad, self.grad.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let (inputs, parameters) = ((&self.of, self.grad), [&mut self.weight, &mut self.bias]);
-        cpu::batch_norm::backward(workers, op, inputs, &mut self.out, parameters)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, _: &Launcher, op: &'static str) -> Result<()> {
-        Err(unsupported(op))
-    }
-}
-
-/// The op consists of other kernels on a GPU.
-#[cfg(feature = "cuda")]
-fn unsupported(op: &'static str) -> Error {
-    let (expected, got) = ("one that the backend supports", "a fused batch normalization".to_owned());
-    Error::BadArgument { op, argument: "kernel", expected, got }
 }
 
 const CHANNELS: &str = "it must have one element per channel, which is axis 1";

@@ -1,11 +1,12 @@
 //! Scaling and clipping, in place.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::Computation;
 use crate::backend::check::{Rules, fast};
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::operands;
 use crate::error::Result;
 use crate::shape::DType;
@@ -37,15 +38,6 @@ impl<'a> Computation<'a> for Scale<'a> {
     fn work(&self) -> Work {
         Work::over(Class::Arithmetic, self.values.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::clip::scale(workers, op, self.factor, &mut self.values)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::optim::clip(device, op, [self.factor, f64::NEG_INFINITY, f64::INFINITY], &self.values)
-    }
 }
 
 /// `values[i] = min(max(values[i], low), high)`, in place, for floats (PyTorch's `clamp_`). NaN stays NaN.
@@ -70,14 +62,5 @@ impl<'a> Computation<'a> for Clip<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::Arithmetic, self.values.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::clip::clip(workers, op, [self.low, self.high], &mut self.values)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::optim::clip(device, op, [1.0, self.low, self.high], &self.values)
     }
 }

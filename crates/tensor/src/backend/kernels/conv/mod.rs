@@ -1,14 +1,14 @@
 //! Convolutions and their gradients.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
 mod work;
 
 use self::work::Sizes;
 use super::{Computation, Workspace};
 use crate::backend::check::{CheckedOperand, Rules};
 use crate::backend::cost::{Work, is_half};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Factors, Launcher};
 use crate::backend::grid::{ConvGemm, weight_elements};
 use crate::backend::operands::{checked, operands};
 use crate::backend::precision::bf16_copies;
@@ -49,25 +49,13 @@ impl<'a> Computation<'a> for Conv2d<'a> {
 
     fn supports_half_on_cpu(&self) -> bool {
         let images = [self.input.layout(), self.out.layout()];
-        self.workspace.is_some() && cpu::conv::multiplies_half(&self.conv, images)
+        self.workspace.is_some() && cpu::multiplies_half(&self.conv, images)
     }
 
     fn work(&self) -> Work {
         let sizes =
             Sizes::new(self.conv.groups, self.input.layout(), self.weight.layout(), self.out.layout());
         sizes.forward(&self.conv.windows, is_half(self.precision, self.input.dtype()))
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let (op, factors) = ((op, self.precision), [self.input, self.weight]);
-        cpu::conv::forward(workers, op, &self.conv, factors, &mut self.workspace, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let (factors, workspace) = ([self.input, self.weight], self.workspace.as_ref());
-        let factors = Factors::new(device, op, self.precision, factors, workspace)?;
-        cuda::windows::conv2d(device, op, &self.conv, &factors, &self.out)
     }
 }
 
@@ -103,24 +91,12 @@ impl<'a> Computation<'a> for Conv2dInputGrad<'a> {
 
     fn supports_half_on_cpu(&self) -> bool {
         let images = [self.out.layout(), self.grad.layout()];
-        self.workspace.is_some() && cpu::conv::multiplies_half(&self.conv, images)
+        self.workspace.is_some() && cpu::multiplies_half(&self.conv, images)
     }
 
     fn work(&self) -> Work {
         let sizes = Sizes::new(self.conv.groups, self.out.layout(), self.weight.layout(), self.grad.layout());
         sizes.input_grad(&self.conv.windows, is_half(self.precision, self.grad.dtype()))
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let (op, factors) = ((op, self.precision), [self.weight, self.grad]);
-        cpu::conv::input_grad(workers, op, &self.conv, factors, &mut self.workspace, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let (factors, workspace) = ([self.weight, self.grad], self.workspace.as_ref());
-        let factors = Factors::new(device, op, self.precision, factors, workspace)?;
-        cuda::windows::conv2d_input_grad(device, op, &self.conv, &factors, &self.out)
     }
 }
 
@@ -156,24 +132,12 @@ impl<'a> Computation<'a> for Conv2dWeightGrad<'a> {
 
     fn supports_half_on_cpu(&self) -> bool {
         let images = [self.input.layout(), self.grad.layout()];
-        self.workspace.is_some() && cpu::conv::multiplies_half(&self.conv, images)
+        self.workspace.is_some() && cpu::multiplies_half(&self.conv, images)
     }
 
     fn work(&self) -> Work {
         let sizes = Sizes::new(self.conv.groups, self.input.layout(), self.out.layout(), self.grad.layout());
         sizes.weight_grad(&self.conv.windows, is_half(self.precision, self.grad.dtype()))
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let (op, factors) = ((op, self.precision), [self.input, self.grad]);
-        cpu::conv::weight_grad(workers, op, &self.conv, factors, &mut self.workspace, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let (factors, workspace) = ([self.input, self.grad], self.workspace.as_ref());
-        let factors = Factors::new(device, op, self.precision, factors, workspace)?;
-        cuda::windows::conv2d_weight_grad(device, op, &self.conv, &factors, &self.out)
     }
 }
 
@@ -237,7 +201,7 @@ pub struct Conv2dWorkspace<'a> {
 impl Workspace for Conv2dWorkspace<'_> {
     fn cpu_bytes(&self) -> usize {
         let images = [self.input.dims(), self.out.dims()];
-        cpu::conv::workspace(self.conv, images, (self.dtype, self.precision))
+        cpu::workspace(self.conv, images, (self.dtype, self.precision))
     }
 
     fn gpu_bytes(&self) -> usize {
@@ -264,7 +228,7 @@ pub struct Conv2dInputGradWorkspace<'a> {
 impl Workspace for Conv2dInputGradWorkspace<'_> {
     fn cpu_bytes(&self) -> usize {
         let images = [self.input.dims(), self.out.dims()];
-        cpu::conv::input_grad_workspace(self.conv, images, (self.dtype, self.precision))
+        cpu::input_grad_workspace(self.conv, images, (self.dtype, self.precision))
     }
 
     fn gpu_bytes(&self) -> usize {
@@ -291,7 +255,7 @@ pub struct Conv2dWeightGradWorkspace<'a> {
 impl Workspace for Conv2dWeightGradWorkspace<'_> {
     fn cpu_bytes(&self) -> usize {
         let images = [self.input.dims(), self.out.dims()];
-        cpu::conv::weight_grad_workspace(self.conv, images, (self.dtype, self.precision))
+        cpu::weight_grad_workspace(self.conv, images, (self.dtype, self.precision))
     }
 
     fn gpu_bytes(&self) -> usize {

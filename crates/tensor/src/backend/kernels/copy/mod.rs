@@ -1,11 +1,12 @@
 //! Kernels that copy elements, in another order or type.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::Computation;
 use crate::backend::check::Rules;
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::{Operand, Visit, checked, field, operands};
 use crate::error::Result;
 use crate::layout::Layout;
@@ -37,15 +38,6 @@ impl<'a> Computation<'a> for Copy<'a> {
             _ => Class::Transpose,
         };
         Work::over(class, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::copy::copy(workers, op, self.input, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::elementwise::copy(device, op, self.input, &self.out)
     }
 }
 
@@ -82,15 +74,6 @@ impl<'a> Computation<'a> for Flip<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::Transpose, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::copy::flip(workers, op, self.input, self.axes, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::elementwise::flip(device, op, self.input, self.axes, &self.out)
     }
 }
 
@@ -138,14 +121,5 @@ impl<'a> Computation<'a> for CopyInto<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::Reorder, self.input.layout())
-    }
-
-    fn run_cpu(&mut self, _: &Workers, op: &'static str) -> Result<()> {
-        cpu::copy::copy_into(op, self.input, self.axis, self.start, self.step, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::elementwise::copy_into(device, op, self.input, self.axis, self.start, self.step, &self.out)
     }
 }

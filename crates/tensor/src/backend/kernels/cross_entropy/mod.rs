@@ -1,11 +1,12 @@
 //! The cross entropy of logits and target classes.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::Computation;
 use crate::backend::check::{CheckedOperand, Rules};
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::{checked, operands};
 use crate::error::{Error, Result};
 use crate::shape::DType;
@@ -35,15 +36,6 @@ impl<'a> Computation<'a> for CrossEntropy<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::Softmax, self.logits.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::softmax::cross_entropy(workers, op, self.logits, self.targets, &mut self.losses)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::rows::cross_entropy(device, op, self.logits, self.targets, &self.losses)
     }
 }
 
@@ -84,14 +76,5 @@ impl<'a> Computation<'a> for CrossEntropyGrad<'a> {
     /// The kernel computes the softmax again.
     fn work(&self) -> Work {
         Work::over(Class::Softmax, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::softmax::cross_entropy_grad(workers, op, self.logits, self.targets, self.grad, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::rows::cross_entropy_grad(device, op, self.logits, self.targets, self.grad, &self.out)
     }
 }

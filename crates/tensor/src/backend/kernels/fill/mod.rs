@@ -1,11 +1,12 @@
 //! Kernels that fill an output from numbers.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::Computation;
 use crate::backend::check::{Rules, fast};
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::operands;
 use crate::error::Result;
 use crate::shape::{DType, Scalar};
@@ -37,15 +38,6 @@ impl<'a> Computation<'a> for Fill<'a> {
     fn work(&self) -> Work {
         Work::over(Class::Arithmetic, self.out.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::copy::fill(workers, op, self.value, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::elementwise::fill(device, op, self.value, &self.out)
-    }
 }
 
 /// `out[i] = start + i·step` (PyTorch's `arange`), for any number type.
@@ -70,14 +62,5 @@ impl<'a> Computation<'a> for Arange<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::Arithmetic, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::copy::arange(workers, op, self.start, self.step, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::elementwise::arange(device, op, self.start, self.step, &self.out)
     }
 }

@@ -1,11 +1,12 @@
 //! Kernels that read or write elements by their indices.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::{Computation, Workspace};
 use crate::backend::check::Rules;
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::grid::sorts_indices;
 use crate::backend::operands::{Operand, Visit, checked, field, operands};
 use crate::error::Result;
@@ -61,15 +62,6 @@ impl<'a> Computation<'a> for Gather<'a> {
     fn work(&self) -> Work {
         Work::over(Class::Gather, self.out.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::index::gather(workers, op, self.input, self.indices, self.axis, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::index::gather(device, op, self.input, self.indices, self.axis, &self.out)
-    }
 }
 
 /// `out = 0`, then `out[indices[i, j], j] += input[i, j]` in order, for axis 0 (PyTorch's `scatter_add`): the
@@ -106,16 +98,6 @@ impl<'a> Computation<'a> for ScatterAdd<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::ScatterAdd, self.input.layout())
-    }
-
-    fn run_cpu(&mut self, _: &Workers, op: &'static str) -> Result<()> {
-        cpu::index::scatter_add(op, self.input, self.indices, self.axis, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let workspace = self.workspace.as_ref();
-        cuda::index::scatter_add(device, op, self.input, self.indices, self.axis, workspace, &self.out)
     }
 }
 
@@ -167,14 +149,5 @@ impl<'a> Computation<'a> for OneHot<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::Arithmetic, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::index::one_hot(workers, op, self.indices, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::index::one_hot(device, op, self.indices, &self.out)
     }
 }

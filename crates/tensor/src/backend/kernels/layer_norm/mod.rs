@@ -1,11 +1,12 @@
 //! Normalization of rows: layer, group and RMS normalization.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::{Computation, Workspace};
 use crate::backend::check::{CheckedOperand, Rules};
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::grid::split_rows;
 use crate::backend::operands::{checked, operands};
 use crate::error::Result;
@@ -63,17 +64,6 @@ impl<'a> Computation<'a> for LayerNorm<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::Norm, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let (options, outputs) = ((self.centered, self.epsilon), [&mut self.out, &mut self.statistics]);
-        cpu::norm::layer_norm(workers, op, options, self.input, [self.weight, self.bias], outputs)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let (options, outputs) = ((self.centered, self.epsilon), [&self.out, &self.statistics]);
-        cuda::rows::layer_norm(device, op, options, self.input, [self.weight, self.bias], outputs)
     }
 }
 
@@ -135,15 +125,6 @@ impl<'a> Computation<'a> for LayerNormGrad<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::NormGrad, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::norm::layer_norm_grad(workers, op, &self.of, self.grad, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::rows::layer_norm_grad(device, op, &self.of, self.grad, &self.out)
     }
 }
 
@@ -211,17 +192,6 @@ impl<'a> Computation<'a> for LayerNormSums<'a> {
     fn work(&self) -> Work {
         Work::over(Class::NormSums, self.grad.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let (grad, outputs) = ((self.grad, self.places), (&mut self.weight, &mut self.bias));
-        cpu::norm::layer_norm_sums(workers, op, &self.of, grad, &mut self.workspace, outputs)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let (grad, outputs) = ((self.grad, self.places), (&self.weight, self.bias.as_ref()));
-        cuda::rows::layer_norm_sums(device, op, &self.of, grad, self.workspace.as_ref(), outputs)
-    }
 }
 
 /// The workspace of [`LayerNormSums`].
@@ -237,7 +207,7 @@ pub struct LayerNormSumsWorkspace {
 
 impl Workspace for LayerNormSumsWorkspace {
     fn cpu_bytes(&self) -> usize {
-        cpu::norm::workspace(self.sizes, self.sums, self.dtype.computed_as())
+        cpu::workspace(self.sizes, self.sums, self.dtype.computed_as())
     }
 
     fn gpu_bytes(&self) -> usize {

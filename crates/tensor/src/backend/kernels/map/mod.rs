@@ -1,12 +1,13 @@
 //! Elementwise functions of one argument, and their gradients.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::Computation;
 use crate::backend::Unary;
 use crate::backend::check::{Rules, fast};
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::{Operand, Visit, field, operands};
 use crate::error::Result;
 use crate::shape::DType;
@@ -40,15 +41,6 @@ impl<'a> Computation<'a> for Map<'a> {
     fn work(&self) -> Work {
         let class = if is_arithmetic(self.f) { Class::Arithmetic } else { Class::Function };
         Work::over(class, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::unary::unary(workers, op, self.f, self.input, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::elementwise::unary(device, op, self.f, self.input, &self.out)
     }
 }
 
@@ -101,14 +93,5 @@ impl<'a> Computation<'a> for MapGrad<'a> {
         let is_light = is_arithmetic(self.f) || self.f.grad_reads_output();
         let class = if is_light { Class::Arithmetic } else { Class::FunctionGrad };
         Work::over(class, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::unary::unary_grad(workers, op, self.f, self.saved, self.grad, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::elementwise::unary_grad(device, op, self.f, self.saved, self.grad, &self.out)
     }
 }

@@ -1,12 +1,13 @@
 //! Matrix products.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::map::is_arithmetic;
 use super::{Computation, Workspace};
 use crate::backend::check::{CheckedOperand, Rules, fast};
 use crate::backend::cost::{Class, Work, is_half, products};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::{Field, checked, operands};
 use crate::backend::precision::bf16_copies;
 use crate::backend::{Activation, Precision};
@@ -125,28 +126,6 @@ impl<'a> Computation<'a> for MatMul<'a> {
             ..products(Class::Product, batch.iter().product(), [rows, columns, depth])
         }
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { precision, bias, lhs, rhs, ref mut activation, ref mut workspace, ref mut out } = *self;
-        let factors = [lhs, rhs];
-        match activation {
-            None => match cpu::matmul::matmul_small(op, precision, bias, factors, out) {
-                Some(result) => result,
-                None => cpu::matmul::matmul(workers, op, precision, bias, factors, workspace, out),
-            },
-            Some(activated) => {
-                let op = (op, precision);
-                cpu::activation::matmul(workers, op, bias, factors, activated, workspace, out)
-            }
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let epilogue = cuda::matmul::Epilogue { bias: self.bias, activation: self.activation.as_ref() };
-        let factors = (self.precision, [self.lhs, self.rhs]);
-        cuda::matmul::matmul(device, op, epilogue, factors, self.workspace.as_ref(), &self.out)
-    }
 }
 
 /// Checks the shapes of a batched matrix product.
@@ -193,7 +172,7 @@ pub struct MatMulWorkspace<'a> {
 
 impl Workspace for MatMulWorkspace<'_> {
     fn cpu_bytes(&self) -> usize {
-        cpu::matmul::workspace(self.lhs, self.rhs, self.dtype, self.precision)
+        cpu::workspace(self.lhs, self.rhs, self.dtype, self.precision)
     }
 
     /// The bf16 copies of the factors, and the memory of cuBLAS, whether or not it is installed.

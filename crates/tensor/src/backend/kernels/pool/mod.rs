@@ -1,11 +1,12 @@
 //! Pools over the last two axes.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::Computation;
 use crate::backend::check::{CheckedOperand, Rules};
 use crate::backend::cost::{Class, Work, times};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::{checked, field, operands};
 use crate::backend::{PoolAxis, PoolReduction, PoolWindow};
 use crate::error::{Error, Result};
@@ -36,15 +37,6 @@ impl<'a> Computation<'a> for Pool2d<'a> {
     fn work(&self) -> Work {
         let classes = [Class::Pool, Class::SlidingPool];
         work_of(classes, &self.axes, self.input.layout(), self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::pool::forward(workers, op, (self.pool, self.axes), self.input, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::windows::pool2d(device, op, (self.pool, self.axes), self.input, &self.out)
     }
 }
 
@@ -82,15 +74,6 @@ impl<'a> Computation<'a> for Pool2dGrad<'a> {
     fn work(&self) -> Work {
         let classes = [Class::PoolGrad, Class::SlidingPoolGrad];
         work_of(classes, &self.axes, self.out.layout(), self.grad.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::pool::backward(workers, op, (self.pool, self.axes), (self.input, self.grad), &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::windows::pool2d_grad(device, op, (self.pool, self.axes), (self.input, self.grad), &self.out)
     }
 }
 

@@ -1,11 +1,12 @@
 //! Random elements.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::Computation;
 use crate::backend::check::{Rules, fast};
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::operands;
 use crate::backend::{Distribution, RandomKey};
 use crate::error::Result;
@@ -40,14 +41,5 @@ impl<'a> Computation<'a> for Random<'a> {
         let weight = if matches!(self.distribution, Distribution::Normal { .. }) { 2 } else { 1 };
         let elements = self.out.layout().shape().elements() as u64;
         Work::per_element(Class::Random, elements.saturating_mul(weight))
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::random::random(workers, op, self.distribution, self.key, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::random::random(device, op, self.distribution, self.key, &self.out)
     }
 }

@@ -1,15 +1,15 @@
 //! Recurrent layers: all steps in one kernel.
 
 mod cell;
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
 
 pub use self::cell::{Recurrence, RecurrentCell};
 
 use super::{Computation, Workspace};
 use crate::backend::check::{CheckedOperand, Rules};
 use crate::backend::cost::{Class, Work, is_half, times};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::{checked, field, operands};
 use crate::error::Result;
 use crate::layout::Layout;
@@ -57,17 +57,6 @@ impl<'a> Computation<'a> for Recurrent<'a> {
 
     fn work(&self) -> Work {
         work_of(&self.of, self.gates.layout(), Class::Recurrent)
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let outputs = (&mut self.gates, &mut self.extra, &mut self.out);
-        cpu::recurrent::forward(workers, op, &self.of, self.bias, &mut self.workspace, outputs)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let outputs = (&self.gates, self.extra.as_ref(), &self.out);
-        cuda::recurrent::forward(device, op, &self.of, self.bias, self.workspace.as_ref(), outputs)
     }
 }
 
@@ -118,21 +107,6 @@ impl<'a> Computation<'a> for RecurrentGrad<'a> {
 
     fn work(&self) -> Work {
         work_of(&self.of, self.gates.layout(), Class::RecurrentGrad)
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let inputs = (self.states, self.grad, self.cell_grad);
-        let initial_grads = [&mut self.initial_state_grad, &mut self.initial_cell_grad];
-        let outputs = (&mut self.gates, &mut self.extra, initial_grads);
-        cpu::recurrent::backward(workers, op, &self.of, inputs, &mut self.workspace, outputs)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let inputs = (self.states, self.grad, self.cell_grad);
-        let initial_grads = [&self.initial_state_grad, &self.initial_cell_grad];
-        let outputs = (&self.gates, self.extra.as_ref(), initial_grads);
-        cuda::recurrent::backward(device, op, &self.of, inputs, self.workspace.as_ref(), outputs)
     }
 }
 
@@ -242,7 +216,7 @@ pub struct RecurrentWorkspace {
 
 impl Workspace for RecurrentWorkspace {
     fn cpu_bytes(&self) -> usize {
-        cpu::recurrent::workspace(self.cell, self.sizes, self.dtype.computed_as())
+        cpu::workspace(self.cell, self.sizes, self.dtype.computed_as())
     }
 
     /// For each sequence the gates' product or gradient, the state's gradient, and what a step passes to the next.

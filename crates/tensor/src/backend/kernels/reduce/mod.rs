@@ -1,12 +1,13 @@
 //! Reductions along axes.
 
+pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::{Computation, Workspace};
 use crate::backend::Reduce;
 use crate::backend::check::{Rules, fast};
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::grid::split_reduction;
 use crate::backend::operands::{checked, operands};
 use crate::error::{Error, Result};
@@ -82,17 +83,6 @@ impl<'a> Computation<'a> for Reduction<'a> {
         let class = if self.axes.last() == Some(&true) { Class::ReduceRows } else { Class::ReduceColumns };
         Work::over(class, self.input.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let f = (self.f, self.divisor);
-        cpu::reduce::reduce(workers, op, self.input, self.axes, f, &mut self.workspace, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let (f, workspace) = ((self.f, self.divisor), self.workspace.as_ref());
-        cuda::reduce::reduce(device, op, f, self.input, self.axes, workspace, &self.out)
-    }
 }
 
 /// Whether `out` is the scalar or vector that the reduction of a matrix returns.
@@ -121,7 +111,7 @@ pub struct ReductionWorkspace<'a> {
 
 impl Workspace for ReductionWorkspace<'_> {
     fn cpu_bytes(&self) -> usize {
-        cpu::reduce::workspace(self.shape, self.axes, self.dtype.computed_as())
+        cpu::workspace(self.shape, self.axes, self.dtype.computed_as())
     }
 
     fn gpu_bytes(&self) -> usize {
@@ -164,14 +154,5 @@ impl<'a> Computation<'a> for ArgReduce<'a> {
         let is_last = self.axis + 1 == self.input.layout().shape().rank();
         let class = if is_last { Class::ReduceRows } else { Class::ReduceColumns };
         Work::over(class, self.input.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::reduce::arg_reduce(workers, op, self.largest, self.input, self.axis, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::reduce::arg_reduce(device, op, self.largest, self.input, self.axis, &self.out)
     }
 }

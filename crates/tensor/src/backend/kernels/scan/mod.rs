@@ -1,11 +1,12 @@
 //! Running sums.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::Computation;
 use crate::backend::check::Rules;
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::{checked, operands};
 use crate::error::Result;
 use crate::storage::ViewMut;
@@ -31,14 +32,5 @@ impl<'a> Computation<'a> for RunningSum<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::Scan, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::scan::running_sum(workers, op, self.axis, self.reverse, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::scan::running_sum(device, op, self.axis, self.reverse, &self.out)
     }
 }

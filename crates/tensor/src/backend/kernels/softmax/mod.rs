@@ -1,11 +1,12 @@
 //! Softmax and its logarithm.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::Computation;
 use crate::backend::check::Rules;
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::operands;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
@@ -31,15 +32,6 @@ impl<'a> Computation<'a> for Softmax<'a> {
     fn work(&self) -> Work {
         Work::over(Class::Softmax, self.input.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::softmax::softmax(workers, op, self.log, self.input, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::rows::softmax(device, op, self.log, self.input, &self.out)
-    }
 }
 
 /// The gradient of [`Softmax`]: s·(g - Σ g·s), or g - eˢ·Σ g for the logarithm.
@@ -64,14 +56,5 @@ impl<'a> Computation<'a> for SoftmaxGrad<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::SoftmaxGrad, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::softmax::softmax_grad(workers, op, self.log, self.output, self.grad, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::rows::softmax_grad(device, op, self.log, self.output, self.grad, &self.out)
     }
 }

@@ -1,11 +1,12 @@
 //! Sorting along the last axis.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::{Computation, Workspace};
 use crate::backend::check::Rules;
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::{checked, operands};
 use crate::error::Result;
 use crate::shape::{DType, Shape};
@@ -42,15 +43,6 @@ impl<'a> Computation<'a> for ArgSort<'a> {
         let row = shape.dims().last().copied().unwrap_or(1);
         let comparisons = u64::from(row.max(2).next_power_of_two().ilog2());
         Work::per_element(Class::Sort, (shape.elements() as u64).saturating_mul(comparisons))
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::sort::arg_sort(workers, op, (self.descending, self.first), self.input, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::sort::arg_sort(device, op, self.descending, self.input, self.workspace.as_ref(), &self.out)
     }
 }
 

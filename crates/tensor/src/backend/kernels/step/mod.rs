@@ -1,11 +1,12 @@
 //! Steps of optimizers, in place.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::Computation;
 use crate::backend::check::{CheckedOperand, Rules, fast};
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::{checked, field, operands};
 use crate::backend::{AdamStep, LionStep, RmsPropStep, SgdStep};
 use crate::error::Result;
@@ -56,15 +57,6 @@ impl<'a> Computation<'a> for Sgd<'a> {
     fn work(&self) -> Work {
         Work::over(Class::Sgd, self.param.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::optim::sgd(workers, op, self.step, self.grad, &mut self.momentum, &mut self.param)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::optim::sgd(device, op, self.step, self.grad, self.momentum.as_ref(), &self.param)
-    }
 }
 
 /// PyTorch's `optim.Adam` or `optim.AdamW`: one step in place.
@@ -99,17 +91,6 @@ impl<'a> Computation<'a> for Adam<'a> {
     fn work(&self) -> Work {
         Work::over(Class::Adam, self.param.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let states = [&mut self.mean, &mut self.variance, &mut self.param];
-        cpu::optim::adam(workers, op, self.step, self.grad, states, &mut self.max_variance)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let states = ([&self.param, &self.mean, &self.variance], self.max_variance.as_ref());
-        cuda::optim::adam(device, op, self.step, self.grad, states)
-    }
 }
 
 /// PyTorch's `optim.RMSprop`: one step in place. [`RmsPropStep`] states the formula.
@@ -141,17 +122,6 @@ impl<'a> Computation<'a> for RmsProp<'a> {
     fn work(&self) -> Work {
         Work::over(Class::Adam, self.param.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let states = [&mut self.variance, &mut self.param];
-        cpu::optim::rms_prop(workers, op, self.step, self.grad, states, &mut self.momentum)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let states = (&self.param, &self.variance, self.momentum.as_ref());
-        cuda::optim::rms_prop(device, op, self.step, self.grad, states)
-    }
 }
 
 /// The Lion optimizer: one step in place. [`LionStep`] states the formula.
@@ -179,14 +149,5 @@ impl<'a> Computation<'a> for Lion<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::Sgd, self.param.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::optim::lion(workers, op, self.step, self.grad, [&mut self.mean, &mut self.param])
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::optim::lion(device, op, self.step, self.grad, [&self.param, &self.mean])
     }
 }

@@ -1,11 +1,12 @@
 //! Elementwise functions of several arguments.
 
+pub(super) mod cpu;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
+
 use super::Computation;
 use crate::backend::check::{Rules, fast};
 use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::{self, Workers};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Launcher};
 use crate::backend::operands::{checked, operands};
 use crate::backend::{Binary, Compare};
 use crate::error::Result;
@@ -43,15 +44,6 @@ impl<'a> Computation<'a> for Zip<'a> {
     fn work(&self) -> Work {
         work_of(self.f, self.out.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::elementwise::binary(workers, op, self.f, self.lhs, self.rhs, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::elementwise::binary(device, op, self.f, self.lhs, self.rhs, &self.out)
-    }
 }
 
 /// The work of a binary function.
@@ -87,15 +79,6 @@ impl<'a> Computation<'a> for Accumulate<'a> {
     fn work(&self) -> Work {
         work_of(self.f, self.acc.layout())
     }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::elementwise::accumulate(workers, op, self.f, self.input, &mut self.acc)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::elementwise::accumulate(device, op, self.f, self.input, &self.acc)
-    }
 }
 
 /// `out[i] = f(lhs[i], rhs[i])`, as booleans (PyTorch's `eq`, `lt` and so on).
@@ -123,15 +106,6 @@ impl<'a> Computation<'a> for Comparison<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::Arithmetic, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::elementwise::compare(workers, op, self.f, self.lhs, self.rhs, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::elementwise::compare(device, op, self.f, self.lhs, self.rhs, &self.out)
     }
 }
 
@@ -163,14 +137,5 @@ impl<'a> Computation<'a> for Select<'a> {
 
     fn work(&self) -> Work {
         Work::over(Class::Arithmetic, self.out.layout())
-    }
-
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cpu::elementwise::select(workers, op, self.condition, self.lhs, self.rhs, &mut self.out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cuda::elementwise::select(device, op, self.condition, self.lhs, self.rhs, &self.out)
     }
 }
