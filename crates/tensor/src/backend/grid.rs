@@ -3,7 +3,7 @@
 //! All sizes depend only on shapes, so that results do not depend on the GPU and a dry run knows the workspaces.
 
 use super::Convolution;
-use super::cpu::reduce::Split;
+use super::kernels::reduce::cpu::Split;
 use crate::layout::Layout;
 use crate::shape::Shape;
 

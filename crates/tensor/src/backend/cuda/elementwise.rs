@@ -4,90 +4,14 @@ use bfc_cuda::kernels::{Family, Job};
 
 use super::launch::{
     Launcher, job_over, kernel, kernel_dtype, operand, output, require_float, require_number, set_constant,
-    strided,
 };
 use crate::backend::{Binary, Compare, Unary};
 use crate::error::{Error, Result};
 use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
-/// See [`Kernel::Fill`](crate::backend::Kernel::Fill).
-pub(super) fn fill(device: &Launcher, op: &'static str, value: Scalar, out: &ViewMut<'_>) -> Result<()> {
-    let mut job = job_over(out.layout());
-    set_constant(&mut job, 0, out.dtype(), value);
-    job.outputs[0] = output(out);
-    device.launch_elementwise(op, kernel(Family::Elementwise, "fill", out.dtype()), job.count, &job)
-}
-
-/// See [`Kernel::Arange`](crate::backend::Kernel::Arange).
-pub(super) fn arange(
-    device: &Launcher,
-    op: &'static str,
-    start: Scalar,
-    step: Scalar,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    require_number(op, out.dtype())?;
-    let mut job = job_over(out.layout());
-    (job.constants[0], job.constants[1]) = (start.as_f64(), step.as_f64());
-    job.integers = [start.as_i64(), step.as_i64()];
-    job.outputs[0] = output(out);
-    device.launch_threads(op, kernel(Family::Elementwise, "arange", out.dtype()), job.count, &job)
-}
-
-/// See [`Kernel::Copy`](crate::backend::Kernel::Copy).
-pub(super) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &ViewMut<'_>) -> Result<()> {
-    let mut job = job_over(input.layout());
-    job.inputs[0] = operand(&input);
-    job.outputs[0] = output(out);
-    let kernel = match (input.dtype(), out.dtype()) {
-        (from, to) if from == to => kernel(Family::Elementwise, "copy", from),
-        (from, DType::F32) => kernel(Family::Convert, "to_f32", from),
-        (from, DType::F64) => kernel(Family::Convert, "to_f64", from),
-        (from, DType::F16) => kernel(Family::Convert, "to_f16", from),
-        (from, DType::BF16) => kernel(Family::Convert, "to_bf16", from),
-        (from, DType::I64) => kernel(Family::Convert, "to_i64", from),
-        (from, DType::I32) => kernel(Family::Convert, "to_i32", from),
-        (from, DType::U32) => kernel(Family::Convert, "to_u32", from),
-        (from, DType::U8) => kernel(Family::Convert, "to_u8", from),
-        (from, DType::Bool) => kernel(Family::Convert, "to_bool", from),
-    };
-    device.launch_elementwise(op, kernel, job.count, &job)
-}
-
-/// See [`Kernel::Flip`](crate::backend::Kernel::Flip).
-pub(super) fn flip(
-    device: &Launcher,
-    op: &'static str,
-    input: View<'_>,
-    axes: &[bool],
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    let mut job = job_over(input.layout());
-    job.inputs[0] = strided(&input);
-    job.outputs[0] = output(out);
-    job.function = (0..).zip(axes).map(|(axis, &flipped)| u64::from(flipped) << axis).sum();
-    device.launch_threads(op, kernel(Family::Elementwise, "flip", out.dtype()), job.count, &job)
-}
-
-/// See [`Kernel::CopyInto`](crate::backend::Kernel::CopyInto).
-pub(super) fn copy_into(
-    device: &Launcher,
-    op: &'static str,
-    input: View<'_>,
-    axis: usize,
-    start: usize,
-    step: usize,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
-    let mut job = job_over(input.layout());
-    job.inputs = [operand(&input), strided(&out.as_view().with_layout(&part)), Default::default()];
-    device.launch_elementwise(op, kernel(Family::Elementwise, "place", out.dtype()), job.count, &job)
-}
-
-/// See [`Kernel::Unary`](crate::backend::Kernel::Unary).
-pub(super) fn unary(
+/// See [`Map`](crate::backend::kernels::Map).
+pub(crate) fn unary(
     device: &Launcher,
     op: &'static str,
     f: Unary,
@@ -160,8 +84,8 @@ fn set_parameters(job: &mut Job, dtype: DType, f: Unary) {
     }
 }
 
-/// See [`Kernel::UnaryGrad`](crate::backend::Kernel::UnaryGrad).
-pub(super) fn unary_grad(
+/// See [`MapGrad`](crate::backend::kernels::MapGrad).
+pub(crate) fn unary_grad(
     device: &Launcher,
     op: &'static str,
     f: Unary,
@@ -211,8 +135,8 @@ pub(super) fn unary_grad(
     device.launch_elementwise(op, kernel(Family::Float, "derivative", dtype), job.count, &job)
 }
 
-/// See [`Kernel::Binary`](crate::backend::Kernel::Binary).
-pub(super) fn binary(
+/// See [`Zip`](crate::backend::kernels::Zip).
+pub(crate) fn binary(
     device: &Launcher,
     op: &'static str,
     f: Binary,
@@ -232,8 +156,8 @@ pub(super) fn binary(
     launch_binary(device, op, f, dtype, job)
 }
 
-/// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate). One thread reads each element before it overwrites it.
-pub(super) fn accumulate(
+/// See [`Accumulate`](crate::backend::kernels::Accumulate). One thread reads each element before it overwrites it.
+pub(crate) fn accumulate(
     device: &Launcher,
     op: &'static str,
     f: Binary,
@@ -260,8 +184,8 @@ fn launch_binary(device: &Launcher, op: &'static str, f: Binary, dtype: DType, m
     device.launch_elementwise(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
 }
 
-/// See [`Kernel::Compare`](crate::backend::Kernel::Compare).
-pub(super) fn compare(
+/// See [`Comparison`](crate::backend::kernels::Comparison).
+pub(crate) fn compare(
     device: &Launcher,
     op: &'static str,
     f: Compare,
@@ -288,8 +212,8 @@ pub(super) fn compare(
     )
 }
 
-/// See [`Kernel::Select`](crate::backend::Kernel::Select).
-pub(super) fn select(
+/// See [`Select`](crate::backend::kernels::Select).
+pub(crate) fn select(
     device: &Launcher,
     op: &'static str,
     condition: View<'_>,

@@ -1,0 +1,106 @@
+//! Copies on the CPU.
+
+use super::{Copy, CopyInto, Flip};
+use crate::backend::cpu::convert;
+use crate::backend::cpu::dispatch::{any, host, host_mut};
+use crate::backend::cpu::loop_nest::{LoopNest, Segment};
+use crate::backend::cpu::operands::Source;
+use crate::backend::cpu::parallel::{LIGHT, Workers};
+use crate::backend::kernels::RunCpu;
+use crate::error::Result;
+use crate::shape::{DType, RawElement};
+use crate::storage::{View, ViewMut};
+
+/// See [`Copy`](crate::backend::kernels::Copy).
+pub(crate) fn copy(
+    workers: &Workers,
+    op: &'static str,
+    input: View<'_>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let (from, to) = (input.dtype(), out.dtype());
+    if from != to && to != DType::Bool {
+        return convert::convert(workers, op, input, out);
+    }
+    any!(from, A => {
+        let source = Source::<A>::new(op, input)?;
+        if from == to {
+            let out = host_mut::<A>(op, out)?;
+            workers.chunks(out, LIGHT, &|start, part| source.load(start, part));
+        } else {
+            let out = host_mut::<u8>(op, out)?;
+            source.map(workers, LIGHT, out, |value| u8::from(value != A::default()));
+        }
+    });
+    Ok(())
+}
+
+/// See [`Flip`](crate::backend::kernels::Flip).
+#[inline(never)]
+pub(crate) fn flip(
+    workers: &Workers,
+    op: &'static str,
+    input: View<'_>,
+    axes: &[bool],
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    any!(out.dtype(), T => {
+        let source = Source::<T>::flipped(op, input, axes)?;
+        workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|start, part| source.load(start, part));
+    });
+    Ok(())
+}
+
+/// See [`CopyInto`](crate::backend::kernels::CopyInto).
+///
+/// Uses one thread: memory bandwidth limits it, and the written parts are not chunks of a slice.
+#[inline(never)]
+pub(crate) fn copy_into(
+    op: &'static str,
+    input: View<'_>,
+    axis: usize,
+    start: usize,
+    step: usize,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
+    any!(out.dtype(), T => {
+        let data = host::<T>(op, &input)?;
+        let out = out.host_buffer::<T>().ok_or_else(|| crate::backend::not_host(op))?;
+        place(data, &LoopNest::new([input.layout(), &part]), out);
+    });
+    Ok(())
+}
+
+/// Copies the elements that a loop nest visits.
+fn place<T: RawElement>(data: &[T], nest: &LoopNest<2>, out: &mut [T]) {
+    let [from_stride, to_stride] = nest.inner();
+    for Segment { starts: [from, to], len } in nest.segments(0..nest.len()) {
+        if from_stride == 1 && to_stride == 1 {
+            out[to..to + len].copy_from_slice(&data[from..from + len]);
+        } else {
+            (0..len).for_each(|i| out[to + i * to_stride] = data[from + i * from_stride]);
+        }
+    }
+}
+
+impl RunCpu for Copy<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        copy(workers, op, self.input, &mut self.out)
+    }
+}
+
+impl RunCpu for Flip<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        flip(workers, op, self.input, self.axes, &mut self.out)
+    }
+}
+
+impl RunCpu for CopyInto<'_> {
+    fn run_cpu(&mut self, _: &Workers, op: &'static str) -> Result<()> {
+        copy_into(op, self.input, self.axis, self.start, self.step, &mut self.out)
+    }
+}
+
+#[cfg(test)]
+mod tests;

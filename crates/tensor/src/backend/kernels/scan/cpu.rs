@@ -1,0 +1,87 @@
+//! Running sums (`cumsum`), in place.
+
+use super::RunningSum;
+use crate::backend::cpu::dispatch::{host_mut, number};
+use crate::backend::cpu::number::{Number, Summed};
+use crate::backend::cpu::parallel::{Workers, light_runs};
+use crate::backend::cpu::simd;
+use crate::backend::kernels::RunCpu;
+use crate::error::Result;
+use crate::storage::ViewMut;
+
+/// The number of neighboring lines that are summed together. Their sums fit the L1 cache.
+const COLUMNS: usize = 512;
+
+/// See [`RunningSum`](crate::backend::kernels::RunningSum).
+///
+/// Adds whole rows along the axis, so that memory is read in order. Threads share only the axes before it.
+#[inline(never)]
+pub(crate) fn running_sum(
+    workers: &Workers,
+    op: &'static str,
+    axis: usize,
+    reverse: bool,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let shape = out.layout().shape();
+    if shape.elements() == 0 {
+        return Ok(());
+    }
+    let row: usize = shape.dims().iter().skip(axis + 1).product();
+    let block = row * shape.dims().get(axis).copied().unwrap_or(1);
+    number!(op, out.dtype(), T => {
+        workers.chunks(host_mut::<T>(op, out)?, light_runs(block) * block, &|_, part| {
+            part.chunks_mut(block).for_each(|block| run(block, row, reverse));
+        });
+        Ok(())
+    })
+}
+
+/// Sums the rows of a block.
+fn run<T: Summed>(block: &mut [T], row: usize, reverse: bool) {
+    if row == 1 {
+        let mut sum = T::Sum::ZERO;
+        let add = |value: &mut T| {
+            sum = sum.plus(value.widen());
+            *value = T::round(sum);
+        };
+        return if reverse { block.iter_mut().rev().for_each(add) } else { block.iter_mut().for_each(add) };
+    }
+    for first in (0..row).step_by(COLUMNS) {
+        let mut sums = [T::Sum::ZERO; COLUMNS];
+        let sums = &mut sums[..COLUMNS.min(row - first)];
+        let add = |row: &mut [T]| {
+            let values = &mut row[first..first + sums.len()];
+            simd::zip(sums, values, |sum, value| *sum = sum.plus(value.widen()));
+            simd::zip(values, sums, |value, sum| *value = T::round(sum));
+        };
+        let rows = block.chunks_exact_mut(row);
+        if reverse { rows.rev().for_each(add) } else { rows.for_each(add) }
+    }
+}
+
+impl RunCpu for RunningSum<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        running_sum(workers, op, self.axis, self.reverse, &mut self.out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums in `f64`, for blocks of several rows in both directions.
+    #[test]
+    fn sums_of_many_elements_are_those_in_f64() {
+        for (row, reverse) in [(1, false), (1, true), (3, false), (COLUMNS + 1, true)] {
+            let rows = 60_000 / row + 2;
+            let mut block = vec![0.1f32; rows * row];
+            run(&mut block, row, reverse);
+            for (number, values) in block.chunks(row).enumerate() {
+                let count = if reverse { rows - number } else { number + 1 };
+                let exact = (f64::from(0.1f32) * count as f64) as f32;
+                assert!(values.iter().all(|&value| value == exact), "{count} elements in rows of {row}");
+            }
+        }
+    }
+}
