@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::operands::Operand;
-use super::{Attention, Distribution, Kernel, PoolAxis, Precision, Recurrence, Unary, Window};
+use super::{Attention, Distribution, Kernel, PoolAxis, Precision, Recurrence, Window};
 use crate::layout::Layout;
 use crate::shape::DType;
 
@@ -216,16 +216,15 @@ impl Kernel<'_> {
             Self::Flip { out, .. } => Work::per_element(Class::Transpose, elements(out.layout())),
             Self::CopyInto { input, .. } => Work::per_element(Class::Reorder, elements(input.layout())),
             Self::Unary { f, out, .. } => {
-                let class = if is_arithmetic(*f) { Class::Arithmetic } else { Class::Function };
+                let class = if f.is_light() { Class::Arithmetic } else { Class::Function };
                 Work::per_element(class, elements(out.layout()))
             }
             Self::UnaryGrad { f, out, .. } => {
-                let is_light = is_arithmetic(*f) || f.grad_reads_output();
-                let class = if is_light { Class::Arithmetic } else { Class::FunctionGrad };
+                let class = if f.is_grad_light() { Class::Arithmetic } else { Class::FunctionGrad };
                 Work::per_element(class, elements(out.layout()))
             }
             Self::Binary { f, out, .. } | Self::Accumulate { f, acc: out, .. } => {
-                let class = if *f == super::Binary::Pow { Class::Function } else { Class::Arithmetic };
+                let class = if f.is_light() { Class::Arithmetic } else { Class::Function };
                 Work::per_element(class, elements(out.layout()))
             }
             Self::Compare { out, .. } | Self::Select { out, .. } => {
@@ -254,7 +253,7 @@ impl Kernel<'_> {
                 };
                 let batch = batch.iter().product();
                 let applied = activation.as_ref().map_or(0, |activated| {
-                    if is_arithmetic(activated.function.function()) { 0 } else { elements(out.layout()) }
+                    if activated.function.function().is_light() { 0 } else { elements(out.layout()) }
                 });
                 Work {
                     is_half: is_half(*precision, rhs.dtype()),
@@ -324,13 +323,6 @@ fn has_rows(layout: &Layout) -> bool {
         ([.., size], [.., stride]) => *size >= 16 && *stride <= 1,
         _ => true,
     }
-}
-
-/// Whether a function takes no longer than its memory traffic.
-const fn is_arithmetic(f: Unary) -> bool {
-    f.is_arithmetic()
-        || f.is_flat()
-        || matches!(f, Unary::Sqrt | Unary::Recip | Unary::Rsqrt | Unary::LeakyRelu(_) | Unary::Hardswish)
 }
 
 fn attention(of: &Attention<'_>, class: Class) -> Work {

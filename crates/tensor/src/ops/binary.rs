@@ -20,6 +20,7 @@
 use super::create::constant_like;
 use super::{apply_promoted, broadcast_pair, if_needed, is_numeric, same_dtype, supported};
 use crate::autograd;
+use crate::backend::function::binary_functions;
 use crate::backend::{Binary, Kernel};
 use crate::device::PlacementReason;
 use crate::error::Result;
@@ -179,66 +180,40 @@ fn share_of_larger(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     smaller.add(&not_larger)?.mul_scalar(-0.5)?.add_scalar(1.0)
 }
 
-macro_rules! binary_methods {
-    ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+/// Defines the methods.
+macro_rules! methods {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident: $variant:ident {
+            booleans: $booleans:literal, smooth: [$($a:expr),+] and [$($b:expr),+],
+            value: $cost:ident($value:expr),
+        }
+    )*) => {
         /// # Elementwise arithmetic of two tensors
         ///
         /// The operators `+`, `-`, `*` and `/` call these methods. Operands broadcast as in NumPy.
         impl Tensor {$(
-            $(#[$doc])*
+            $(#[$meta])*
             ///
             /// # Errors
             /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
             /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for booleans,
             /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
             pub fn $name(&self, rhs: &Self) -> Result<Self> {
-                apply_promoted(BinaryOp(Binary::$f), self, rhs)
+                self.binary(Binary::$variant, rhs)
             }
         )*}
     };
 }
 
-binary_methods! {
-    /// Adds two tensors element by element: a + b. Integers wrap.
-    ///
-    /// ```
-    /// use highwater::{Device, Tensor};
-    /// let device = Device::cpu()?;
-    /// let rows = Tensor::from_slice(&device, &[10.0f32, 20.0], [2, 1])?;
-    /// let columns = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], [3])?;
-    /// let sums = rows.add(&columns)?; // or (&rows + &columns)?
-    /// assert_eq!(sums.to_vec::<f32>()?, [11.0, 12.0, 13.0, 21.0, 22.0, 23.0]);
-    /// # Ok::<(), highwater::Error>(())
-    /// ```
-    add = Add;
-    /// Subtracts two tensors element by element: a - b. Integers wrap.
-    sub = Sub;
-    /// Multiplies two tensors element by element: a b. Integers wrap.
-    mul = Mul;
-    /// Divides two tensors element by element: a / b. Integer division truncates towards zero, and division by 0 gives
-    /// 0.
-    div = Div;
-    /// Elementwise maximum of two tensors; NaN if either element is NaN. At ties each side gets half of the gradient.
-    #[doc(alias("fmax"))]
-    maximum = Maximum;
-    /// Elementwise minimum of two tensors; NaN if either element is NaN. At ties each side gets half of the gradient.
-    #[doc(alias("fmin"))]
-    minimum = Minimum;
-    /// Raises a to the power b, element by element.
-    ///
-    /// For floats, a negative a gives NaN unless b is a whole number. Integers wrap. A negative integer power gives 1 /
-    /// aⁿ truncated towards zero, as in PyTorch: 0 except for a = 1 and a = -1. NumPy rejects this case.
-    ///
-    /// ```
-    /// use highwater::{Device, Tensor};
-    /// let device = Device::cpu()?;
-    /// let [bases, powers] = [[2i64, -3, 7, -1], [10, 3, -2, -3]];
-    /// let [a, b] = [bases, powers].map(|values| Tensor::from_slice(&device, &values, [4]));
-    /// assert_eq!(a?.pow(&b?)?.to_vec::<i64>()?, [1024, -27, 0, -1]);
-    /// # Ok::<(), highwater::Error>(())
-    /// ```
-    #[doc(alias("power"))]
-    pow = Pow;
+binary_functions!(methods);
+
+impl Tensor {
+    /// Applies a function of the table.
+    #[doc(hidden)]
+    pub fn binary(&self, f: Binary, rhs: &Self) -> Result<Self> {
+        apply_promoted(BinaryOp(f), self, rhs)
+    }
 }
 
 #[cfg(test)]

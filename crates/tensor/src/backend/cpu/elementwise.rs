@@ -7,6 +7,7 @@ use super::number::{Float, Integer, Number};
 use super::operands::{Pair, Source};
 use super::parallel::{HEAVY, LIGHT, Workers};
 use super::power::raise_each;
+use crate::backend::function::{binary_functions, comparisons};
 use crate::backend::{Binary, Compare};
 use crate::error::Result;
 use crate::layout::Layout;
@@ -24,9 +25,7 @@ pub(super) fn binary(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let dtype = out.dtype();
-    // These functions return booleans for booleans; sums would not.
-    let closed_over_bool = matches!(f, Binary::Mul | Binary::Maximum | Binary::Minimum);
-    if dtype == DType::Bool && !closed_over_bool {
+    if dtype == DType::Bool && !f.supports_booleans() {
         return Err(unsupported(op, dtype));
     }
     if halves::any_of([dtype, lhs.dtype(), rhs.dtype()]) {
@@ -66,18 +65,45 @@ pub(super) fn binary(
     })
 }
 
-/// Computes all functions but powers.
-fn arithmetic<T: Number>(workers: &Workers, f: Binary, pair: &Pair<'_, T, T>, out: &mut [T]) {
-    match f {
-        Binary::Add => pair.map(workers, LIGHT, out, T::plus),
-        Binary::Sub => pair.map(workers, LIGHT, out, T::minus),
-        Binary::Mul => pair.map(workers, LIGHT, out, T::times),
-        Binary::Div => pair.map(workers, LIGHT, out, T::over),
-        Binary::Maximum => pair.map(workers, LIGHT, out, T::larger),
-        Binary::Minimum => pair.map(workers, LIGHT, out, T::smaller),
-        Binary::Pow => debug_assert!(false, "powers are computed elsewhere"),
-    }
+/// Runs a loop with the chunk of a cost, unless the function has a loop of its own.
+macro_rules! compute {
+    (light($f:expr), $chunk:ident => $compute:expr) => {{
+        let $chunk = LIGHT;
+        $compute
+    }};
+    (by($f:expr), $chunk:ident => $compute:expr) => {
+        debug_assert!(false, "powers are computed elsewhere")
+    };
 }
+
+/// Defines the functions that compute values, with one loop for each row of the table.
+macro_rules! computations {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident: $variant:ident {
+            booleans: $booleans:literal, smooth: [$($a:expr),+] and [$($b:expr),+],
+            value: $cost:ident($value:expr),
+        }
+    )*) => {
+        /// Computes all functions but powers.
+        fn arithmetic<T: Number>(workers: &Workers, f: Binary, pair: &Pair<'_, T, T>, out: &mut [T]) {
+            match f {
+                $(Binary::$variant => compute!($cost($value), chunk => pair.map(workers, chunk, out, $value)),)*
+            }
+        }
+
+        /// `acc[i] = f(acc[i], value[i])` for all functions but powers.
+        fn accumulate_values<T: Number>(workers: &Workers, f: Binary, source: &Source<'_, T>, acc: &mut [T]) {
+            match f {
+                $(Binary::$variant => {
+                    compute!($cost($value), chunk => fold_into(workers, source, chunk, acc, $value));
+                })*
+            }
+        }
+    };
+}
+
+binary_functions!(computations);
 
 /// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate).
 #[inline(never)]
@@ -118,19 +144,6 @@ pub(super) fn accumulate(
     })
 }
 
-/// `acc[i] = f(acc[i], value[i])` for all functions but powers.
-fn accumulate_values<T: Number>(workers: &Workers, f: Binary, source: &Source<'_, T>, acc: &mut [T]) {
-    match f {
-        Binary::Add => fold_into(workers, source, LIGHT, acc, T::plus),
-        Binary::Sub => fold_into(workers, source, LIGHT, acc, T::minus),
-        Binary::Mul => fold_into(workers, source, LIGHT, acc, T::times),
-        Binary::Div => fold_into(workers, source, LIGHT, acc, T::over),
-        Binary::Maximum => fold_into(workers, source, LIGHT, acc, T::larger),
-        Binary::Minimum => fold_into(workers, source, LIGHT, acc, T::smaller),
-        Binary::Pow => debug_assert!(false, "powers are computed elsewhere"),
-    }
-}
-
 /// `x = xʸ`, in place, with exponents starting at number `start`.
 fn raise<T: Float>(start: usize, bases: &mut [T], exponents: &Source<'_, T>) {
     exponents.blocks::<BLOCK>(start..start + bases.len(), |range, block| {
@@ -151,29 +164,42 @@ fn fold_into<T: RawElement>(
     });
 }
 
-/// See [`Kernel::Compare`](crate::backend::Kernel::Compare).
-#[inline(never)]
-pub(super) fn compare(
-    workers: &Workers,
-    op: &'static str,
-    f: Compare,
-    lhs: View<'_>,
-    rhs: View<'_>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    byte_or_number!(op, lhs.dtype(), T => {
-        let pair = Pair::<T, T>::new(op, lhs, rhs)?;
-        let out = host_mut::<u8>(op, out)?;
-        match f {
-            Compare::Eq => pair.map(workers, LIGHT, out, |a, b| u8::from(a == b)),
-            Compare::Ne => pair.map(workers, LIGHT, out, |a, b| u8::from(a != b)),
-            Compare::Lt => pair.map(workers, LIGHT, out, |a, b| u8::from(a < b)),
-            Compare::Le => pair.map(workers, LIGHT, out, |a, b| u8::from(a <= b)),
-            Compare::Gt => pair.map(workers, LIGHT, out, |a, b| u8::from(a > b)),
-            Compare::Ge => pair.map(workers, LIGHT, out, |a, b| u8::from(a >= b)),
+/// Defines the kernel, with one loop for each row of the table.
+macro_rules! define_compare {
+    ($($(#[$meta:meta])* $name:ident: $variant:ident($holds:expr),)*) => {
+        /// See [`Kernel::Compare`](crate::backend::Kernel::Compare).
+        #[inline(never)]
+        pub(super) fn compare(
+            workers: &Workers,
+            op: &'static str,
+            f: Compare,
+            lhs: View<'_>,
+            rhs: View<'_>,
+            out: &mut ViewMut<'_>,
+        ) -> Result<()> {
+            byte_or_number!(op, lhs.dtype(), T => {
+                let pair = Pair::<T, T>::new(op, lhs, rhs)?;
+                let out = host_mut::<u8>(op, out)?;
+                match f {
+                    $(Compare::$variant => compare_pairs(workers, &pair, out, $holds),)*
+                }
+                Ok(())
+            })
         }
-        Ok(())
-    })
+    };
+}
+
+comparisons!(define_compare);
+
+/// `out[i] = holds(a[i], b[i])`, as 0 or 1.
+#[inline(always)]
+fn compare_pairs<T: RawElement>(
+    workers: &Workers,
+    pair: &Pair<'_, T, T>,
+    out: &mut [u8],
+    holds: impl Fn(T, T) -> bool + Sync,
+) {
+    pair.map(workers, LIGHT, out, |a, b| u8::from(holds(a, b)));
 }
 
 /// See [`Kernel::Select`](crate::backend::Kernel::Select).
