@@ -144,6 +144,11 @@ fn activations_with_options_are_those_of_tensors() {
     same(&Elu::new(0.5), x.elu(0.5));
     same(&Mish::default(), x.mish());
     same(&Hardswish::default(), x.hardswish());
+    same(&Relu6::default(), x.clamp(0, 6));
+    same(&Hardtanh::default(), x.clamp(-1, 1));
+    same(&LogSigmoid::default(), x.logsigmoid());
+    same(&Softplus::default(), x.softplus());
+    same(&Softsign::default(), x.softsign());
     same(&Softmax::new(0), x.softmax(0));
     same(&LogSoftmax::new(-1), x.log_softmax(-1));
     let prelu = PRelu::per_channel(&device, 2).unwrap();

@@ -221,3 +221,58 @@ pub(super) fn select(
     job.outputs[0] = output(out);
     device.launch_threads(op, kernel(Family::Elementwise, "choose", out.dtype()), job.count, &job)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Activation, Reduce};
+
+    /// The part of a source from a text to the next kernel.
+    fn part<'s>(source: &'s str, start: &str) -> &'s str {
+        let (_, part) = source.split_once(start).unwrap();
+        part.split("\nKERNEL(").next().unwrap_or(part)
+    }
+
+    /// The names without a case in a part of a source.
+    fn missing(part: &str, names: impl IntoIterator<Item = &'static str>) -> Vec<&'static str> {
+        names.into_iter().filter(|name| !part.contains(&format!("NAMED(\"{name}\")"))).collect()
+    }
+
+    #[test]
+    fn kernels_have_a_case_for_every_function() {
+        let (elementwise, float) = (Family::Elementwise.source(), Family::Float.source());
+        let unary = |domain: fn(Domain) -> bool| {
+            Unary::ALL.iter().filter(move |f| domain(f.domain())).map(|f| f.name())
+        };
+        let in_kernels = [
+            (
+                "elementwise.cu, arithmetic",
+                missing(part(elementwise, "KERNEL(arithmetic)"), unary(|domain| domain != Domain::Floats)),
+            ),
+            (
+                "float.cu, transcendental",
+                missing(part(float, "KERNEL(transcendental)"), unary(|domain| domain != Domain::Numbers)),
+            ),
+            ("float.cu, derivative", missing(part(float, "KERNEL(derivative)"), unary(|_| true))),
+            (
+                "elementwise.cu, binary",
+                missing(part(elementwise, "KERNEL(binary)"), Binary::ALL.iter().map(|f| f.name())),
+            ),
+            (
+                "elementwise.cu, compare",
+                missing(part(elementwise, "KERNEL(compare)"), Compare::ALL.iter().map(|f| f.name())),
+            ),
+            (
+                "reduce.cu, fold",
+                missing(part(Family::Reduce.source(), "E fold("), Reduce::ALL.iter().map(|f| f.name())),
+            ),
+            (
+                "activation.cuh, activated",
+                missing(part(float, "E activated("), Activation::ALL.iter().map(|f| f.name())),
+            ),
+        ];
+        for (kernel, missing) in in_kernels {
+            assert!(missing.is_empty(), "{kernel}: no case for {missing:?}");
+        }
+    }
+}
