@@ -105,7 +105,7 @@ DEVICE E activated(u64 function, E x) {
         case NAMED("gelu"): return gelu(x);
         case NAMED("gelu_tanh"): return gelu_tanh(x);
         case NAMED("silu"): return silu(x);
-        default: return undefined<E>();
+        default: return undefined((E)0);
     }
 }
 

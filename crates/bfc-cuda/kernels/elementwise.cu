@@ -73,7 +73,7 @@ KERNEL(arithmetic) {
             case NAMED("powf"): y = raised(x, (u64)job.i[0]); break;
 #endif
             case NAMED("div_scalar"): y = over(x, c); break;
-            default: y = undefined<WIDE>(); break;
+            default: y = undefined((WIDE)0); break;
         }
         return y;
     });
@@ -91,7 +91,10 @@ KERNEL(binary) {
             case NAMED("maximum"): y = larger(a, b); break;
             case NAMED("minimum"): y = smaller(a, b); break;
             case NAMED("pow"): y = power(a, b); break;
-            default: y = undefined<WIDE>(); break;
+#ifdef T_IS_FLOAT
+            case NAMED("atan2"): y = angle(a, b); break;
+#endif
+            default: y = undefined((WIDE)0); break;
         }
         return y;
     });

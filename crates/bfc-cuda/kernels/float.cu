@@ -34,7 +34,7 @@ KERNEL(transcendental) {
             case NAMED("mish"): y = mish(x); break;
             case NAMED("hardswish"): y = hardswish(x); break;
             case NAMED("powf"): y = power_of(x, c); break;
-            default: y = undefined<WIDE>(); break;
+            default: y = undefined((WIDE)0); break;
         }
         return y;
     });
@@ -85,7 +85,7 @@ KERNEL(derivative) {
             case NAMED("mish"): y = g * mish_slope(s); break;
             case NAMED("hardswish"): y = g * hardswish_slope(s); break;
             case NAMED("div_scalar"): y = g / c; break;
-            default: y = undefined<WIDE>(); break;
+            default: y = undefined((WIDE)0); break;
         }
         return y;
     });

@@ -3,9 +3,9 @@
 template <typename E> DEVICE bool not_a_number(E x) { return x != x; }
 
 // The result of an unknown function: NaN, or 0 for integers.
-template <typename E> DEVICE E undefined() { return (E)0; }
-template <> DEVICE float undefined() { return (float)(INFINITY - INFINITY); }
-template <> DEVICE double undefined() { return INFINITY - INFINITY; }
+template <typename E> DEVICE E undefined(E) { return (E)0; }
+DEVICE float undefined(float) { return (float)(INFINITY - INFINITY); }
+DEVICE double undefined(double) { return INFINITY - INFINITY; }
 
 // NaN wins.
 template <typename E> DEVICE E larger(E a, E b) { return a > b || not_a_number(a) ? a : b; }
@@ -129,6 +129,8 @@ DEVICE float sine(float x) { return sinf(x); }
 DEVICE double sine(double x) { return sin(x); }
 DEVICE float cosine(float x) { return cosf(x); }
 DEVICE double cosine(double x) { return cos(x); }
+DEVICE float angle(float y, float x) { return atan2f(y, x); }
+DEVICE double angle(double y, double x) { return atan2(y, x); }
 DEVICE float logarithm_1p(float x) { return log1pf(x); }
 DEVICE double logarithm_1p(double x) { return log1p(x); }
 DEVICE float power(float x, float y) { return powf(x, y); }

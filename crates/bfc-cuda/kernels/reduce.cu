@@ -18,7 +18,7 @@ DEVICE E fold(u64 function, E a, E b) {
         case NAMED("sum"):
         case NAMED("sum_magnitudes"):
         case NAMED("sum_squares"): return plus(a, b);
-        default: return undefined<E>();
+        default: return undefined((E)0);
     }
 }
 

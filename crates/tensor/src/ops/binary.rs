@@ -9,29 +9,35 @@
 //! | `maximum` | max(a, b) | 1 where a > b | 1 where b > a | a, b | a, b |
 //! | `minimum` | min(a, b) | 1 where a < b | 1 where b < a | a, b | a, b |
 //! | `pow` | aᵇ | b aᵇ⁻¹ | y ln a | a, b | a, b |
+//! | `atan2` | the angle of (b, a) | b / (a² + b²) | -a / (a² + b²) | a, b | a, b |
 //!
 //! Operands of different element types are promoted to one ([`DType::promote`](crate::DType::promote)).
 //!
 //! At a tie, `maximum` and `minimum` give each side half of the gradient, as in PyTorch. If a side is NaN, both sides
 //! get the full gradient. The gradient of a broadcast operand is summed over the repeated axes. The gradients of
-//! powers, and of quotients by b, take several steps. 16-bit floats are upcast before the first step and rounded after
+//! powers, angles, and of quotients by b, take several steps. 16-bit floats are upcast before the first step and rounded after
 //! the last, because intermediate results may exceed their range.
 
 use super::create::constant_like;
 use super::{apply_promoted, broadcast_pair, if_needed, is_numeric, same_dtype, supported};
 use crate::autograd;
 use crate::backend::function::binary_functions;
-use crate::backend::{Binary, Kernel};
+use crate::backend::{Binary, Domain, Kernel};
 use crate::device::PlacementReason;
 use crate::error::Result;
 use crate::op::Saved;
 use crate::op::mode::should_record;
 use crate::op::{Op, OpContext, RecordedOp, Summation};
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
 struct BinaryOp(Binary);
+
+/// Whether an op of tensors of this type computes the function.
+fn supports(f: Binary, dtype: DType) -> bool {
+    if f.domain() == Domain::Floats { dtype.is_float() } else { is_numeric(dtype) }
+}
 
 impl BinaryOp {
     /// Returns which operands backward reads, given which gradients are required.
@@ -40,7 +46,7 @@ impl BinaryOp {
             Binary::Add | Binary::Sub => [false, false],
             Binary::Mul => [needs_grad[1], needs_grad[0]],
             Binary::Div => [needs_grad[1], true],
-            Binary::Maximum | Binary::Minimum | Binary::Pow => [true, true],
+            Binary::Maximum | Binary::Minimum | Binary::Pow | Binary::Atan2 => [true, true],
         }
     }
 }
@@ -53,8 +59,8 @@ impl Op for BinaryOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
         same_dtype(op, lhs, rhs)?;
-        supported(op, lhs.dtype(), is_numeric)?;
         let f = self.0;
+        supported(op, lhs.dtype(), |dtype| supports(f, dtype))?;
         let out = broadcast_pair(ctx, [lhs, rhs], lhs.dtype(), |[lhs, rhs], out| Kernel::Binary {
             f,
             lhs,
@@ -92,6 +98,10 @@ impl Op for BinaryOp {
                     let zero = b.clamp(0.0, 0.0)?;
                     rounded(0, grad.upcast()?.mul(&b.eq(&zero)?.where_(&zero, &slope)?)?)?
                 }
+                Binary::Atan2 => {
+                    let [y, x] = [lhs()?.upcast()?, rhs()?.upcast()?];
+                    rounded(0, grad.upcast()?.mul(&x.div(&squared_distance(&y, &x)?)?)?)?
+                }
             })
         };
         let to_rhs = || {
@@ -118,6 +128,10 @@ impl Op for BinaryOp {
                     let of_zero = b.ge(&constant_like(&b, 0)?)?.where_(&zero, &slope)?;
                     rounded(1, grad.upcast()?.mul(&a.eq(&zero)?.where_(&of_zero, &slope)?)?)?
                 }
+                Binary::Atan2 => {
+                    let [y, x] = [lhs()?.upcast()?, rhs()?.upcast()?];
+                    rounded(1, grad.upcast()?.mul(&y.div(&squared_distance(&y, &x)?)?)?)?.neg()?
+                }
             })
         };
         let summed = |index, gradient: Result<Tensor>| gradient?.sum_to(saved.input_shape(index));
@@ -142,7 +156,7 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
     let recording = should_record(lhs.requires_grad() || rhs.requires_grad());
     let [reads_lhs, reads_rhs] = op.reads([lhs.requires_grad(), rhs.requires_grad()]);
     let fits = lhs.dtype() == rhs.dtype()
-        && is_numeric(lhs.dtype())
+        && supports(f, lhs.dtype())
         && lhs.device() == rhs.device()
         && !(recording && reads_lhs);
     let spread = rhs.layout().broadcast_to(op.name(), lhs.shape());
@@ -173,6 +187,11 @@ pub(super) fn replacing_either(f: Binary, lhs: &Tensor, rhs: Tensor) -> Result<T
     }
 }
 
+/// The square of the distance of points from the origin.
+fn squared_distance(y: &Tensor, x: &Tensor) -> Result<Tensor> {
+    replacing(Binary::Add, y.square()?, &x.square()?)
+}
+
 /// The share of a in the gradient of max(a, b): 1 where a is larger, ½ at ties, 0 where it is smaller.
 fn share_of_larger(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let smaller = a.lt(b)?.to_dtype(a.dtype())?;
@@ -185,7 +204,7 @@ macro_rules! methods {
     ($(
         $(#[$meta:meta])*
         $name:ident: $variant:ident {
-            booleans: $booleans:literal, smooth: [$($a:expr),+] and [$($b:expr),+],
+            domain: $domain:ident, booleans: $booleans:literal, smooth: [$($a:expr),+] and [$($b:expr),+],
             value: $cost:ident($value:expr),
         }
     )*) => {
@@ -197,12 +216,22 @@ macro_rules! methods {
             ///
             /// # Errors
             /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
-            /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for booleans,
+            #[doc = unsupported_types!($domain)]
             /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
             pub fn $name(&self, rhs: &Self) -> Result<Self> {
                 self.binary(Binary::$variant, rhs)
             }
         )*}
+    };
+}
+
+/// The documentation of the error for element types outside of a domain.
+macro_rules! unsupported_types {
+    (Floats) => {
+        "[`Error::UnsupportedDType`](crate::Error::UnsupportedDType) unless the elements are floats,"
+    };
+    ($domain:ident) => {
+        "[`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for booleans,"
     };
 }
 
@@ -222,7 +251,6 @@ mod tests {
 
     use super::*;
     use crate::device::{Device, Runtime};
-    use crate::shape::DType;
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

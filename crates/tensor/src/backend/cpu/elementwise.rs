@@ -8,7 +8,7 @@ use super::operands::{Pair, Source};
 use super::parallel::{HEAVY, LIGHT, Workers};
 use super::power::raise_each;
 use crate::backend::function::{binary_functions, comparisons};
-use crate::backend::{Binary, Compare};
+use crate::backend::{Binary, Compare, Domain};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::{DType, RawElement};
@@ -29,14 +29,14 @@ pub(super) fn binary(
         return Err(unsupported(op, dtype));
     }
     if halves::any_of([dtype, lhs.dtype(), rhs.dtype()]) {
-        let chunk = if f == Binary::Pow { HEAVY } else { LIGHT };
+        let chunk = if f.is_light() { LIGHT } else { HEAVY };
         return halves::map(workers, op, chunk, [lhs, rhs], out, &|[lhs, rhs], out| {
             let row = Layout::of_row(lhs.len());
             if f == Binary::Pow {
                 out.copy_from_slice(lhs);
                 raise_each(out, rhs);
             } else {
-                arithmetic(workers, f, &Pair::of((lhs, &row), (rhs, &row)), out);
+                of_floats(workers, f, &Pair::of((lhs, &row), (rhs, &row)), out);
             }
         });
     }
@@ -57,47 +57,95 @@ pub(super) fn binary(
             Ok(())
         });
     }
+    if f.domain() == Domain::Floats {
+        return float!(op, dtype, T => {
+            of_floats(workers, f, &Pair::<T, T>::new(op, lhs, rhs)?, host_mut::<T>(op, out)?);
+            Ok(())
+        });
+    }
     byte_or_number!(op, dtype, T => {
         let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
         let out = host_mut::<T>(op, out)?;
-        arithmetic(workers, f, &Pair::of((left, lhs.layout()), (right, rhs.layout())), out);
+        of_numbers(workers, f, &Pair::of((left, lhs.layout()), (right, rhs.layout())), out);
         Ok(())
     })
 }
 
-/// Runs a loop with the chunk of a cost, unless the function has a loop of its own.
-macro_rules! compute {
-    (light($f:expr), $chunk:ident => $compute:expr) => {{
+/// Evaluates an expression with the chunk of a function's cost, unless the function has loops of its own.
+macro_rules! with_chunk {
+    (light, $chunk:ident => $compute:expr) => {{
         let $chunk = LIGHT;
         $compute
     }};
-    (by($f:expr), $chunk:ident => $compute:expr) => {
+    (heavy, $chunk:ident => $compute:expr) => {{
+        let $chunk = HEAVY;
+        $compute
+    }};
+    (by, $chunk:ident => $compute:expr) => {
         debug_assert!(false, "powers are computed elsewhere")
     };
 }
 
-/// Defines the functions that compute values, with one loop for each row of the table.
+/// Evaluates the first expression for functions of all numbers, and the second for others.
+macro_rules! if_of_numbers {
+    (Numbers, $numbers:expr, $others:expr) => {
+        $numbers
+    };
+    ($domain:ident, $numbers:expr, $others:expr) => {
+        $others
+    };
+}
+
+/// Defines the functions that compute values, with one loop for each row of the table. Powers are computed elsewhere.
 macro_rules! computations {
     ($(
         $(#[$meta:meta])*
         $name:ident: $variant:ident {
-            booleans: $booleans:literal, smooth: [$($a:expr),+] and [$($b:expr),+],
+            domain: $domain:ident, booleans: $booleans:literal, smooth: [$($a:expr),+] and [$($b:expr),+],
             value: $cost:ident($value:expr),
         }
     )*) => {
-        /// Computes all functions but powers.
-        fn arithmetic<T: Number>(workers: &Workers, f: Binary, pair: &Pair<'_, T, T>, out: &mut [T]) {
+        /// Computes the functions that integers support too.
+        fn of_numbers<T: Number>(workers: &Workers, f: Binary, pair: &Pair<'_, T, T>, out: &mut [T]) {
             match f {
-                $(Binary::$variant => compute!($cost($value), chunk => pair.map(workers, chunk, out, $value)),)*
+                $(Binary::$variant => if_of_numbers!(
+                    $domain,
+                    with_chunk!($cost, chunk => pair.map(workers, chunk, out, $value)),
+                    debug_assert!(false, "{} is for floats", f.name())
+                ),)*
             }
         }
 
-        /// `acc[i] = f(acc[i], value[i])` for all functions but powers.
-        fn accumulate_values<T: Number>(workers: &Workers, f: Binary, source: &Source<'_, T>, acc: &mut [T]) {
+        /// Computes all functions.
+        fn of_floats<T: Float>(workers: &Workers, f: Binary, pair: &Pair<'_, T, T>, out: &mut [T]) {
             match f {
-                $(Binary::$variant => {
-                    compute!($cost($value), chunk => fold_into(workers, source, chunk, acc, $value));
-                })*
+                $(Binary::$variant => if_of_numbers!(
+                    $domain,
+                    of_numbers(workers, f, pair, out),
+                    with_chunk!($cost, chunk => pair.map(workers, chunk, out, $value))
+                ),)*
+            }
+        }
+
+        /// `acc[i] = f(acc[i], value[i])` for the functions that integers support too.
+        fn accumulate_numbers<T: Number>(workers: &Workers, f: Binary, source: &Source<'_, T>, acc: &mut [T]) {
+            match f {
+                $(Binary::$variant => if_of_numbers!(
+                    $domain,
+                    with_chunk!($cost, chunk => fold_into(workers, source, chunk, acc, $value)),
+                    debug_assert!(false, "{} is for floats", f.name())
+                ),)*
+            }
+        }
+
+        /// `acc[i] = f(acc[i], value[i])` for all functions.
+        fn accumulate_floats<T: Float>(workers: &Workers, f: Binary, source: &Source<'_, T>, acc: &mut [T]) {
+            match f {
+                $(Binary::$variant => if_of_numbers!(
+                    $domain,
+                    accumulate_numbers(workers, f, source, acc),
+                    with_chunk!($cost, chunk => fold_into(workers, source, chunk, acc, $value))
+                ),)*
             }
         }
     };
@@ -120,7 +168,7 @@ pub(super) fn accumulate(
             if f == Binary::Pow {
                 raise_each(acc, input);
             } else {
-                accumulate_values(workers, f, &Source::of(input, &Layout::of_row(input.len())), acc);
+                accumulate_floats(workers, f, &Source::of(input, &Layout::of_row(input.len())), acc);
             }
         });
     }
@@ -137,9 +185,15 @@ pub(super) fn accumulate(
             Ok(())
         });
     }
+    if f.domain() == Domain::Floats {
+        return float!(op, dtype, T => {
+            accumulate_floats(workers, f, &Source::<T>::new(op, input)?, host_mut::<T>(op, acc)?);
+            Ok(())
+        });
+    }
     number!(op, dtype, T => {
         let (data, acc) = (host::<T>(op, &input)?, host_mut::<T>(op, acc)?);
-        accumulate_values(workers, f, &Source::of(data, input.layout()), acc);
+        accumulate_numbers(workers, f, &Source::of(data, input.layout()), acc);
         Ok(())
     })
 }

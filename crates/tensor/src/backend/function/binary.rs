@@ -1,11 +1,13 @@
 //! The tables of elementwise functions of two arguments and of comparisons.
 
+use super::Domain;
+
 /// Passes the table of binary functions to the macro `$expand`. A function is one row:
 ///
 /// ```text
 /// /// The documentation of the variant and of the method of `Tensor`.
 /// name: Variant {
-///     booleans: whether the function of booleans is a boolean,
+///     domain: a `Domain`, booleans: whether the function of booleans is a boolean,
 ///     smooth: [ranges of a] and [ranges of b] where tests take differences,
 ///     value: cost(c from a and b),
 /// }
@@ -27,37 +29,37 @@ macro_rules! binary_functions {
         /// # Ok::<(), highwater::Error>(())
         /// ```
         add: Add {
-            booleans: false, smooth: [(-2.0, 2.0)] and [(-2.0, 2.0)],
+            domain: Numbers, booleans: false, smooth: [(-2.0, 2.0)] and [(-2.0, 2.0)],
             value: light(T::plus),
         }
         /// Subtracts two tensors element by element: a - b. Integers wrap.
         sub: Sub {
-            booleans: false, smooth: [(-2.0, 2.0)] and [(-2.0, 2.0)],
+            domain: Numbers, booleans: false, smooth: [(-2.0, 2.0)] and [(-2.0, 2.0)],
             value: light(T::minus),
         }
         /// Multiplies two tensors element by element: a b. Integers wrap.
         mul: Mul {
-            booleans: true, smooth: [(-2.0, 2.0)] and [(-2.0, 2.0)],
+            domain: Numbers, booleans: true, smooth: [(-2.0, 2.0)] and [(-2.0, 2.0)],
             value: light(T::times),
         }
         /// Divides two tensors element by element: a / b. Integer division truncates towards zero, and division by 0
         /// gives 0.
         div: Div {
-            booleans: false, smooth: [(-2.0, 2.0)] and [(0.5, 2.5)],
+            domain: Numbers, booleans: false, smooth: [(-2.0, 2.0)] and [(0.5, 2.5)],
             value: light(T::over),
         }
         /// Elementwise maximum of two tensors; NaN if either element is NaN. At ties each side gets half of the
         /// gradient.
         #[doc(alias("fmax"))]
         maximum: Maximum {
-            booleans: true, smooth: [(-2.0, -1.5), (0.0, 0.5)] and [(-1.0, -0.5), (1.0, 1.5)],
+            domain: Numbers, booleans: true, smooth: [(-2.0, -1.5), (0.0, 0.5)] and [(-1.0, -0.5), (1.0, 1.5)],
             value: light(T::larger),
         }
         /// Elementwise minimum of two tensors; NaN if either element is NaN. At ties each side gets half of the
         /// gradient.
         #[doc(alias("fmin"))]
         minimum: Minimum {
-            booleans: true, smooth: [(-2.0, -1.5), (0.0, 0.5)] and [(-1.0, -0.5), (1.0, 1.5)],
+            domain: Numbers, booleans: true, smooth: [(-2.0, -1.5), (0.0, 0.5)] and [(-1.0, -0.5), (1.0, 1.5)],
             value: light(T::smaller),
         }
         /// Raises a to the power b, element by element.
@@ -75,8 +77,13 @@ macro_rules! binary_functions {
         /// ```
         #[doc(alias("power"))]
         pow: Pow {
-            booleans: false, smooth: [(0.5, 2.5)] and [(-2.0, 2.0)],
-            value: by(raise),
+            domain: Numbers, booleans: false, smooth: [(0.5, 2.5)] and [(-2.0, 2.0)],
+            value: by(power),
+        }
+        /// Angle in radians from the positive x-axis to the point (x, y) with y = `self` and x = `rhs`, from -π to π.
+        atan2: Atan2 {
+            domain: Floats, booleans: false, smooth: [(-2.0, -0.5), (0.5, 2.0)] and [(-2.5, -0.5), (0.5, 2.5)],
+            value: heavy(T::atan2),
         }
     } };
 }
@@ -86,7 +93,7 @@ macro_rules! define_binary {
     ($(
         $(#[$meta:meta])*
         $name:ident: $variant:ident {
-            booleans: $booleans:literal, smooth: [$($a:expr),+] and [$($b:expr),+],
+            domain: $domain:ident, booleans: $booleans:literal, smooth: [$($a:expr),+] and [$($b:expr),+],
             value: $cost:ident($value:expr),
         }
     )*) => {
@@ -106,6 +113,14 @@ macro_rules! define_binary {
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => stringify!($name),)*
+                }
+            }
+
+            /// The element types that the function supports.
+            #[must_use]
+            pub const fn domain(self) -> Domain {
+                match self {
+                    $(Self::$variant => Domain::$domain,)*
                 }
             }
 
