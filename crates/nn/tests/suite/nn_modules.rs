@@ -4,9 +4,9 @@ use crate::ops_table::{device, runtime};
 use bfc_core::{Bytes, Category};
 use highwater_nn::modules::{
     BatchNorm, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu, Fans, Gelu, GlobalAvgPool2d, GroupNorm,
-    Hardswish, Init, InstanceNorm, LayerNorm, LeakyRelu, Linear, LinearOptions, LogSoftmax, Mish, Module,
-    MultiHeadAttention, PRelu, Parameter, PixelShuffle, Relu, RmsNorm, Sequential, Sigmoid, Softmax, Tanh,
-    TransformerBlock, Upsample,
+    Hardswish, Hardtanh, Init, InstanceNorm, LayerNorm, LeakyRelu, Linear, LinearOptions, LogSigmoid,
+    LogSoftmax, Mish, Module, MultiHeadAttention, PRelu, Parameter, PixelShuffle, Relu, Relu6, RmsNorm,
+    Sequential, Sigmoid, Softmax, Softplus, Softsign, Tanh, TransformerBlock, Upsample,
 };
 use highwater_tensor::{
     Conv1dOptions, Conv2dOptions, DType, Device, Error, GradCheck, Gradients, Interpolation, Result, Rng,
