@@ -87,7 +87,8 @@ impl Squares {
 
     /// 4 adds a constant, 5 multiplies by one.
     fn arithmetic(&self, function: &str, from: u64, value: f64, to: u64) {
-        let job = Job { function: named(function), ..Job::default() }.with_output(self.at(to)).with_constant(value);
+        let job =
+            Job { function: named(function), ..Job::default() }.with_output(self.at(to)).with_constant(value);
         self.launch("arithmetic", job.with_input(Operand::contiguous(self.at(from)))).unwrap();
     }
 

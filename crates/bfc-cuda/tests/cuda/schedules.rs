@@ -132,7 +132,8 @@ impl Device {
 
     /// Loops over this many elements with one block of threads. Function 4 adds a constant.
     fn delay(&self, lane: &Lane, words: u64) -> Result<(), ComputeError> {
-        let job = Job { count: words, function: named("add_scalar"), ..Job::default() }.with_output(lane.idle);
+        let job =
+            Job { count: words, function: named("add_scalar"), ..Job::default() }.with_output(lane.idle);
         self.give(lane, "arithmetic", 1, job.with_input(Operand::contiguous(lane.idle)))
     }
 }

@@ -31,8 +31,10 @@ fn half_precision_ops_equal_rounded_f32_ops() {
     let device = device();
     for case in cases() {
         for dtype in HALVES {
-            let narrow: Vec<Tensor> =
-                inputs(&case, &device, dtype).into_iter().map(|leaf| leaf.requiring_grad().unwrap()).collect();
+            let narrow: Vec<Tensor> = inputs(&case, &device, dtype)
+                .into_iter()
+                .map(|leaf| leaf.requiring_grad().unwrap())
+                .collect();
             let wide: Vec<Tensor> = narrow
                 .iter()
                 .map(|leaf| leaf.detach().to_dtype(DType::F32).unwrap().requiring_grad().unwrap())

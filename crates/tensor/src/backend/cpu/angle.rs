@@ -65,7 +65,7 @@ pub(super) fn atan2_f32(y: f32, x: f32) -> f32 {
     let (low, high) = if is_steep { (width, height) } else { (height, width) };
     // 1 for two infinities. 0 / 0 is the angle 0.
     let t = if low == high { 1.0 } else { low / high };
-    let t = if high == 0.0 { 0.0 } else { t };
+    let t = if height + width == 0.0 { 0.0 } else { t };
     let square = t * t;
     let angle = (fused_horner(&P, square) * square).mul_add(t, t);
     let angle = if is_steep { (std::f32::consts::FRAC_PI_2 - angle) + 0.5 * PI_TAIL } else { angle };
@@ -115,8 +115,7 @@ mod tests {
         for y in values {
             for x in values {
                 let (found, right) = (atan2_f32(y, x), y.atan2(x));
-                let same = found.is_nan() && right.is_nan()
-                    || (found - right).abs() <= 3e-7 * right.abs();
+                let same = found.is_nan() && right.is_nan() || (found - right).abs() <= 3e-7 * right.abs();
                 let signs = found.is_sign_negative() == right.is_sign_negative() || right.is_nan();
                 assert!(same && signs, "{y}, {x}: {found} instead of {right}");
             }

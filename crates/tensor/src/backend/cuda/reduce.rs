@@ -6,9 +6,9 @@ use super::elementwise::fill;
 use super::launch::{
     Launcher, kernel, kernel_dtype, origin, output, required_workspace, workspace_operand, workspace_output,
 };
-use crate::backend::{Identity, Reduce, ReduceDomain};
 use crate::backend::cpu::reduce::is_reduced;
 use crate::backend::grid::{COLUMNS_PER_BLOCK, split_reduction};
+use crate::backend::{Identity, Reduce, ReduceDomain};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::{DType, Scalar};

@@ -14,7 +14,7 @@ use super::Domain;
 /// ```
 ///
 /// The costs are those of `unary_functions`. Gradients consist of other ops: see `ops/binary.rs`. CUDA has a
-/// `case named("name")` in the kernel `binary` of `elementwise.cu`.
+/// `case NAMED("name")` in the kernel `binary` of `elementwise.cu`.
 macro_rules! binary_functions {
     ($expand:ident) => { $expand! {
         /// Adds two tensors element by element: a + b. Integers wrap.
@@ -153,29 +153,31 @@ macro_rules! define_binary {
 
 binary_functions!(define_binary);
 
-/// Passes the table of comparisons to the macro `$expand`. CUDA has a `case named("name")` for each in the kernel
+/// Passes the table of comparisons to the macro `$expand`. CUDA has a `case NAMED("name")` for each in the kernel
 /// `compare` of `elementwise.cu`.
 macro_rules! comparisons {
-    ($expand:ident) => { $expand! {
-        /// Elementwise a = b, as booleans. NaN equals nothing.
-        #[doc(alias("equal"))]
-        eq: Eq(|a, b| a == b),
-        /// Elementwise a ≠ b, as booleans. NaN differs from everything.
-        #[doc(alias("not_equal"))]
-        ne: Ne(|a, b| a != b),
-        /// Elementwise a < b, as booleans.
-        #[doc(alias("less"))]
-        lt: Lt(|a, b| a < b),
-        /// Elementwise a ≤ b, as booleans.
-        #[doc(alias("less_equal"))]
-        le: Le(|a, b| a <= b),
-        /// Elementwise a > b, as booleans.
-        #[doc(alias("greater"))]
-        gt: Gt(|a, b| a > b),
-        /// Elementwise a ≥ b, as booleans.
-        #[doc(alias("greater_equal"))]
-        ge: Ge(|a, b| a >= b),
-    } };
+    ($expand:ident) => {
+        $expand! {
+            /// Elementwise a = b, as booleans. NaN equals nothing.
+            #[doc(alias("equal"))]
+            eq: Eq(|a, b| a == b),
+            /// Elementwise a ≠ b, as booleans. NaN differs from everything.
+            #[doc(alias("not_equal"))]
+            ne: Ne(|a, b| a != b),
+            /// Elementwise a < b, as booleans.
+            #[doc(alias("less"))]
+            lt: Lt(|a, b| a < b),
+            /// Elementwise a ≤ b, as booleans.
+            #[doc(alias("less_equal"))]
+            le: Le(|a, b| a <= b),
+            /// Elementwise a > b, as booleans.
+            #[doc(alias("greater"))]
+            gt: Gt(|a, b| a > b),
+            /// Elementwise a ≥ b, as booleans.
+            #[doc(alias("greater_equal"))]
+            ge: Ge(|a, b| a >= b),
+        }
+    };
 }
 
 /// Defines the enum and the names.

@@ -3,23 +3,25 @@
 /// Passes the table of reductions to the macro `$expand`. A reduction is one row: its variant, the element types, its
 /// operation in `cpu/fold/ops.rs`, the result without elements, and the reduction of partial results.
 ///
-/// CUDA has a `case named("name")` for each in `reduce.cu`: in `fold`, and in `element` if elements are mapped before
+/// CUDA has a `case NAMED("name")` for each in `reduce.cu`: in `fold`, and in `element` if elements are mapped before
 /// they are reduced.
 macro_rules! reduce_functions {
-    ($expand:ident) => { $expand! {
-        /// Σ x; 0 without elements.
-        sum: Sum { domain: Sums, fold: Sum, empty: Zero, parts: Sum },
-        /// ∏ x; 1 without elements.
-        prod: Prod { domain: Sums, fold: Product, empty: One, parts: Prod },
-        /// max x; NaN if any element is NaN. Requires at least one element.
-        max: Max { domain: All, fold: Max, empty: Lowest, parts: Max },
-        /// min x; NaN if any element is NaN. Requires at least one element.
-        min: Min { domain: All, fold: Min, empty: Highest, parts: Min },
-        /// Σ |x|. Requires floats.
-        sum_magnitudes: SumMagnitudes { domain: Floats, fold: SumMagnitudes, empty: Zero, parts: Sum },
-        /// Σ x². Requires floats.
-        sum_squares: SumSquares { domain: Floats, fold: SumSquares, empty: Zero, parts: Sum },
-    } };
+    ($expand:ident) => {
+        $expand! {
+            /// Σ x; 0 without elements.
+            sum: Sum { domain: Sums, fold: Sum, empty: Zero, parts: Sum },
+            /// ∏ x; 1 without elements.
+            prod: Prod { domain: Sums, fold: Product, empty: One, parts: Prod },
+            /// max x; NaN if any element is NaN. Requires at least one element.
+            max: Max { domain: All, fold: Max, empty: Lowest, parts: Max },
+            /// min x; NaN if any element is NaN. Requires at least one element.
+            min: Min { domain: All, fold: Min, empty: Highest, parts: Min },
+            /// Σ |x|. Requires floats.
+            sum_magnitudes: SumMagnitudes { domain: Floats, fold: SumMagnitudes, empty: Zero, parts: Sum },
+            /// Σ x². Requires floats.
+            sum_squares: SumSquares { domain: Floats, fold: SumSquares, empty: Zero, parts: Sum },
+        }
+    };
 }
 
 /// Defines the enum and the properties of its reductions.
