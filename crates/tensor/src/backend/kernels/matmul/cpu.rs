@@ -40,8 +40,47 @@ const SMALL: usize = 8 << 20;
 /// The largest number of blocks that are computed at a time. Each has its own panels in the workspace.
 const SLOTS: usize = 8;
 
-/// Multiplies matrices of few elements; `None` if the general case applies. Separate from it, because it needs less stack.
-pub(crate) fn matmul_small(
+impl RunCpu for MatMul<'_> {
+    /// Supports 16-bit floats if the product has a workspace and no activation.
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        if self.activation.is_some() {
+            return activation::run(self, workers, op);
+        }
+        let Self { precision, bias, lhs, rhs, ref mut workspace, ref mut out, .. } = *self;
+        if let Some(result) = matmul_small(op, precision, bias, [lhs, rhs], out) {
+            return result;
+        }
+        let (Some(a), Some(b)) = (MatrixBatch::new(lhs.layout()), MatrixBatch::new(rhs.layout())) else {
+            let shape = *lhs.layout().shape();
+            return Err(Error::BadRank { op, expected: "at least two axes", shape });
+        };
+        let factors = Factors { op, bias, lhs, rhs, a, b };
+        let in_loops = uses_loops(&factors.a, &factors.b, precision);
+        match (out.dtype(), precision) {
+            (DType::F32, _) if in_loops => factors.multiply_in_loops::<f32>(workers, out, vector::product),
+            (DType::F64, _) if in_loops => factors.multiply_in_loops::<f64>(workers, out, vector::product),
+            (DType::F32, Precision::Full) => factors.multiply::<f32, f32>(workers, workspace, out),
+            (DType::F32, Precision::BF16) if Pair::is_supported() => {
+                factors.multiply::<Pair, f32>(workers, workspace, out)
+            }
+            (DType::F32, Precision::BF16) => factors.multiply::<Rounded, f32>(workers, workspace, out),
+            (DType::F64, _) => factors.multiply::<f64, f64>(workers, workspace, out),
+            (DType::BF16, _) if Pair::is_supported() => {
+                factors.multiply::<Pair, bf16>(workers, workspace, out)
+            }
+            (DType::BF16, _) => factors.multiply::<f32, bf16>(workers, workspace, out),
+            (DType::F16, _) => factors.multiply::<f32, f16>(workers, workspace, out),
+            (DType::I64, _) => factors.multiply_in_loops::<i64>(workers, out, scalar::product),
+            (DType::I32, _) => factors.multiply_in_loops::<i32>(workers, out, scalar::product),
+            (DType::U32, _) => factors.multiply_in_loops::<u32>(workers, out, scalar::product),
+            (DType::U8, _) => factors.multiply_in_loops::<u8>(workers, out, scalar::product),
+            (dtype, _) => Err(unsupported(op, dtype)),
+        }
+    }
+}
+
+/// Multiplies matrices of few elements; `None` if the general case applies.
+fn matmul_small(
     op: &'static str,
     precision: Precision,
     bias: Option<View<'_>>,
@@ -52,45 +91,6 @@ pub(crate) fn matmul_small(
         (DType::F32, Precision::Full) => small::multiply::<f32>(op, bias, factors, out),
         (DType::F64, _) => small::multiply::<f64>(op, bias, factors, out),
         _ => None,
-    }
-}
-
-/// The general case of [`MatMul`](crate::backend::kernels::MatMul), without its activation.
-///
-/// Supports 16-bit floats if the product has a workspace.
-#[inline(never)]
-pub(crate) fn matmul(
-    workers: &Workers,
-    op: &'static str,
-    precision: Precision,
-    bias: Option<View<'_>>,
-    [lhs, rhs]: [View<'_>; 2],
-    workspace: &mut Option<ViewMut<'_>>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let (Some(a), Some(b)) = (MatrixBatch::new(lhs.layout()), MatrixBatch::new(rhs.layout())) else {
-        let shape = *lhs.layout().shape();
-        return Err(Error::BadRank { op, expected: "at least two axes", shape });
-    };
-    let factors = Factors { op, bias, lhs, rhs, a, b };
-    let in_loops = uses_loops(&factors.a, &factors.b, precision);
-    match (out.dtype(), precision) {
-        (DType::F32, _) if in_loops => factors.multiply_in_loops::<f32>(workers, out, vector::product),
-        (DType::F64, _) if in_loops => factors.multiply_in_loops::<f64>(workers, out, vector::product),
-        (DType::F32, Precision::Full) => factors.multiply::<f32, f32>(workers, workspace, out),
-        (DType::F32, Precision::BF16) if Pair::is_supported() => {
-            factors.multiply::<Pair, f32>(workers, workspace, out)
-        }
-        (DType::F32, Precision::BF16) => factors.multiply::<Rounded, f32>(workers, workspace, out),
-        (DType::F64, _) => factors.multiply::<f64, f64>(workers, workspace, out),
-        (DType::BF16, _) if Pair::is_supported() => factors.multiply::<Pair, bf16>(workers, workspace, out),
-        (DType::BF16, _) => factors.multiply::<f32, bf16>(workers, workspace, out),
-        (DType::F16, _) => factors.multiply::<f32, f16>(workers, workspace, out),
-        (DType::I64, _) => factors.multiply_in_loops::<i64>(workers, out, scalar::product),
-        (DType::I32, _) => factors.multiply_in_loops::<i32>(workers, out, scalar::product),
-        (DType::U32, _) => factors.multiply_in_loops::<u32>(workers, out, scalar::product),
-        (DType::U8, _) => factors.multiply_in_loops::<u8>(workers, out, scalar::product),
-        (dtype, _) => Err(unsupported(op, dtype)),
     }
 }
 
@@ -163,7 +163,9 @@ impl Factors<'_> {
         Ok(Some(Bias { values, stride: bias.layout().strides().first().copied().unwrap_or(0) }))
     }
 
-    /// Multiplies packed panels of the factors, whose elements are of type `S`.
+    /// Multiplies packed panels of the factors, whose elements are of type `S`. Not inlined, so that small products need
+    /// less stack.
+    #[inline(never)]
     fn multiply<P, S>(
         &self,
         workers: &Workers,
@@ -207,6 +209,7 @@ impl Factors<'_> {
     }
 
     /// Multiplies in simple loops, those of `product`.
+    #[inline(never)]
     fn multiply_in_loops<T: Number>(
         &self,
         workers: &Workers,
@@ -389,23 +392,6 @@ pub(crate) fn multiply<T: Gemm>(
 pub(crate) trait Gemm: Float + Depth<Sum = Self> + PackInto<Self> {}
 
 impl<T: Float + Depth<Sum = Self> + PackInto<Self>> Gemm for T {}
-
-impl RunCpu for MatMul<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { precision, bias, lhs, rhs, ref mut activation, ref mut workspace, ref mut out } = *self;
-        let factors = [lhs, rhs];
-        match activation {
-            None => match matmul_small(op, precision, bias, factors, out) {
-                Some(result) => result,
-                None => matmul(workers, op, precision, bias, factors, workspace, out),
-            },
-            Some(activated) => {
-                let op = (op, precision);
-                activation::matmul(workers, op, bias, factors, activated, workspace, out)
-            }
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,28 +1,22 @@
 //! Matrix products with an activation, in place unless the caller requests the arguments of the activation.
 
-use super::matmul_small;
+use crate::backend::Activation;
 use crate::backend::cpu::dispatch::{float, host_mut};
 use crate::backend::cpu::number::Float;
 use crate::backend::cpu::parallel::{HEAVY, LIGHT, Workers};
 use crate::backend::cpu::simd;
 use crate::backend::kernels::map::cpu::{gelu, gelu_tanh, silu, unary};
-use crate::backend::{Activation, Precision, kernels};
+use crate::backend::kernels::{Activated, MatMul, RunCpu};
 use crate::error::Result;
-use crate::storage::{View, ViewMut};
+use crate::storage::ViewMut;
 
-/// See [`MatMul`](crate::backend::kernels::MatMul).
-pub(crate) fn matmul(
-    workers: &Workers,
-    (op, precision): (&'static str, Precision),
-    bias: Option<View<'_>>,
-    factors: [View<'_>; 2],
-    kernels::Activated { function, arguments }: &mut kernels::Activated<'_>,
-    workspace: &mut Option<ViewMut<'_>>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let mut product = |out: &mut ViewMut<'_>| match matmul_small(op, precision, bias, factors, out) {
-        Some(result) => result,
-        None => super::matmul(workers, op, precision, bias, factors, workspace, out),
+/// Runs a product that has an activation.
+pub(super) fn run(kernel: &mut MatMul<'_>, workers: &Workers, op: &'static str) -> Result<()> {
+    let MatMul { precision, bias, lhs, rhs, ref mut activation, ref mut workspace, ref mut out } = *kernel;
+    let Some(Activated { function, arguments }) = activation else { return Ok(()) };
+    let mut product = |sums: &mut ViewMut<'_>| {
+        let (workspace, out) = (workspace.as_mut().map(ViewMut::reborrow), sums.reborrow());
+        MatMul { precision, bias, lhs, rhs, activation: None, workspace, out }.run_cpu(workers, op)
     };
     if let Some(sums) = arguments {
         product(sums)?;
