@@ -131,7 +131,7 @@ pub fn replayed(data: &[u8]) {
         assert_eq!(pool.stats().live_allocs, 0);
     };
     for choice in AllocatorChoice::ALL.into_iter().filter(|choice| choice.serves(MemoryKind::AddressOnly)) {
-        let config = BfcConfig::new(POOL).with_allow_growth(true);
+        let config = choice.config(POOL).with_allow_growth(true);
         through(&*choice.allocator("fuzz", source(), config, None).expect("no option is unsupported"));
     }
     let options = PlanOptions::default().with_effort(100);

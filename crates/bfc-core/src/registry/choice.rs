@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::build::{self, Made, Parts};
 use crate::base::closest::did_you_mean;
 use crate::base::memory::MemoryKind;
+use crate::base::units::Bytes;
 use crate::plan::Plan;
 use crate::policy::{FirstFit, GRANULE};
 use crate::pool::BfcConfig;
@@ -22,13 +23,16 @@ pub(super) struct Row {
     pub(super) keeps_counts: bool,
     /// The smallest region.
     pub(super) smallest_region: u64,
+    /// The default configuration with this limit.
+    config: fn(Bytes) -> BfcConfig,
     make: fn(Parts<'_>) -> Made,
 }
 
 impl Row {
     /// A placement policy without further features.
     const fn new(name: &'static str, about: &'static str, make: fn(Parts<'_>) -> Made) -> Self {
-        Self { name, about, reads_memory: false, keeps_counts: false, smallest_region: GRANULE, make }
+        let (reads_memory, keeps_counts, smallest_region) = (false, false, GRANULE);
+        Self { name, about, reads_memory, keeps_counts, smallest_region, config: BfcConfig::new, make }
     }
 
     /// Sets that it keeps freed memory apart until its count has passed.
@@ -69,11 +73,10 @@ choices! {
     Bfc: Row::new("bfc", "best fit with coalescing, always splits", build::bfc).counting();
 
     /// Best fit with coalescing that splits chunks and keeps idle regions as TensorFlow, unless options override that.
-    BfcTensorflow: Row::new(
-        "bfc-tensorflow",
-        "best fit with coalescing, with TensorFlow's rules",
-        build::bfc,
-    ).counting();
+    BfcTensorflow: Row {
+        config: BfcConfig::tensorflow,
+        ..Row::new("bfc-tensorflow", "best fit with coalescing, with TensorFlow's rules", build::bfc).counting()
+    };
 
     /// Blocks cut from chunks of one size, as in Paddle's `BuddyAllocator`.
     Buddy: Row::new("buddy", "Paddle's buddy allocator", build::buddy);
@@ -133,13 +136,19 @@ impl AllocatorChoice {
         Self::ALL.map(Self::name).join(", ")
     }
 
+    /// Returns the default configuration with this limit, for [`allocator`](Self::allocator).
+    #[must_use]
+    pub fn config(self, limit: Bytes) -> BfcConfig {
+        (self.row().config)(limit)
+    }
+
     /// Creates this allocator over a source, without a registry. [`Planned`](Self::Planned) follows `plan`.
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use bfc_core::{AddressOnlyMemory, AllocatorChoice, BfcConfig, Bytes, Request};
-    /// let (source, config) = (Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::mib(1)));
-    /// let pool = AllocatorChoice::FirstFit.allocator("pool", source, config, None)?;
+    /// use bfc_core::{AddressOnlyMemory, AllocatorChoice, Bytes, Request};
+    /// let (choice, source) = (AllocatorChoice::FirstFit, Arc::new(AddressOnlyMemory::new()));
+    /// let pool = choice.allocator("pool", source, choice.config(Bytes::mib(1)), None)?;
     /// assert_eq!(pool.allocate(&Request::new(1000))?.bytes, 1024);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

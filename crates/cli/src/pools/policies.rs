@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use bfc_core::{
     AddressOnlyMemory, Allocator, AllocatorChoice, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
-    BfcConfig, Buddy, BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GrowthRule, HostMemory, Plan,
-    PlanOptions, Planned, PlannedConfig, PlannedOptions, PolicyAllocator, PoolConfig, SubAllocator,
-    did_you_mean,
+    Buddy, BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GrowthRule, HostMemory, Plan, PlanOptions,
+    Planned, PlannedConfig, PlannedOptions, PolicyAllocator, PoolConfig, SubAllocator, did_you_mean,
 };
 use highwater_tracking::{NoPlan, Step, Trace, plan_of};
 
@@ -63,9 +62,10 @@ fn whole_granules(spec: PoolSpec) -> Bytes {
 fn listed(
     choice: AllocatorChoice,
     spec: PoolSpec,
-    config: BfcConfig,
+    limit: Bytes,
     source: Arc<dyn SubAllocator>,
 ) -> Arc<dyn Allocator> {
+    let config = choice.config(limit);
     let rules = spec.cutting(config.options);
     let config = spec.configure(config).with_policy(rules);
     match choice.allocator("replay", source, config, None) {
@@ -156,13 +156,10 @@ impl Policy {
             AllocatorChoice::Buddy => Box::new(buddy),
             AllocatorChoice::AutoGrowth => Box::new(auto_growth),
             // The guard writes canaries and poison, so it needs real memory.
-            AllocatorChoice::Guard | AllocatorChoice::Passthrough => Box::new(move |spec| {
-                listed(choice, spec, BfcConfig::new(spec.real_limit()), Arc::new(HostMemory::new()))
-            }),
-            AllocatorChoice::BfcTensorflow => Box::new(move |spec| {
-                listed(choice, spec, BfcConfig::tensorflow(spec.limit()), addresses(spec))
-            }),
-            _ => Box::new(move |spec| listed(choice, spec, BfcConfig::new(spec.limit()), addresses(spec))),
+            AllocatorChoice::Guard | AllocatorChoice::Passthrough => {
+                Box::new(move |spec| listed(choice, spec, spec.real_limit(), Arc::new(HostMemory::new())))
+            }
+            _ => Box::new(move |spec| listed(choice, spec, spec.limit(), addresses(spec))),
         })
     }
 }
