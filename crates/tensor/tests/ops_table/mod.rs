@@ -395,10 +395,10 @@ const CASES: &[Row] = &[
         &[(&[2, 2, 3], Any, InOrder), (&[3, 4], Any, Transposed), (&[4], Any, InOrder)],
         |x| x[0].linear(&x[1], &x[2]),
     ),
-    case("linear_relu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Relu)),
-    case("linear_gelu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Gelu)),
-    case("linear_gelu_tanh", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::GeluTanh)),
-    case("linear_silu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Silu)),
+    case("linear_activation, relu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Relu)),
+    case("linear_activation, gelu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Gelu)),
+    case("linear_activation, gelu_tanh", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::GeluTanh)),
+    case("linear_activation, silu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Silu)),
     case("matmul, stacks", &[(&[2, 1, 2, 3], Any, InOrder), (&[3, 3, 2], Any, Transposed)], |x| {
         x[0].matmul(&x[1])
     }),
