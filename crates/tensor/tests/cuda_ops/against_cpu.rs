@@ -27,8 +27,10 @@ fn difference(program: impl Fn(&Device) -> Result<Tensor>) -> f64 {
     apart.fold(0.0, f64::max)
 }
 
+type Function = fn(&Tensor) -> Result<Tensor>;
+
 /// Views of a matrix `[6, 50]`: contiguous, strided, with an offset, broadcast, empty.
-const VIEWS: [(&str, fn(&Tensor) -> Result<Tensor>); 5] = [
+const VIEWS: &[(&str, Function)] = &[
     ("contiguous", |x| Ok(x.clone())),
     ("transposed", |x| x.t()),
     ("from an offset on", |x| x.slice_step(1, 3.., 2)),
