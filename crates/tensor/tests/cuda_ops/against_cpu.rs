@@ -60,8 +60,10 @@ fn every_op_has_the_values_and_gradients_of_the_cpu() {
     }
 }
 
+type Function = fn(&Tensor) -> Result<Tensor>;
+
 /// Views of a matrix `[6, 50]`: contiguous, strided, with an offset, broadcast, empty.
-const VIEWS: [(&str, fn(&Tensor) -> Result<Tensor>); 5] = [
+const VIEWS: &[(&str, Function)] = &[
     ("contiguous", |x| Ok(x.clone())),
     ("transposed", |x| x.t()),
     ("from an offset on", |x| x.slice_step(1, 3.., 2)),
