@@ -13,9 +13,8 @@ mod kernel_cases;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use highwater_tensor::backend::{
-    AdamStep, Kernel, OperandError, OperandFault, Precision, Recurrence, Workspace,
-};
+use highwater_tensor::backend::kernels::{self, Workspace};
+use highwater_tensor::backend::{AdamStep, Kernel, OperandError, OperandFault, Precision};
 use highwater_tensor::{
     Buffer, DType, Device, Error, Op, OpContext, RecurrentCell, Result, Runtime, Shape, Tensor, View,
     ViewMut, apply,
@@ -147,6 +146,13 @@ fn call(device: &Device, case: &Case, operands: Vec<Made>) -> Result<()> {
         }
         result
     })
+}
+
+#[test]
+fn every_kernel_has_a_case() {
+    let cases = include_str!("kernel_cases/mod.rs");
+    let missing = Kernel::NAMES.iter().filter(|name| !cases.contains(&format!("kernels::{name} {{")));
+    assert_eq!(missing.collect::<Vec<_>>(), <[&&str; 0]>::default(), "add them to kernel_cases/mod.rs");
 }
 
 #[test]
@@ -303,7 +309,7 @@ fn an_output_of_another_device_is_an_error() {
             let mut buffer = buffer.lock().unwrap();
             let uploaded = ctx.upload(&[0; 16], buffer.view_mut());
             assert!(matches!(uploaded, Err(Error::Operand(_))), "{uploaded:?}");
-            ctx.compute(Kernel::Fill { value: 1.into(), out: buffer.view_mut() })
+            ctx.compute(kernels::Fill { value: 1.into(), out: buffer.view_mut() })
         });
         let Err(Error::Operand(error)) = result else { panic!("{result:?}") };
         assert!(matches!(error.fault, OperandFault::Device { .. }), "{error}");
@@ -319,16 +325,17 @@ fn recurrent_operands_of_other_cells_are_errors() {
             let [weight, bias, initial] = [buffer(&[3, width])?, buffer(&[width])?, buffer(&[2, 3])?];
             let [mut gates, mut extra, mut out] = [buffer(&[4, width])?, buffer(&[4, 3])?, buffer(&[4, 3])?];
             let mut room =
-                ctx.workspace(Workspace::Recurrent { cell, sizes: [2, 2, 3], dtype: DType::F32 })?;
-            let initial = [Some(initial.view()), has_cell.then(|| initial.view())];
-            ctx.compute(Kernel::Recurrent {
-                of: Recurrence {
+                ctx.workspace(kernels::RecurrentWorkspace { cell, sizes: [2, 2, 3], dtype: DType::F32 })?;
+            let initial_cell = has_cell.then(|| initial.view());
+            ctx.compute(kernels::Recurrent {
+                of: kernels::Recurrence {
                     cell,
                     precision: Precision::Full,
                     reverse: false,
                     len: 2,
                     weight: weight.view(),
-                    initial,
+                    initial_state: Some(initial.view()),
+                    initial_cell,
                 },
                 bias: bias.view(),
                 workspace: room.as_mut().map(Buffer::view_mut),
@@ -341,7 +348,7 @@ fn recurrent_operands_of_other_cells_are_errors() {
     for device in devices() {
         for (cell, given, expected) in [
             (RecurrentCell::Lstm, [true, false], Some(("extra", true))),
-            (RecurrentCell::Gru, [true, true], Some(("initial.1", false))),
+            (RecurrentCell::Gru, [true, true], Some(("of.initial_cell", false))),
             (RecurrentCell::Tanh, [false, true], Some(("extra", false))),
             (RecurrentCell::Gru, [false, true], None),
         ] {
@@ -363,7 +370,7 @@ fn the_largest_variance_of_adam_is_present_with_amsgrad_only() {
             let buffer = || ctx.output(&Shape::new(&[3])?, DType::F32);
             let (grad, mut mean, mut variance) = (buffer()?, buffer()?, buffer()?);
             let (mut largest, mut param) = (buffer()?, buffer()?);
-            ctx.compute(Kernel::Adam {
+            ctx.compute(kernels::Adam {
                 step: AdamStep { amsgrad, ..ADAM },
                 grad: grad.view(),
                 mean: mean.view_mut(),
@@ -392,7 +399,7 @@ fn any_layout_of_inputs_is_computed_or_is_an_error() {
                 operands[place].transposed = true;
                 let result = call(&device, &case, operands);
                 let packed = operand.dims.len() > 1
-                    && (["statistics", "results.0", "results.1", "query", "key", "value"]
+                    && (["of.statistics", "output", "log_sums", "of.query", "of.key", "of.value"]
                         .contains(&operand.name)
                         || case.name == "attention_grad" && operand.name == "grad"
                         || case.name.starts_with("batch_norm")
@@ -460,7 +467,7 @@ fn a_copy_of_many_elements_into_one_is_an_error() {
         let many = Tensor::zeros_of(&device, [1], DType::U8).unwrap().broadcast_to([MANY]).unwrap();
         let result = custom(&device, move |ctx| {
             let mut one = ctx.output(&Shape::new(&[1])?, DType::U8)?;
-            ctx.compute(Kernel::Copy { input: many.view(), out: one.view_mut() })
+            ctx.compute(kernels::Copy { input: many.view(), out: one.view_mut() })
         });
         let fault = OperandFault::Shape {
             other: "input",
@@ -483,13 +490,18 @@ fn a_workspace_that_is_too_small_is_an_error() {
         let result = custom(&device, move |ctx| {
             let (input, shape) = (x.view(), x.shape());
             let mut out = ctx.output(shape, DType::I64)?;
-            let bytes = ctx.backend().workspace(Workspace::ArgSort { shape });
+            let bytes = kernels::ArgSortWorkspace { shape }.bytes(ctx.backend().rules());
             let mut room = ctx.output(&Shape::new(&[bytes - 1])?, DType::U8)?;
             let (descending, first) = (false, 3);
             for workspace in [None, Some(room.view_mut())] {
                 let has = workspace.as_ref().map_or(0, |_| bytes - 1);
-                let result =
-                    ctx.compute(Kernel::ArgSort { descending, first, input, workspace, out: out.view_mut() });
+                let result = ctx.compute(kernels::ArgSort {
+                    descending,
+                    first,
+                    input,
+                    workspace,
+                    out: out.view_mut(),
+                });
                 let Err(Error::Operand(error)) = result else { panic!("{result:?}") };
                 assert_eq!(error.fault, OperandFault::Workspace { bytes: has, required: bytes });
             }
@@ -517,17 +529,17 @@ fn indices_beyond_the_axis_are_errors_where_values_are_known() {
                 let [out, sums, ones] = all.each_mut().map(Buffer::view_mut);
                 let column = Tensor::zeros(ctx.device(), [2, 1])?;
                 let results = [
-                    ctx.compute(Kernel::CrossEntropy { logits: x, targets, losses }),
-                    ctx.compute(Kernel::CrossEntropyGrad { logits: x, targets, grad: grad.view(), out }),
-                    ctx.compute(Kernel::Gather { input: x, indices, axis: 1, out: gathered }),
-                    ctx.compute(Kernel::ScatterAdd {
+                    ctx.compute(kernels::CrossEntropy { logits: x, targets, losses }),
+                    ctx.compute(kernels::CrossEntropyGrad { logits: x, targets, grad: grad.view(), out }),
+                    ctx.compute(kernels::Gather { input: x, indices, axis: 1, out: gathered }),
+                    ctx.compute(kernels::ScatterAdd {
                         input: column.view(),
                         indices,
                         axis: 1,
                         workspace: None,
                         out: sums,
                     }),
-                    ctx.compute(Kernel::OneHot { indices: targets, out: ones }),
+                    ctx.compute(kernels::OneHot { indices: targets, out: ones }),
                 ];
                 for result in results {
                     assert_eq!(result, Err(Error::IndexOutOfRange { op: "custom", index: bad, len: 3 }));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
 use bfc_core::{Allocator, Category};
-use highwater_tensor::backend::Kernel;
+use highwater_tensor::backend::kernels;
 use highwater_tensor::{DType, GradientPass, Gradients, OpContext, Parameter, Result, Scalar, Tensor};
 
 use super::plan::Plan;
@@ -195,7 +195,7 @@ impl Pass {
                 let (_, parameter) = &shared.parameters[slot.parameter];
                 let ctx = OpContext::create(BUCKET, &shared.device, block, Category::Gradient);
                 let mut zeros = ctx.output(parameter.value().shape(), bucket.dtype)?;
-                ctx.compute(Kernel::Fill { value: Scalar::Float(0.0), out: zeros.view_mut() })?;
+                ctx.compute(kernels::Fill { value: Scalar::Float(0.0), out: zeros.view_mut() })?;
                 *gradient = Some(zeros.finish());
             }
         }
@@ -290,6 +290,6 @@ fn copy_to(
 ) -> Result<Tensor> {
     let ctx = OpContext::create(op, &shared.device, memory, Category::Gradient);
     let mut copy = ctx.output(gradient.shape(), dtype)?;
-    ctx.compute(Kernel::Copy { input: gradient.view(), out: copy.view_mut() })?;
+    ctx.compute(kernels::Copy { input: gradient.view(), out: copy.view_mut() })?;
     Ok(copy.finish())
 }

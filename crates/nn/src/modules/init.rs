@@ -3,7 +3,7 @@
 use bfc_core::Category;
 use highwater_tensor::{
     DType, Error, IntoShape, OpContext, Parameter, Place, PlacementReason, Result, Rng, Scalar,
-    backend::{Distribution, Kernel},
+    backend::{Distribution, kernels},
 };
 
 /// The op to which the memory of a new parameter is charged.
@@ -77,10 +77,10 @@ impl Init {
         let mut values = ctx.output(&shape, dtype)?;
         match fill {
             Fill::Constant(value) => {
-                ctx.compute(Kernel::Fill { value: Scalar::Float(value), out: values.view_mut() })?
+                ctx.compute(kernels::Fill { value: Scalar::Float(value), out: values.view_mut() })?
             }
             Fill::Random(distribution) => rng.with_keys(|[key]| {
-                ctx.compute(Kernel::Random { distribution, key, out: values.view_mut() })
+                ctx.compute(kernels::Random { distribution, key, out: values.view_mut() })
             })?,
         }
         Parameter::new(values.finish())

@@ -2,7 +2,7 @@
 
 use highwater_tensor::{
     OpContext, Parameter, Result, View, ViewMut,
-    backend::{AdamStep, Kernel},
+    backend::{AdamStep, kernels},
 };
 
 use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
@@ -93,7 +93,7 @@ macro_rules! adam {
                 let [mean, variance, max_variance] = state.views_mut();
                 let [mean, variance] =
                     [mean, variance].map(|tensor| tensor.expect("`ParameterSet::step` allocated it"));
-                ctx.compute(Kernel::Adam { step, grad, mean, variance, max_variance, param })
+                ctx.compute(kernels::Adam { step, grad, mean, variance, max_variance, param })
             }
         }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use bfc_core::{Category, OwnerId};
 use highwater_tensor::{
     Buffer, DType, Error, OpContext, Parameter, Result, Shape, Tensor,
-    backend::{Kernel, SgdStep},
+    backend::{SgdStep, kernels},
 };
 use highwater_tracking::{Phase, enter_path, intern_path, phase};
 
@@ -79,7 +79,7 @@ impl Average {
         let value = self.parameter.value();
         self.run(|ctx| {
             let mut average = ctx.output(value.shape(), value.dtype().computed_as())?;
-            ctx.compute(Kernel::Copy { input: value.view(), out: average.view_mut() })?;
+            ctx.compute(kernels::Copy { input: value.view(), out: average.view_mut() })?;
             Ok(average)
         })
     }
@@ -167,7 +167,7 @@ impl Ema {
             let Some(mut value) = average.value.take() else { continue };
             let parameter = average.parameter.value();
             let (grad, param) = (parameter.view(), value.view_mut());
-            let updated = average.run(|ctx| ctx.compute(Kernel::Sgd { step, grad, momentum: None, param }));
+            let updated = average.run(|ctx| ctx.compute(kernels::Sgd { step, grad, momentum: None, param }));
             average.value = Some(value);
             updated?;
         }
@@ -329,7 +329,7 @@ impl<'a> Averaged<'a> {
             let value = average.parameter.value();
             let copy = average.run(|ctx| {
                 let mut copy = ctx.output(value.shape(), value.dtype())?;
-                ctx.compute(Kernel::Copy { input: averaged.view(), out: copy.view_mut() })?;
+                ctx.compute(kernels::Copy { input: averaged.view(), out: copy.view_mut() })?;
                 Ok(copy.finish())
             })?;
             copies.push((&average.parameter, copy));

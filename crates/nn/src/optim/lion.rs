@@ -2,7 +2,7 @@
 
 use highwater_tensor::{
     OpContext, Parameter, Result, View, ViewMut,
-    backend::{Kernel, LionStep},
+    backend::{LionStep, kernels},
 };
 
 use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
@@ -73,7 +73,7 @@ impl Lion {
         param: ViewMut<'_>,
     ) -> Result<()> {
         let [mean] = state.all_mut();
-        ctx.compute(Kernel::Lion { step, grad, mean, param })
+        ctx.compute(kernels::Lion { step, grad, mean, param })
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use bfc_core::{Category, OwnerId};
 use highwater_tensor::{
     Buffer, DType, Device, Error, Gradients, OpContext, Parameter, PlacementReason, Result, Scalar, Tensor,
-    View, ViewMut, backend::Kernel,
+    View, ViewMut, backend::kernels,
 };
 use highwater_tracking::{Phase, enter_path, intern_path, phase};
 
@@ -262,7 +262,7 @@ fn converted<const N: usize>(op: &'static str, slot: &Slot<N>, dtype: DType) -> 
 /// Zeros of a parameter's shape. For 16-bit floats they are f32, because a mean moves by less than their precision.
 fn zeros_like(ctx: &OpContext<'_>, parameter: &Tensor) -> Result<Buffer> {
     let mut buffer = ctx.output(parameter.shape(), parameter.dtype().computed_as())?;
-    ctx.compute(Kernel::Fill { value: Scalar::Float(0.0), out: buffer.view_mut() })?;
+    ctx.compute(kernels::Fill { value: Scalar::Float(0.0), out: buffer.view_mut() })?;
     Ok(buffer)
 }
 

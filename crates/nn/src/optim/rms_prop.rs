@@ -2,7 +2,7 @@
 
 use highwater_tensor::{
     OpContext, Parameter, Result, View, ViewMut,
-    backend::{Kernel, RmsPropStep},
+    backend::{RmsPropStep, kernels},
 };
 
 use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
@@ -90,7 +90,7 @@ impl RmsProp {
     ) -> Result<()> {
         let [variance, momentum] = state.views_mut();
         let variance = variance.expect("`ParameterSet::step` allocated it");
-        ctx.compute(Kernel::RmsProp { step, grad, variance, momentum, param })
+        ctx.compute(kernels::RmsProp { step, grad, variance, momentum, param })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use highwater_tensor::{
     Error, OpContext, Parameter, Result, View, ViewMut,
-    backend::{Kernel, SgdStep},
+    backend::{SgdStep, kernels},
 };
 
 use super::parameter_set::{ParameterSet, ParameterState, impl_optimizer};
@@ -89,7 +89,7 @@ impl Sgd {
         param: ViewMut<'_>,
     ) -> Result<()> {
         let [momentum] = state.views_mut();
-        ctx.compute(Kernel::Sgd { step, grad, momentum, param })
+        ctx.compute(kernels::Sgd { step, grad, momentum, param })
     }
 }
 

@@ -11,7 +11,7 @@ use super::hooks::HookedPass;
 use super::node::{BackwardStep, Node};
 use super::passes;
 use super::version;
-use crate::backend::{Binary, Kernel};
+use crate::backend::{Binary, kernels};
 use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
 use crate::op::autocast;
@@ -247,16 +247,11 @@ fn sum(mut first: Tensor, second: Tensor) -> Result<Tensor> {
     let device = second.device();
     let ctx = OpContext::backward("sum_gradients", device, device.default_allocator()?);
     if let Some(acc) = first.view_mut() {
-        ctx.compute(Kernel::Accumulate { f: Binary::Add, input: second.view(), acc })?;
+        ctx.compute(kernels::Accumulate { f: Binary::Add, input: second.view(), acc })?;
         return Ok(first);
     }
     let mut out = ctx.output(first.shape(), first.dtype())?;
-    ctx.compute(Kernel::Binary {
-        f: Binary::Add,
-        lhs: first.view(),
-        rhs: second.view(),
-        out: out.view_mut(),
-    })?;
+    ctx.compute(kernels::Zip { f: Binary::Add, lhs: first.view(), rhs: second.view(), out: out.view_mut() })?;
     Ok(out.finish())
 }
 

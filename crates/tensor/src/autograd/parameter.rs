@@ -9,7 +9,7 @@ use highwater_tracking::{ModulePath, module};
 
 use super::{Gradients, LeafCursor};
 use crate::autograd::version::PendingUpdate;
-use crate::backend::{Kernel, check};
+use crate::backend::{check, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::OpContext;
 use crate::shape::DType;
@@ -153,7 +153,7 @@ impl Parameter {
             check::run(
                 values.device().as_ref(),
                 OP,
-                &mut Kernel::Copy { input: values.view(), out: parameter },
+                &mut kernels::Copy { input: values.view(), out: parameter }.into(),
             )
         })
     }
@@ -255,7 +255,7 @@ impl Parameter {
             let device = before.device().clone();
             let ctx = OpContext::create(OP, &device, device.default_allocator()?, Category::Parameter);
             let mut converted = ctx.output(before.shape(), dtype)?;
-            ctx.compute(Kernel::Copy { input: before.view(), out: converted.view_mut() })?;
+            ctx.compute(kernels::Copy { input: before.view(), out: converted.view_mut() })?;
             let converted = converted.finish();
             let _old;
             let mut own = self.lock();
@@ -416,7 +416,7 @@ fn copy_of(tensor: &Tensor) -> Result<Tensor> {
     let device = tensor.device();
     let ctx = OpContext::create("copy_parameter", device, device.default_allocator()?, Category::Parameter);
     let mut copy = ctx.output(tensor.shape(), tensor.dtype())?;
-    ctx.compute(Kernel::Copy { input: tensor.view(), out: copy.view_mut() })?;
+    ctx.compute(kernels::Copy { input: tensor.view(), out: copy.view_mut() })?;
     Ok(copy.finish().with_grad_edge(tensor.grad_edge().cloned()))
 }
 

@@ -12,17 +12,13 @@
 //! that when they take another layout. An output overlaps no input, because a `ViewMut` borrows its buffer exclusively.
 //! Each backend compares the values of indices with the size of the axis before it writes.
 
-mod elements;
-mod fast;
+pub(crate) mod fast;
 mod operand;
-mod products;
-mod recurrent;
-mod rows;
-mod windows;
 
-use self::operand::{CheckedOperands, Rules};
-use super::operands::Operand;
-use super::{DeviceRef, Kernel, Workspace};
+pub(crate) use self::operand::{CheckedOperand, Rules};
+
+use super::operands::{MAX_OPERANDS, Operand};
+use super::{DeviceRef, Kernel};
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
@@ -49,7 +45,7 @@ pub(crate) fn kernel(
     op: &'static str,
     kernel: &mut Kernel<'_>,
 ) -> Result<(Checked, Option<DType>)> {
-    let dtype = fast::fits(device.serial, kernel);
+    let dtype = kernel.fast_check(device.serial);
     if dtype.is_none() {
         check(device, op, kernel)?;
     }
@@ -76,7 +72,7 @@ pub(crate) fn upload(
     values: &[u8],
     mut out: ViewMut<'_>,
 ) -> Result<()> {
-    let operand = Rules::new(op, device).check("out", &Operand::Write(&mut out))?;
+    let operand = Rules::new(op, device, &[]).check("out", &Operand::Write(&mut out))?;
     operand.check_bytes(op, values.len())?;
     let backend = device.backend;
     backend.upload(op, values, out.reborrow(), Checked(()))?;
@@ -97,7 +93,7 @@ pub(crate) fn download(
     mut input: View<'_>,
     values: &mut [u8],
 ) -> Result<()> {
-    let operand = Rules::new(op, device).check("input", &Operand::Read(&mut input))?;
+    let operand = Rules::new(op, device, &[]).check("input", &Operand::Read(&mut input))?;
     operand.check_bytes(op, values.len())?;
     device.backend.download(op, input, values, Checked(()))
 }
@@ -108,98 +104,13 @@ pub(crate) fn download(
 /// As [`run`], before the backend writes anything.
 #[inline(never)]
 pub(crate) fn check(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> Result<()> {
-    let rules = Rules::new(op, device);
-    let mut operands = CheckedOperands::new();
-    kernel.operands(|name, operand| {
-        operands.push(rules.check(name, &operand)?);
+    let rules = Rules::new(op, device, &[]);
+    let mut operands = [CheckedOperand::NONE; MAX_OPERANDS];
+    let mut count = 0;
+    kernel.operands(&mut |name, operand: Operand<'_, '_>| {
+        operands[count] = rules.check(name, &operand)?;
+        count += 1;
         Ok(())
     })?;
-    let operands = &operands;
-    match kernel {
-        Kernel::Fill { .. }
-        | Kernel::Arange { .. }
-        | Kernel::Random { .. }
-        | Kernel::Scale { .. }
-        | Kernel::Clip { .. } => Ok(()),
-        Kernel::Unary { .. }
-        | Kernel::UnaryGrad { .. }
-        | Kernel::Binary { .. }
-        | Kernel::Accumulate { .. }
-        | Kernel::Softmax { .. }
-        | Kernel::SoftmaxGrad { .. } => {
-            rules.same_shapes(operands.all())?;
-            rules.same_computed(operands.all())
-        }
-        Kernel::Copy { .. } => rules.same_shapes(operands.all()),
-        Kernel::Flip { axes, .. } => {
-            let [input, out] = operands.first();
-            rules.flags(axes, input)?;
-            rules.same_shape(out, input)?;
-            rules.same_type(out, input)
-        }
-        Kernel::CopyInto { axis, start, step, .. } => {
-            elements::copy_into(rules, operands, [*axis, *start, *step])
-        }
-        Kernel::Compare { .. } => {
-            let [lhs, rhs, out] = operands.first();
-            rules.same_shapes(&[out, lhs, rhs])?;
-            rules.same_computed(&[lhs, rhs])?;
-            rules.typed(out, DType::Bool)
-        }
-        Kernel::Select { .. } => {
-            let [condition, lhs, rhs, out] = operands.first();
-            rules.same_shapes(&[out, condition, lhs, rhs])?;
-            rules.typed(condition, DType::Bool)?;
-            rules.same_type(lhs, out)?;
-            rules.same_type(rhs, out)
-        }
-        Kernel::Reduce { f, divisor, axes, .. } => elements::reduce(rules, operands, (*f, *divisor), axes),
-        Kernel::ArgReduce { axis, .. } => elements::arg_reduce(rules, operands, *axis),
-        Kernel::ArgSort { .. } => elements::arg_sort(rules, operands),
-        Kernel::RunningSum { axis, .. } => rules.axis(*axis, operands.last()),
-        Kernel::MatMul { precision, .. } => products::mat_mul(rules, operands, *precision),
-        Kernel::LayerNorm { .. } => rows::layer_norm(rules, operands),
-        Kernel::LayerNormGrad { .. } => rows::layer_norm_grad(rules, operands),
-        Kernel::LayerNormSums { places, .. } => rows::layer_norm_sums(rules, operands, *places),
-        Kernel::BatchNorm { .. } => rows::batch_norm(rules, operands),
-        Kernel::BatchNormGrad { .. } => rows::batch_norm_grad(rules, operands),
-        &mut Kernel::Conv2d { ref conv, precision, .. } => {
-            let ([input, weight], out) = (operands.first(), operands.last());
-            windows::conv2d(rules, conv, [input, weight, out])?;
-            rules.precise(precision, out)?;
-            let (input, out, dtype) = (input.shape(), out.shape(), out.dtype());
-            rules.workspace(operands, Workspace::Conv2d { conv, input, out, dtype, precision })
-        }
-        &mut Kernel::Conv2dInputGrad { ref conv, precision, .. } => {
-            let ([weight, grad], out) = (operands.first(), operands.last());
-            windows::conv2d(rules, conv, [out, weight, grad])?;
-            rules.precise(precision, out)?;
-            let (input, out, dtype) = (out.shape(), grad.shape(), out.dtype());
-            rules.workspace(operands, Workspace::Conv2dInputGrad { conv, input, out, dtype, precision })
-        }
-        &mut Kernel::Conv2dWeightGrad { ref conv, precision, .. } => {
-            let ([input, grad], weight) = (operands.first(), operands.last());
-            windows::conv2d(rules, conv, [input, weight, grad])?;
-            rules.precise(precision, weight)?;
-            let (input, out, dtype) = (input.shape(), grad.shape(), weight.dtype());
-            rules.workspace(operands, Workspace::Conv2dWeightGrad { conv, input, out, dtype, precision })
-        }
-        Kernel::Pool2d { axes, .. } => windows::pool2d(rules, axes, operands.first()),
-        Kernel::Pool2dGrad { pool, axes, .. } => windows::pool2d_grad(rules, operands, (*pool, axes)),
-        Kernel::Attention { .. } => products::attention(rules, operands),
-        Kernel::AttentionGrad { .. } => products::attention_grad(rules, operands),
-        Kernel::Recurrent { of, .. } | Kernel::RecurrentGrad { of, .. } => {
-            recurrent::recurrent(rules, operands, (of.cell, of.len))?;
-            rules.precise(of.precision, operands.required("gates"))
-        }
-        Kernel::CrossEntropy { .. } => rows::cross_entropy(rules, operands),
-        Kernel::CrossEntropyGrad { .. } => rows::cross_entropy_grad(rules, operands),
-        Kernel::Gather { axis, .. } => elements::gather(rules, operands, *axis),
-        Kernel::ScatterAdd { axis, .. } => elements::scatter_add(rules, operands, *axis),
-        Kernel::OneHot { .. } => elements::one_hot(rules, operands),
-        Kernel::Sgd { step, .. } => rules.optimizer(operands, ("momentum", step.momentum != 0.0)),
-        Kernel::RmsProp { step, .. } => rules.optimizer(operands, ("momentum", step.momentum != 0.0)),
-        Kernel::Adam { step, .. } => rules.optimizer(operands, ("max_variance", step.amsgrad)),
-        Kernel::Lion { .. } => rules.optimizer(operands, ("momentum", false)),
-    }
+    kernel.check(&Rules::new(op, device, &operands[..count]))
 }

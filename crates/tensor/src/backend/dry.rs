@@ -13,7 +13,7 @@ use bfc_core::{
     StagedPieces,
 };
 
-use super::{Backend, Checked, DeviceRules, DeviceSpeed, Kernel, StepTime, Workspace, rules, sealed};
+use super::{Backend, Checked, DeviceRules, DeviceSpeed, Kernel, StepTime, sealed};
 use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
@@ -133,10 +133,6 @@ impl Backend for DryBackend {
         true
     }
 
-    fn is_gpu(&self) -> bool {
-        matches!(self.rules, DeviceRules::Cuda { .. })
-    }
-
     fn upload(&self, _: &'static str, values: &[u8], _: ViewMut<'_>, _: Checked) -> Result<()> {
         self.simulate_upload(values.len());
         Ok(())
@@ -169,24 +165,8 @@ impl Backend for DryBackend {
         self.clock.as_ref().map(|clock| *clock.time())
     }
 
-    fn workspace(&self, of: Workspace<'_>) -> usize {
-        rules::workspace(self.rules, of)
-    }
-
-    fn chunk_elements(&self) -> usize {
-        rules::chunk_elements(self.rules)
-    }
-
-    fn supports_half(&self) -> bool {
-        rules::supports_half(self.rules)
-    }
-
-    fn multiplies_half(&self, kernel: &Kernel<'_>) -> bool {
-        rules::multiplies_half(self.rules, kernel)
-    }
-
-    fn fuses_batch_norm(&self) -> bool {
-        rules::fuses_batch_norm(self.rules)
+    fn rules(&self) -> DeviceRules {
+        self.rules
     }
 
     fn run(&self, _: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {

@@ -1,8 +1,8 @@
 //! Backends: the arithmetic of a device, on views of memory that ops have allocated.
 //!
-//! A backend never allocates tensor memory. Ops first allocate outputs, temporaries and workspaces, whose sizes the
-//! backend states as pure functions of shapes. Then they pass the backend a [`Kernel`] with its operands. So the
-//! accounts contain all memory, and the [`dry`] backend, which computes nothing, makes exactly the same requests.
+//! A backend never allocates tensor memory. Ops first allocate outputs, temporaries and [workspaces](kernels::Workspace),
+//! whose sizes are pure functions of shapes. Then they pass the backend a [`Kernel`] with its operands. So the accounts
+//! contain all memory, and the [`dry`] backend, which computes nothing, makes exactly the same requests.
 //!
 //! Results do not depend on the number of threads.
 
@@ -18,16 +18,14 @@ mod function;
     allow(dead_code, reason = "a dry run that stands for a GPU asks for workspaces alone")
 )]
 mod grid;
-mod kernel;
+pub mod kernels;
 pub(crate) mod operands;
 mod precision;
-mod recurrent;
 mod rules;
 pub(crate) mod speed;
 mod step_graphs;
 pub(crate) mod timed;
 mod window;
-mod workspace;
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,14 +37,12 @@ pub use self::function::{
     Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
     Unary,
 };
-pub use self::kernel::{Activated, Attention, Kernel, Normalized};
+pub use self::kernels::{Kernel, RecurrentCell};
 pub use self::precision::Precision;
-pub use self::recurrent::{Recurrence, RecurrentCell};
 pub use self::rules::DeviceRules;
 pub use self::speed::{DeviceSpeed, Limit, StepTime};
 pub use self::step_graphs::{StepCounts, StepGraphs};
 pub use self::window::{Convolution, PoolAxis, PoolReduction, PoolWindow, Window};
-pub use self::workspace::Workspace;
 use crate::error::{Error, Result};
 pub use crate::error::{OperandError, OperandFault};
 use crate::storage::{View, ViewMut};
@@ -74,7 +70,7 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
 
     /// Whether the backend is a GPU, or stands for one.
     fn is_gpu(&self) -> bool {
-        false
+        self.rules().is_gpu()
     }
 
     /// Submits held work, and returns the stream that runs all kernels; `None` if kernels do not run on a stream.
@@ -112,29 +108,8 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
         None
     }
 
-    /// The size of a kernel's workspace in bytes: a pure function of the argument.
-    fn workspace(&self, of: Workspace<'_>) -> usize;
-
-    /// The chunk length, in elements, of operations that allocate temporaries: the terms of long sums.
-    fn chunk_elements(&self) -> usize {
-        1 << 18
-    }
-
-    /// Whether all kernels accept 16-bit floats, also mixed with f32 operands, and compute in f32. Otherwise only
-    /// elementwise kernels do, and the runtime upcasts operands to f32 before all others.
-    fn supports_half(&self) -> bool {
-        false
-    }
-
-    /// Whether this kernel accepts 16-bit floats although [most do not](Self::supports_half).
-    fn multiplies_half(&self, _kernel: &Kernel<'_>) -> bool {
-        self.supports_half()
-    }
-
-    /// Whether the backend has [`Kernel::BatchNorm`] and its gradient. Otherwise the op consists of other kernels.
-    fn fuses_batch_norm(&self) -> bool {
-        false
-    }
+    /// The facts of the device that memory depends on.
+    fn rules(&self) -> DeviceRules;
 
     /// Runs a kernel, or enqueues it on the device.
     ///

@@ -11,3 +11,20 @@ pub enum Precision {
     /// result. Backends keep the rounded copies in the kernel's workspace.
     BF16,
 }
+
+/// The bytes of the bf16 copies of a kernel's factors on a GPU, which lie one after the other.
+pub(super) fn bf16_copies(precision: Precision, elements: [usize; 2]) -> usize {
+    match precision {
+        Precision::Full => 0,
+        Precision::BF16 => elements.into_iter().map(bf16_copy).fold(0, usize::saturating_add),
+    }
+}
+
+/// The bytes of the bf16 copy of one factor, padded so that the next one is aligned.
+pub(super) const fn bf16_copy(elements: usize) -> usize {
+    const ALIGNMENT: usize = 256;
+    match elements.saturating_mul(size_of::<half::bf16>()).checked_next_multiple_of(ALIGNMENT) {
+        Some(bytes) => bytes,
+        None => usize::MAX,
+    }
+}

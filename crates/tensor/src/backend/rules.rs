@@ -1,12 +1,7 @@
-//! The rules by which a dry run imitates a kind of device: workspace sizes, chunk lengths and supported types.
+//! The facts of a kind of device that memory depends on: how its pool grows, chunk lengths and supported kernels.
 //!
-//! All rules depend only on shapes. The backends and the dry backend call the same functions, so a dry run makes the same
-//! requests as the real run, to the byte.
-
-use super::grid::{ConvGemm, sorts_indices, split_reduction, split_rows, weight_elements};
-use super::recurrent::RecurrentCell;
-use super::{Kernel, Precision, Workspace, cpu};
-use crate::layout::Layout;
+//! A backend returns its rules, and so does the dry backend that stands for it. So a dry run makes the same requests as the
+//! real run, to the byte. [`Workspace`](super::kernels::Workspace) has the sizes of workspaces by the same rules.
 
 /// The kind of device that a dry device imitates. It decides how the pool grows and how large workspaces are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,117 +26,36 @@ impl DeviceRules {
             Self::Cuda { .. } => bfc_core::sim::GRANULARITY,
         }
     }
-}
 
-/// The size of a kernel's workspace in bytes.
-pub(super) fn workspace(rules: DeviceRules, of: Workspace<'_>) -> usize {
-    match (rules, of) {
-        (DeviceRules::Cpu, _) => cpu::workspace(of),
-        (DeviceRules::Cuda { .. }, Workspace::Reduce { shape, axes, dtype }) => {
-            split_reduction(shape, axes).workspace_elements().saturating_mul(dtype.size())
-        }
-        (DeviceRules::Cuda { .. }, Workspace::LayerNormSums { sizes, sums, dtype }) => {
-            let slabs = split_rows(sizes).0;
-            if slabs == 1 { 0 } else { slabs.saturating_mul(sizes[1]).saturating_mul(sums * dtype.size()) }
-        }
-        (DeviceRules::Cuda { .. }, Workspace::Recurrent { cell, sizes, dtype }) => {
-            recurrent_workspace(cell, sizes).saturating_mul(dtype.size())
-        }
-        // The sorted order of the indices, and the buffer of the merge sort.
-        (DeviceRules::Cuda { .. }, Workspace::ScatterAdd { indices, axis })
-            if sorts_indices(indices, axis) =>
-        {
-            indices.shape()[axis].saturating_mul(2 * size_of::<i64>())
-        }
-        (DeviceRules::Cuda { .. }, Workspace::ScatterAdd { .. }) => 0,
-        // The merge sort has the same buffer as on the CPU.
-        (DeviceRules::Cuda { .. }, Workspace::ArgSort { .. }) => cpu::workspace(of),
-        // cuBLAS multiplies floats only.
-        (DeviceRules::Cuda { .. }, Workspace::MatMul { dtype, .. }) if !dtype.is_float() => 0,
-        (DeviceRules::Cuda { .. }, Workspace::MatMul { lhs, rhs, precision, .. }) => {
-            let copies =
-                bf16_copies(precision, [lhs, rhs].map(|factor| factor.distinct().shape().elements()));
-            copies.saturating_add(matmul_workspace(lhs, rhs))
-        }
-        // The kernels of convolutions and attention pack their tiles into shared memory.
-        (DeviceRules::Cuda { .. }, Workspace::Conv2d { conv, input, out, precision, .. }) => {
-            bf16_copies(precision, [input.elements(), weight_elements(conv, input.dims(), out.dims())])
-        }
-        (DeviceRules::Cuda { .. }, Workspace::Conv2dInputGrad { conv, input, out, precision, .. }) => {
-            bf16_copies(precision, [weight_elements(conv, input.dims(), out.dims()), out.elements()])
-        }
-        (DeviceRules::Cuda { .. }, Workspace::Conv2dWeightGrad { conv, input, out, dtype, precision }) => {
-            let partial = ConvGemm::of_weight_grad(conv, input.dims(), out.dims()).partial_elements();
-            let copies = bf16_copies(precision, [input.elements(), out.elements()]);
-            copies.saturating_add(partial.saturating_mul(dtype.computed_as().size()))
-        }
-        (DeviceRules::Cuda { .. }, Workspace::Attention { .. }) => 0,
+    /// Whether the device is a GPU.
+    #[must_use]
+    pub const fn is_gpu(self) -> bool {
+        matches!(self, Self::Cuda { .. })
     }
-}
 
-/// The elements of the workspace of a recurrent layer on a GPU: for each sequence the gates' product or gradient, the
-/// state's gradient, and what a step passes to the next.
-pub(super) fn recurrent_workspace(cell: RecurrentCell, [sequences, len, hidden]: [usize; 3]) -> usize {
-    let width = hidden.saturating_mul(cell.gates() + 2);
-    if len == 0 { 0 } else { sequences.saturating_mul(width) }
-}
-
-/// The workspace of a matrix product on a GPU, whether or not cuBLAS is installed.
-///
-/// It has room for the partial products of split-K: one for each 256 of the depth, at most eight. It has at least 16 KiB
-/// and at most 4 MiB, the range from which cuBLAS profits.
-fn matmul_workspace(lhs: &Layout, rhs: &Layout) -> usize {
-    let &[.., rows, depth] = lhs.shape().dims() else { return 0 };
-    let columns = rhs.shape().dims().last().copied().unwrap_or(0);
-    if [rows, depth, columns].contains(&0) {
-        return 0;
+    /// The chunk length, in elements, of operations that allocate temporaries: the terms of long sums.
+    #[must_use]
+    pub const fn chunk_elements(self) -> usize {
+        match self {
+            // Temporaries of 128 KiB stay in a core's caches.
+            Self::Cpu => 1 << 15,
+            // 1 MiB for each temporary: enough work to fill a device.
+            Self::Cuda { .. } => 1 << 18,
+        }
     }
-    let parts = rows.saturating_mul(columns).saturating_mul((depth / 256).min(8) * size_of::<f32>());
-    parts.clamp(16 << 10, 4 << 20).next_multiple_of(256)
-}
 
-/// Whether kernels accept 16-bit floats without an upcast.
-pub(super) const fn supports_half(rules: DeviceRules) -> bool {
-    matches!(rules, DeviceRules::Cuda { .. })
-}
-
-/// Whether this kernel accepts 16-bit floats without an upcast.
-pub(super) fn multiplies_half(rules: DeviceRules, kernel: &Kernel<'_>) -> bool {
-    match rules {
-        DeviceRules::Cpu => cpu::multiplies_half(kernel),
-        DeviceRules::Cuda { .. } => true,
+    /// Whether all kernels accept 16-bit floats, also mixed with f32 operands, and compute in f32. Otherwise some kernels do,
+    /// and the runtime upcasts operands to f32 before all others.
+    #[must_use]
+    pub const fn supports_half(self) -> bool {
+        self.is_gpu()
     }
-}
 
-/// Whether batch normalization is one kernel.
-pub(super) const fn fuses_batch_norm(rules: DeviceRules) -> bool {
-    matches!(rules, DeviceRules::Cpu)
-}
-
-/// The bytes of the bf16 copies of a kernel's factors, which lie one after the other.
-pub(super) fn bf16_copies(precision: Precision, elements: [usize; 2]) -> usize {
-    match precision {
-        Precision::Full => 0,
-        Precision::BF16 => elements.into_iter().map(bf16_copy).fold(0, usize::saturating_add),
-    }
-}
-
-/// The bytes of the bf16 copy of one factor, padded so that the next one is aligned.
-pub(super) const fn bf16_copy(elements: usize) -> usize {
-    const ALIGNMENT: usize = 256;
-    match elements.saturating_mul(size_of::<half::bf16>()).checked_next_multiple_of(ALIGNMENT) {
-        Some(bytes) => bytes,
-        None => usize::MAX,
-    }
-}
-
-/// The chunk length, in elements, of operations that allocate temporaries.
-pub(super) const fn chunk_elements(rules: DeviceRules) -> usize {
-    match rules {
-        // Temporaries of 128 KiB stay in a core's caches.
-        DeviceRules::Cpu => 1 << 15,
-        // 1 MiB for each temporary: enough work to fill a device.
-        DeviceRules::Cuda { .. } => 1 << 18,
+    /// Whether the device has [`BatchNorm`](super::kernels::BatchNorm) and its gradient. Otherwise the op consists of other
+    /// kernels.
+    #[must_use]
+    pub const fn fuses_batch_norm(self) -> bool {
+        matches!(self, Self::Cpu)
     }
 }
 
@@ -150,28 +64,19 @@ mod tests {
     use super::*;
     use crate::backend::cpu::CpuBackend;
     use crate::backend::dry::DryBackend;
-    use crate::backend::{Backend, Convolution, Window};
+    use crate::backend::kernels::{
+        Conv2dWeightGradWorkspace, Conv2dWorkspace, MatMulWorkspace, ScatterAddWorkspace, Workspace,
+    };
+    use crate::backend::{Backend, Convolution, Precision, Window};
+    use crate::layout::Layout;
     use crate::shape::{DType, Shape};
 
     const GPU: DeviceRules = DeviceRules::Cuda { compute_capability: (9, 0) };
 
     #[test]
-    fn dry_workspaces_equal_those_of_the_imitated_device() {
+    fn a_dry_backend_has_the_rules_of_the_imitated_device() {
         let (cpu, dry, gpu) = (CpuBackend::new(2).unwrap(), DryBackend::new(), DryBackend::of(GPU));
-        let mut largest = [0; 2];
-        for dims in [&[][..], &[0], &[7], &[1_000_000], &[4096, 64], &[64, 4096], &[30, 40, 50], &[3, 0]] {
-            let shape = Shape::new(dims).unwrap();
-            for mask in 0..1_u32 << dims.len() {
-                let axes: Vec<bool> = (0..dims.len()).map(|axis| mask >> axis & 1 == 1).collect();
-                for dtype in DType::ALL {
-                    let of = Workspace::Reduce { shape: &shape, axes: &axes, dtype };
-                    assert_eq!(dry.workspace(of), cpu.workspace(of));
-                    largest = [largest[0].max(dry.workspace(of)), largest[1].max(gpu.workspace(of))];
-                }
-            }
-        }
-        assert!(largest[0] > 0 && largest[1] > 0, "{largest:?}");
-        assert_eq!([cpu.chunk_elements(), gpu.chunk_elements()], [dry.chunk_elements(), chunk_elements(GPU)]);
+        assert_eq!([cpu.rules(), dry.rules(), gpu.rules()], [DeviceRules::Cpu, DeviceRules::Cpu, GPU]);
     }
 
     #[test]
@@ -179,9 +84,8 @@ mod tests {
         let taken = |size: usize| {
             let lhs = Layout::contiguous("matmul", Shape::new(&[size, size]).unwrap(), DType::F32).unwrap();
             let rhs = lhs.permuted("matmul", &[1, 0]).unwrap();
-            let of =
-                Workspace::MatMul { lhs: &lhs, rhs: &rhs, dtype: DType::F32, precision: Precision::Full };
-            [DryBackend::new(), DryBackend::of(GPU)].map(|backend| backend.workspace(of))
+            let of = MatMulWorkspace { lhs: &lhs, rhs: &rhs, dtype: DType::F32, precision: Precision::Full };
+            [of.cpu_bytes(), of.gpu_bytes()]
         };
         assert_eq!(taken(512), [8 * 256 * (192 + 512) * 4, 2 * 512 * 512 * 4]);
         assert_eq!([taken(100)[1], taken(3)[1]], [16 << 10; 2]);
@@ -195,11 +99,10 @@ mod tests {
         let taken = |window: Window, channels: usize| {
             let (input, out, dtype) = (&shape(channels), &shape(channels), DType::F32);
             let conv = &Convolution { windows: [window; 2], groups: 1 };
-            let all = [
-                Workspace::Conv2d { conv, input, out, dtype, precision: Precision::Full },
-                Workspace::Conv2dWeightGrad { conv, input, out, dtype, precision: Precision::Full },
-            ];
-            all.map(|of| DryBackend::new().workspace(of))
+            [
+                Conv2dWorkspace { conv, input, out, dtype, precision: Precision::Full }.cpu_bytes(),
+                Conv2dWeightGradWorkspace { conv, input, out, dtype, precision: Precision::Full }.cpu_bytes(),
+            ]
         };
         // Two images of 4 planes of 7 · 7, and panels of 12 and 64 lanes.
         let three = Window { padding: 1, ..Window::new(3) };
@@ -213,9 +116,9 @@ mod tests {
         let taken = |dims: &[usize], repeated: &[usize], axis| {
             let layout = Layout::contiguous("gather", Shape::new(dims).unwrap(), DType::I64).unwrap();
             let layout = layout.broadcast_to("gather", &Shape::new(repeated).unwrap()).unwrap();
-            let of = Workspace::ScatterAdd { indices: &layout, axis };
-            assert_eq!(DryBackend::new().workspace(of), 0);
-            DryBackend::of(GPU).workspace(of)
+            let of = ScatterAddWorkspace { indices: &layout, axis };
+            assert_eq!(of.cpu_bytes(), 0);
+            of.gpu_bytes()
         };
         assert_eq!(taken(&[8192, 1], &[8192, 768], 0), 8192 * 16);
         assert_eq!(taken(&[1, 100], &[7, 100], 1), 100 * 16);
@@ -230,8 +133,8 @@ mod tests {
     fn a_gpu_copies_the_factors_of_bf16_products() {
         let [lhs, rhs] = [[100, 30], [30, 50]].map(|dims| Layout::row_major(&Shape::new(&dims).unwrap()));
         let taken = |precision| {
-            let of = Workspace::MatMul { lhs: &lhs, rhs: &rhs, dtype: DType::F32, precision };
-            DryBackend::of(GPU).workspace(of)
+            let of = MatMulWorkspace { lhs: &lhs, rhs: &rhs, dtype: DType::F32, precision };
+            of.gpu_bytes()
         };
         // 6,000 and 3,000 bytes, each padded to a multiple of 256.
         assert_eq!(taken(Precision::BF16) - taken(Precision::Full), 6144 + 3072);
@@ -245,11 +148,10 @@ mod tests {
         let taken = |side| {
             let (input, out, dtype) = (shape(side), shape(side), DType::F32);
             let (conv, input, out) = (&conv, &input, &out);
-            let all = [
-                Workspace::Conv2d { conv, input, out, dtype, precision: Precision::Full },
-                Workspace::Conv2dWeightGrad { conv, input, out, dtype, precision: Precision::Full },
-            ];
-            all.map(|of| DryBackend::of(GPU).workspace(of))
+            [
+                Conv2dWorkspace { conv, input, out, dtype, precision: Precision::Full }.gpu_bytes(),
+                Conv2dWeightGradWorkspace { conv, input, out, dtype, precision: Precision::Full }.gpu_bytes(),
+            ]
         };
         // A depth of 2 × 32 × 32 in splits of 256.
         assert_eq!(taken(32), [0, 8 * 64 * 64 * 9 * 4]);

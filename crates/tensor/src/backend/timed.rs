@@ -7,7 +7,7 @@ use bfc_core::{AddressSpace, MemoryKind};
 
 use super::cost::Work;
 use super::cpu::CpuBackend;
-use super::{Backend, Checked, Kernel, Workspace, sealed};
+use super::{Backend, Checked, DeviceRules, Kernel, sealed};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
@@ -68,20 +68,8 @@ impl Backend for TimedBackend {
         self.cpu.download(op, input, values, checked)
     }
 
-    fn workspace(&self, of: Workspace<'_>) -> usize {
-        self.cpu.workspace(of)
-    }
-
-    fn chunk_elements(&self) -> usize {
-        self.cpu.chunk_elements()
-    }
-
-    fn multiplies_half(&self, kernel: &Kernel<'_>) -> bool {
-        self.cpu.multiplies_half(kernel)
-    }
-
-    fn fuses_batch_norm(&self) -> bool {
-        self.cpu.fuses_batch_norm()
+    fn rules(&self) -> DeviceRules {
+        self.cpu.rules()
     }
 
     fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, checked: Checked) -> Result<()> {

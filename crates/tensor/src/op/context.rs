@@ -7,7 +7,8 @@ use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, 
 use highwater_tracking::{OpRun, Phase, here};
 
 use super::{autocast, upcast};
-use crate::backend::{Backend, Kernel, Precision, Workspace, check};
+use crate::backend::kernels::Workspace;
+use crate::backend::{Backend, Kernel, Precision, check};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, bytes_of};
@@ -89,12 +90,12 @@ impl<'a> OpContext<'a> {
     ///
     /// ```
     /// use highwater::alloc::Category;
-    /// use highwater::backend::Kernel;
+    /// use highwater::backend::kernels;
     /// use highwater::{DType, Device, IntoShape, OpContext, Scalar};
     /// let device = Device::cpu()?;
     /// let ctx = OpContext::create("sevens", &device, device.default_allocator()?, Category::Input);
     /// let mut out = ctx.output(&[3].into_shape()?, DType::F32)?;
-    /// ctx.compute(Kernel::Fill { value: Scalar::Float(7.0), out: out.view_mut() })?;
+    /// ctx.compute(kernels::Fill { value: Scalar::Float(7.0), out: out.view_mut() })?;
     /// assert_eq!(out.finish().to_vec::<f32>()?, [7.0; 3]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
@@ -163,7 +164,13 @@ impl<'a> OpContext<'a> {
     /// [`Error::BadArgument`] and [`Error::UnsupportedDType`] for invalid arguments of the kernel;
     /// [`Error::Allocation`] if there is not enough memory for f32 temporaries. The kernel has written
     /// nothing in these cases. Otherwise as [`Backend::run`].
-    pub fn compute(&self, mut kernel: Kernel<'_>) -> Result<()> {
+    // Inlined, because the fast check depends on the kernel, which callers know at compile time.
+    #[inline(always)]
+    pub fn compute<'k>(&self, kernel: impl Into<Kernel<'k>>) -> Result<()> {
+        self.run_kernel(kernel.into())
+    }
+
+    fn run_kernel(&self, mut kernel: Kernel<'_>) -> Result<()> {
         let (checked, dtype) = check::kernel(self.device.as_ref(), self.op, &mut kernel)?;
         if dtype.is_none_or(DType::is_half) && upcast::applies_to(&mut kernel) {
             return upcast::run(self, kernel);
@@ -250,8 +257,8 @@ impl<'a> OpContext<'a> {
     ///
     /// # Errors
     /// As [`output`](Self::output).
-    pub fn workspace(&self, of: Workspace<'_>) -> Result<Option<Buffer>> {
-        match self.backend().workspace(of.of_computed()) {
+    pub fn workspace(&self, of: impl Workspace) -> Result<Option<Buffer>> {
+        match of.bytes(self.backend().rules()) {
             0 => Ok(None),
             bytes => self.buffer(&Shape::new(&[bytes])?, DType::U8, Category::Workspace).map(Some),
         }

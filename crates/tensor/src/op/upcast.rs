@@ -1,8 +1,8 @@
 //! Upcasts 16-bit floats to f32 before a kernel, and downcasts what the kernel wrote.
 //!
 //! Kernels that only copy and elementwise kernels, including the steps of optimizers, run directly on 16-bit
-//! floats. So does every kernel of a backend that [supports
-//! them](crate::backend::Backend::supports_half). For any other kernel, one loop over its operands allocates
+//! floats. So does every kernel of a device that [supports
+//! them](crate::backend::DeviceRules::supports_half). For any other kernel, one loop over its operands allocates
 //! f32 temporaries from the op's account and fills those that the kernel reads. After the kernel, a second
 //! loop rounds the results once.
 //!
@@ -13,7 +13,7 @@ use bfc_core::Category;
 
 use super::{Buffer, OpContext};
 use crate::backend::operands::{MAX_OPERANDS, Operand};
-use crate::backend::{Activated, Distribution, Kernel, check};
+use crate::backend::{Distribution, Kernel, check, kernels};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::{DType, Shape};
@@ -22,8 +22,8 @@ use crate::storage::{View, ViewMut};
 /// Returns whether the kernel computes with 16-bit floats, which not every backend supports.
 pub(crate) fn applies_to(kernel: &mut Kernel<'_>) -> bool {
     let mut found = false;
-    if !kernel.only_copies() && !kernel.is_elementwise() {
-        let _ = kernel.operands(|_, operand| {
+    if !kernel.supports_half_everywhere() {
+        let _ = kernel.operands(&mut |_, operand: Operand<'_, '_>| {
             found |= operand.dtype().is_half();
             Ok(())
         });
@@ -37,15 +37,15 @@ pub(crate) fn applies_to(kernel: &mut Kernel<'_>) -> bool {
 /// As [`check::run`]. [`Error::Allocation`](crate::Error::Allocation) if the allocation of a temporary fails;
 /// no existing tensor has changed then.
 pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
-    if let Kernel::Random { distribution, out, .. } = &mut kernel {
+    if let Kernel::Random(kernels::Random { distribution, out, .. }) = &mut kernel {
         *distribution = rounding_below(*distribution, out.dtype());
     }
-    if !ctx.backend().supports_half() && !ctx.backend().multiplies_half(&kernel) {
+    if !kernel.supports_half(ctx.backend().rules()) {
         return upcast(ctx, kernel);
     }
     match kernel {
         // The sums stay in f32 until they are complete. A kernel with a workspace keeps them there.
-        Kernel::ScatterAdd { workspace: None, .. } => {
+        Kernel::ScatterAdd(kernels::ScatterAdd { workspace: None, .. }) => {
             upcast_operands(ctx, kernel, |operand| matches!(operand, Operand::Write(_)))
         }
         mut kernel => check::run(ctx.device().as_ref(), ctx.op(), &mut kernel),
@@ -55,16 +55,24 @@ pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
 /// Runs a kernel on a backend that does not support 16-bit floats.
 fn upcast(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
     match kernel {
-        Kernel::MatMul { precision, bias, lhs, rhs, activation: Some(activated), workspace, out } => {
+        Kernel::MatMul(kernels::MatMul {
+            precision,
+            bias,
+            lhs,
+            rhs,
+            activation: Some(activated),
+            workspace,
+            out,
+        }) => {
             // The activation applies to the rounded product.
-            let Activated { function, arguments } = activated;
+            let kernels::Activated { function, arguments } = activated;
             let own = || ctx.buffer(out.layout().shape(), out.dtype(), Category::Workspace);
             let mut own = arguments.is_none().then(own).transpose()?;
             let Some(mut sums) = arguments.or(own.as_mut().map(Buffer::view_mut)) else { return Ok(()) };
             let (activation, product) = (None, sums.reborrow());
-            let product = Kernel::MatMul { precision, bias, lhs, rhs, activation, workspace, out: product };
-            upcast(ctx, product)?;
-            run_checked(ctx, Kernel::Unary { f: function.function(), input: sums.as_view(), out })
+            let product = kernels::MatMul { precision, bias, lhs, rhs, activation, workspace, out: product };
+            upcast(ctx, product.into())?;
+            run_checked(ctx, kernels::Map { f: function.function(), input: sums.as_view(), out })
         }
         kernel => upcast_operands(ctx, kernel, |_| true),
     }
@@ -81,8 +89,10 @@ impl Temporary {
     /// Allocates the copy, and fills it if the kernel reads the operand.
     fn new(ctx: &OpContext<'_>, operand: &Operand<'_, '_>) -> Result<Self> {
         match operand {
-            Operand::Read(view) | Operand::ReadContiguous(view) => Self::read(ctx, **view),
-            Operand::Write(view) | Operand::WritePart(view) => {
+            Operand::Read(view) | Operand::ReadContiguous(view) | Operand::ReadPart(view, _) => {
+                Self::read(ctx, **view)
+            }
+            Operand::Write(view) | Operand::WritePart(view, _) | Operand::Scratch(view) => {
                 Self::uninitialized(ctx, view.layout().shape())
             }
             Operand::Update(view) => Self::read(ctx, view.as_view()),
@@ -93,7 +103,7 @@ impl Temporary {
     pub(super) fn read(ctx: &OpContext<'_>, view: View<'_>) -> Result<Self> {
         let once = view.layout().distinct();
         let mut copy = Self::uninitialized(ctx, once.shape())?;
-        run_checked(ctx, Kernel::Copy { input: view.with_layout(&once), out: copy.values.view_mut() })?;
+        run_checked(ctx, kernels::Copy { input: view.with_layout(&once), out: copy.values.view_mut() })?;
         copy.layout = copy.layout.broadcast_to(ctx.op(), view.layout().shape())?;
         Ok(copy)
     }
@@ -117,7 +127,7 @@ fn upcast_operands(
     is_upcast: impl Fn(&Operand<'_, '_>) -> bool,
 ) -> Result<()> {
     let mut temporaries = Vec::with_capacity(MAX_OPERANDS);
-    kernel.operands(|_, operand| {
+    kernel.operands(&mut |_, operand: Operand<'_, '_>| {
         let replaced = operand.dtype().is_half() && is_upcast(&operand);
         temporaries.push(replaced.then(|| Temporary::new(ctx, &operand)).transpose()?);
         Ok(())
@@ -126,24 +136,31 @@ fn upcast_operands(
     let mut kernel: Kernel<'_> = kernel;
     let mut outputs: Vec<Option<ViewMut<'_>>> = Vec::with_capacity(MAX_OPERANDS);
     let mut copies = temporaries.iter_mut();
-    kernel.operands(|_, operand| {
+    kernel.operands(&mut |_, operand: Operand<'_, '_>| {
         outputs.push(match (copies.next().and_then(Option::as_mut), operand) {
             (None, _) => None,
-            (Some(copy), Operand::Read(view) | Operand::ReadContiguous(view)) => {
+            (
+                Some(copy),
+                Operand::Read(view) | Operand::ReadContiguous(view) | Operand::ReadPart(view, _),
+            ) => {
                 *view = copy.view();
                 None
             }
-            (Some(copy), Operand::Write(out) | Operand::WritePart(out) | Operand::Update(out)) => {
-                Some(std::mem::replace(out, copy.values.view_mut()))
-            }
+            (
+                Some(copy),
+                Operand::Write(out)
+                | Operand::WritePart(out, _)
+                | Operand::Update(out)
+                | Operand::Scratch(out),
+            ) => Some(std::mem::replace(out, copy.values.view_mut())),
         });
         Ok(())
     })?;
     check::run(ctx.device().as_ref(), ctx.op(), &mut kernel)?;
     let mut outputs = outputs.into_iter();
-    kernel.operands(|_, operand| match (outputs.next().flatten(), operand) {
-        (Some(out), Operand::Write(result) | Operand::WritePart(result) | Operand::Update(result)) => {
-            run_checked(ctx, Kernel::Copy { input: result.as_view(), out })
+    kernel.operands(&mut |_, operand: Operand<'_, '_>| match (outputs.next().flatten(), operand) {
+        (Some(out), Operand::Write(result) | Operand::WritePart(result, _) | Operand::Update(result)) => {
+            run_checked(ctx, kernels::Copy { input: result.as_view(), out })
         }
         _ => Ok(()),
     })
@@ -155,8 +172,8 @@ fn allocate(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
 }
 
 /// Runs a kernel that supports its operands.
-pub(super) fn run_checked(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
-    check::run(ctx.device().as_ref(), ctx.op(), &mut kernel)
+pub(super) fn run_checked<'k>(ctx: &OpContext<'_>, kernel: impl Into<Kernel<'k>>) -> Result<()> {
+    check::run(ctx.device().as_ref(), ctx.op(), &mut kernel.into())
 }
 
 /// Returns a distribution whose f32 samples stay in range after rounding to a 16-bit float. A uniform

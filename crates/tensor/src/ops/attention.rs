@@ -17,7 +17,7 @@ use bfc_core::Category;
 
 use super::{if_needed, same_dtype, supported};
 use crate::autograd::apply;
-use crate::backend::{Attention, Kernel, Workspace};
+use crate::backend::kernels;
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
@@ -41,8 +41,12 @@ pub(super) struct ScaledDotProduct {
 }
 
 impl ScaledDotProduct {
-    fn operands<'a>(&self, [query, key, value]: [&'a Tensor; 3], mask: Option<&'a Tensor>) -> Attention<'a> {
-        Attention {
+    fn operands<'a>(
+        &self,
+        [query, key, value]: [&'a Tensor; 3],
+        mask: Option<&'a Tensor>,
+    ) -> kernels::AttentionInputs<'a> {
+        kernels::AttentionInputs {
             scale: self.scale,
             causal: self.causal,
             query: query.view(),
@@ -53,7 +57,7 @@ impl ScaledDotProduct {
     }
 
     fn workspace(ctx: &OpContext<'_>, query: &Tensor, value: &Tensor) -> Result<Option<Buffer>> {
-        ctx.workspace(Workspace::Attention {
+        ctx.workspace(kernels::AttentionWorkspace {
             query: query.shape(),
             value: value.shape(),
             dtype: query.dtype(),
@@ -71,7 +75,7 @@ impl ScaledDotProduct {
         let rows = Shape::new(&query.dims()[..2])?;
         let mut log_sums = ctx.buffer(&rows, query.dtype().computed_as(), Category::Temporary)?;
         let mut workspace = Self::workspace(ctx, query, value)?;
-        ctx.compute(Kernel::Attention {
+        ctx.compute(kernels::Attention {
             of: self.operands([query, key, value], mask),
             workspace: workspace.as_mut().map(Buffer::view_mut),
             out: out.view_mut(),
@@ -93,12 +97,15 @@ impl ScaledDotProduct {
         let like = |input: &Tensor| ctx.output(input.shape(), input.dtype());
         let (mut to_query, mut to_key, mut to_value) = (like(query)?, like(key)?, like(value)?);
         let mut workspace = Self::workspace(ctx, query, value)?;
-        ctx.compute(Kernel::AttentionGrad {
+        ctx.compute(kernels::AttentionGrad {
             of: self.operands([query, key, value], mask),
-            results: [output.view(), log_sums.view()],
+            output: output.view(),
+            log_sums: log_sums.view(),
             grad: grad.view(),
             workspace: workspace.as_mut().map(Buffer::view_mut),
-            out: [to_query.view_mut(), to_key.view_mut(), to_value.view_mut()],
+            query_grad: to_query.view_mut(),
+            key_grad: to_key.view_mut(),
+            value_grad: to_value.view_mut(),
         })?;
         Ok([to_query, to_key, to_value].map(Buffer::finish))
     }

@@ -14,7 +14,7 @@
 use super::reduce::Target;
 use super::supported;
 use crate::autograd::{Parameter, apply};
-use crate::backend::{Kernel, Normalized, Reduce};
+use crate::backend::{Reduce, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::{Buffer, Op, OpContext, Saved, Summation};
 use crate::shape::{DType, Shape};
@@ -107,7 +107,7 @@ impl BatchNorm {
                 got: format!("shape {}", inputs[0].shape()),
             });
         }
-        if ctx.backend().fuses_batch_norm() {
+        if ctx.backend().rules().fuses_batch_norm() {
             return self.normalize_fused(ctx, inputs);
         }
         let (x, axes) = (inputs[0].upcast()?, channels(inputs[0])?);
@@ -130,10 +130,11 @@ impl BatchNorm {
         let mut out = ctx.output(x.shape(), x.dtype())?;
         let mut statistics = ctx.temp_saved(&Shape::new(&[channels, 2])?, dtype)?;
         let mut variance = ctx.temp(&Shape::new(&[channels])?, dtype)?;
-        ctx.compute(Kernel::BatchNorm {
+        ctx.compute(kernels::BatchNorm {
             epsilon: self.epsilon,
             input: x.view(),
-            affine: [weight?.view(), bias?.view()],
+            weight: weight?.view(),
+            bias: bias?.view(),
             out: out.view_mut(),
             statistics: statistics.view_mut(),
             variance: variance.view_mut(),
@@ -171,8 +172,8 @@ fn fused_backward(ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<V
     let weight = weight.to_dtype(dtype)?.contiguous()?;
     let mut of_x = saved.needs_grad(0).then(|| ctx.output(x.shape(), x.dtype())).transpose()?;
     let (mut of_weight, mut of_bias) = (ctx.output(&of_channels, dtype)?, ctx.output(&of_channels, dtype)?);
-    ctx.compute(Kernel::BatchNormGrad {
-        of: Normalized {
+    ctx.compute(kernels::BatchNormGrad {
+        of: kernels::Normalized {
             centered: true,
             input: x.view(),
             weight: Some(weight.view()),
@@ -217,7 +218,7 @@ impl Op for BatchNorm {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
-        if self.of_batch && ctx.backend().fuses_batch_norm() {
+        if self.of_batch && ctx.backend().rules().fuses_batch_norm() {
             return fused_backward(ctx, saved, &grad);
         }
         let [x, mean, scale, weight] = [0, 1, 2, 3].map(|number| saved.tensor(number));

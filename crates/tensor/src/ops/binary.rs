@@ -20,7 +20,7 @@
 use super::create::constant_like;
 use super::{apply_promoted, broadcast_pair, if_needed, is_numeric, same_dtype, supported};
 use crate::autograd;
-use crate::backend::{Binary, Kernel};
+use crate::backend::{Binary, kernels};
 use crate::device::PlacementReason;
 use crate::error::Result;
 use crate::op::Saved;
@@ -54,11 +54,8 @@ impl Op for BinaryOp {
         same_dtype(op, lhs, rhs)?;
         supported(op, lhs.dtype(), is_numeric)?;
         let f = self.0;
-        let out = broadcast_pair(ctx, [lhs, rhs], lhs.dtype(), |[lhs, rhs], out| Kernel::Binary {
-            f,
-            lhs,
-            rhs,
-            out,
+        let out = broadcast_pair(ctx, [lhs, rhs], lhs.dtype(), |[lhs, rhs], out| {
+            kernels::Zip { f, lhs, rhs, out }.into()
         })?;
         let [read_lhs, read_rhs] = self.reads([lhs.requires_grad(), rhs.requires_grad()]);
         if read_lhs {
@@ -150,7 +147,7 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
     let device = rhs.device();
     device.placement().notify(op.name(), device, PlacementReason::Inputs);
     let mut ctx = OpContext::forward(op.name(), device, device.default_allocator()?, recording);
-    ctx.compute(Kernel::Accumulate { f, input: rhs.view().with_layout(&spread), acc })?;
+    ctx.compute(kernels::Accumulate { f, input: rhs.view().with_layout(&spread), acc })?;
     if !recording || !lhs.dtype().is_float() {
         return Ok(lhs.with_grad_edge(None));
     }

@@ -1,7 +1,7 @@
 //! Conversion of the element type.
 
 use crate::autograd::apply;
-use crate::backend::Kernel;
+use crate::backend::kernels;
 use crate::error::Result;
 use crate::op::Saved;
 use crate::op::{Op, OpContext, Summation};
@@ -19,7 +19,7 @@ impl Op for Cast {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let mut out = ctx.output(inputs[0].shape(), self.0)?;
-        ctx.compute(Kernel::Copy { input: inputs[0].view(), out: out.view_mut() })?;
+        ctx.compute(kernels::Copy { input: inputs[0].view(), out: out.view_mut() })?;
         Ok(out.finish())
     }
 

@@ -12,7 +12,7 @@
 
 use super::supported;
 use crate::autograd::apply;
-use crate::backend::{Distribution, Kernel, RandomKey};
+use crate::backend::{Distribution, RandomKey, kernels};
 use crate::error::{Error, Result};
 use crate::op::{Op, OpContext};
 use crate::shape::DType;
@@ -49,7 +49,7 @@ pub(super) fn with_noise(ctx: &OpContext<'_>, key: RandomKey, logits: &Tensor) -
     let mut draws = ctx.temp(logits.shape(), DType::F64)?;
     // A draw of 0 would give a noise of -∞, so zeros are replaced.
     let distribution = Distribution::Uniform { low: f64::MIN_POSITIVE, high: 1.0 };
-    ctx.compute(Kernel::Random { distribution, key, out: draws.view_mut() })?;
+    ctx.compute(kernels::Random { distribution, key, out: draws.view_mut() })?;
     // Each temporary is dropped once the next one exists.
     let mut noise = draws.finish();
     noise = noise.log()?;

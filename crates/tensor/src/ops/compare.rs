@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use super::unary::exact_scalar;
 use super::{apply_promoted, broadcast_pair, expect_mask, if_needed, same_dtype};
 use crate::autograd::apply;
-use crate::backend::{Compare, Kernel};
+use crate::backend::{Compare, kernels};
 use crate::error::Result;
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
@@ -60,12 +60,9 @@ impl Op for CompareScalar {
         let x = inputs[0];
         let value = exact_scalar(self.name(), self.scalar, x.dtype())?;
         let mut number = ctx.temp(&Shape::SCALAR, x.dtype())?;
-        ctx.compute(Kernel::Fill { value, out: number.view_mut() })?;
-        broadcast_pair(ctx, [x, &number.finish()], DType::Bool, |[lhs, rhs], out| Kernel::Compare {
-            f: self.f,
-            lhs,
-            rhs,
-            out,
+        ctx.compute(kernels::Fill { value, out: number.view_mut() })?;
+        broadcast_pair(ctx, [x, &number.finish()], DType::Bool, |[lhs, rhs], out| {
+            kernels::Comparison { f: self.f, lhs, rhs, out }.into()
         })
     }
 }
@@ -81,11 +78,8 @@ impl Op for CompareOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
         same_dtype(op, lhs, rhs)?;
-        broadcast_pair(ctx, [lhs, rhs], DType::Bool, |[lhs, rhs], out| Kernel::Compare {
-            f: self.0,
-            lhs,
-            rhs,
-            out,
+        broadcast_pair(ctx, [lhs, rhs], DType::Bool, |[lhs, rhs], out| {
+            kernels::Comparison { f: self.0, lhs, rhs, out }.into()
         })
     }
 }
@@ -107,7 +101,7 @@ impl Op for Where {
         let mut out = ctx.output(&shape, lhs.dtype())?;
         let spread = |tensor: &Tensor| tensor.layout().broadcast_to(op, &shape);
         let (choice, left, right) = (spread(condition)?, spread(lhs)?, spread(rhs)?);
-        ctx.compute(Kernel::Select {
+        ctx.compute(kernels::Select {
             condition: condition.view().with_layout(&choice),
             lhs: lhs.view().with_layout(&left),
             rhs: rhs.view().with_layout(&right),

@@ -5,7 +5,7 @@
 
 use super::{if_needed, same_dtype};
 use crate::autograd::apply;
-use crate::backend::Kernel;
+use crate::backend::kernels;
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Op, OpContext, Summation};
@@ -47,7 +47,13 @@ impl Op for Concat {
         let mut out = ctx.output(&first.shape().with_dim(axis, total), first.dtype())?;
         let mut start = 0;
         for input in inputs {
-            ctx.compute(Kernel::CopyInto { input: input.view(), axis, start, step: 1, out: out.view_mut() })?;
+            ctx.compute(kernels::CopyInto {
+                input: input.view(),
+                axis,
+                start,
+                step: 1,
+                out: out.view_mut(),
+            })?;
             start += input.dims()[axis];
         }
         Ok(out.finish())

@@ -20,7 +20,7 @@ mod padding;
 pub use self::options::{Conv1dOptions, Conv2dOptions};
 pub use self::padding::Padding;
 use super::{apply_promoted, if_needed, same_dtype, supported};
-use crate::backend::{Kernel, Window, Workspace};
+use crate::backend::{Window, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::layout::Layout;
 use crate::op::Saved;
@@ -143,20 +143,22 @@ impl Convolve {
         let (small, large) =
             if adjoint { (images.shape(), results.shape()) } else { (results.shape(), images.shape()) };
         let (dtype, precision) = (x.dtype(), ctx.precision(x.dtype()));
-        let mut workspace = ctx.workspace(if adjoint {
-            Workspace::Conv2dInputGrad { conv: &conv, input: large, out: small, dtype, precision }
+        let mut workspace = if adjoint {
+            let (conv, input, out) = (&conv, large, small);
+            ctx.workspace(kernels::Conv2dInputGradWorkspace { conv, input, out, dtype, precision })
         } else {
-            Workspace::Conv2d { conv: &conv, input: large, out: small, dtype, precision }
-        })?;
+            let (conv, input, out) = (&conv, large, small);
+            ctx.workspace(kernels::Conv2dWorkspace { conv, input, out, dtype, precision })
+        }?;
         let (x, weight) = (x.view().with_layout(&images), weight.view().with_layout(&filters));
         let workspace = workspace.as_mut().map(Buffer::view_mut);
         let (mut y, grad) = (out.view_mut(), x);
         let y = y.with_layout(&results);
-        ctx.compute(if adjoint {
-            Kernel::Conv2dInputGrad { precision, conv, weight, grad, workspace, out: y }
+        if adjoint {
+            ctx.compute(kernels::Conv2dInputGrad { precision, conv, weight, grad, workspace, out: y })
         } else {
-            Kernel::Conv2d { precision, conv, input: x, weight, workspace, out: y }
-        })?;
+            ctx.compute(kernels::Conv2d { precision, conv, input: x, weight, workspace, out: y })
+        }?;
         Ok(out.finish())
     }
 }
@@ -195,14 +197,14 @@ impl Op for Convolve {
                 (image(large.layout())?, image(small.layout())?, image(out.view().layout())?);
             let conv = self.options.convolution(filters.shape());
             let precision = ctx.precision(x.dtype());
-            let mut workspace = ctx.workspace(Workspace::Conv2dWeightGrad {
+            let mut workspace = ctx.workspace(kernels::Conv2dWeightGradWorkspace {
                 conv: &conv,
                 input: larger.shape(),
                 out: smaller.shape(),
                 dtype: x.dtype(),
                 precision,
             })?;
-            ctx.compute(Kernel::Conv2dWeightGrad {
+            ctx.compute(kernels::Conv2dWeightGrad {
                 precision,
                 conv,
                 input: large.view().with_layout(&larger),

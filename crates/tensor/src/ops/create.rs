@@ -3,7 +3,7 @@
 use bfc_core::{AllocationAttributes, Category};
 
 use super::unary::exact_scalar;
-use crate::backend::{Kernel, check};
+use crate::backend::{check, kernels};
 use crate::device::{Device, DeviceAllocator, Place, PlacementReason};
 use crate::error::{Error, Result};
 use crate::layout::IntoShape;
@@ -55,7 +55,7 @@ fn filled(
     value: Scalar,
     options: TensorOptions<'_>,
 ) -> Result<Tensor> {
-    create(op, place, shape, options, |ctx, out| ctx.compute(Kernel::Fill { value, out }))
+    create(op, place, shape, options, |ctx, out| ctx.compute(kernels::Fill { value, out }))
 }
 
 /// Creates a tensor from host values in row-major order.

@@ -6,7 +6,7 @@
 
 use super::reduce::summed_as;
 use crate::autograd::apply;
-use crate::backend::Kernel;
+use crate::backend::kernels;
 use crate::error::Result;
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
@@ -27,8 +27,8 @@ impl Op for Cumsum {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         let mut out = ctx.output(x.shape(), summed_as(x.dtype()))?;
-        ctx.compute(Kernel::Copy { input: x.view(), out: out.view_mut() })?;
-        ctx.compute(Kernel::RunningSum { axis: self.axis, reverse: self.reverse, out: out.view_mut() })?;
+        ctx.compute(kernels::Copy { input: x.view(), out: out.view_mut() })?;
+        ctx.compute(kernels::RunningSum { axis: self.axis, reverse: self.reverse, out: out.view_mut() })?;
         Ok(out.finish())
     }
 

@@ -4,7 +4,7 @@
 //! view; the op allocates and saves nothing. ∂L/∂x is ∂L/∂y at the diagonal and 0 elsewhere.
 
 use crate::autograd::apply;
-use crate::backend::Kernel;
+use crate::backend::kernels;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::Saved;
@@ -44,11 +44,11 @@ impl Op for Diagonal {
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
-        ctx.compute(Kernel::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
+        ctx.compute(kernels::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
         let place = self.place(out.view().layout())?;
         let mut whole = out.view_mut();
         let part = whole.with_layout(&place);
-        ctx.compute(Kernel::CopyInto { input: grad.view(), axis: 0, start: 0, step: 1, out: part })?;
+        ctx.compute(kernels::CopyInto { input: grad.view(), axis: 0, start: 0, step: 1, out: part })?;
         Ok(vec![Some(out.finish())])
     }
 }

@@ -3,7 +3,7 @@
 use super::random::check;
 use super::supported;
 use crate::autograd::apply;
-use crate::backend::{Binary, Distribution, Kernel, RandomKey};
+use crate::backend::{Binary, Distribution, RandomKey, kernels};
 use crate::error::Result;
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
@@ -27,8 +27,8 @@ impl Op for Dropout {
         let mut out = ctx.output(x.shape(), x.dtype())?;
         let mut mask = ctx.temp_saved(x.shape(), x.dtype())?;
         let coin = Distribution::Bernoulli { p: keep, value: 1.0 / keep };
-        ctx.compute(Kernel::Random { distribution: coin, key: self.key, out: mask.view_mut() })?;
-        ctx.compute(Kernel::Binary { f: Binary::Mul, lhs: x.view(), rhs: mask.view(), out: out.view_mut() })?;
+        ctx.compute(kernels::Random { distribution: coin, key: self.key, out: mask.view_mut() })?;
+        ctx.compute(kernels::Zip { f: Binary::Mul, lhs: x.view(), rhs: mask.view(), out: out.view_mut() })?;
         ctx.save(&mask.finish());
         Ok(out.finish())
     }

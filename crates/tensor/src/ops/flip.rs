@@ -9,7 +9,7 @@
 
 use super::axes::{Axes, AxisSet};
 use crate::autograd::apply;
-use crate::backend::Kernel;
+use crate::backend::kernels;
 use crate::error::Result;
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
@@ -28,7 +28,7 @@ impl Op for Flip {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         let mut out = ctx.output(x.shape(), x.dtype())?;
-        ctx.compute(Kernel::Flip { input: x.view(), axes: self.axes.as_slice(), out: out.view_mut() })?;
+        ctx.compute(kernels::Flip { input: x.view(), axes: self.axes.as_slice(), out: out.view_mut() })?;
         Ok(out.finish())
     }
 
@@ -56,7 +56,7 @@ impl Op for Roll {
         for (range, start) in [(0..cut, self.shift), (cut..size, 0)] {
             let part = x.with_layout(x.layout().sliced(ctx.op(), axis, range, 1)?);
             let out = out.view_mut();
-            ctx.compute(Kernel::CopyInto { input: part.view(), axis, start, step: 1, out })?;
+            ctx.compute(kernels::CopyInto { input: part.view(), axis, start, step: 1, out })?;
         }
         Ok(out.finish())
     }

@@ -14,7 +14,7 @@
 
 use super::{bad_dtype, supported};
 use crate::autograd::apply;
-use crate::backend::{Kernel, Workspace};
+use crate::backend::kernels;
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
@@ -48,7 +48,7 @@ pub(super) fn as_i64(ctx: &OpContext<'_>, indices: &Tensor) -> Result<Tensor> {
     }
     let distinct = indices.layout().distinct();
     let mut converted = ctx.temp(distinct.shape(), DType::I64)?;
-    ctx.compute(Kernel::Copy { input: indices.view().with_layout(&distinct), out: converted.view_mut() })?;
+    ctx.compute(kernels::Copy { input: indices.view().with_layout(&distinct), out: converted.view_mut() })?;
     converted.view_mut().note_indices_of(indices.view());
     let converted = converted.finish();
     let layout = converted.layout().broadcast_to(ctx.op(), indices.shape())?;
@@ -77,7 +77,7 @@ impl Op for Gather {
             return Err(Error::ShapeMismatch { op, lhs: *x.shape(), rhs: *indices.shape(), rule: INDICES });
         }
         let mut out = ctx.output(indices.shape(), x.dtype())?;
-        ctx.compute(Kernel::Gather {
+        ctx.compute(kernels::Gather {
             input: x.view(),
             indices: as_i64(ctx, indices)?.view(),
             axis: self.axis,
@@ -92,11 +92,11 @@ impl Op for Gather {
         scatter_add(ctx, &grad, saved.tensor(0)?, self.axis, &mut out)?;
         if let Some(start) = self.padding {
             let mut zero = ctx.temp(&Shape::SCALAR, grad.dtype())?;
-            ctx.compute(Kernel::Fill { value: Scalar::Int(0), out: zero.view_mut() })?;
+            ctx.compute(kernels::Fill { value: Scalar::Int(0), out: zero.view_mut() })?;
             let row = saved.input_shape(0).with_dim(self.axis, 1);
             let zeros = zero.view().layout().broadcast_to(self.op, &row)?;
             let input = zero.view().with_layout(&zeros);
-            ctx.compute(Kernel::CopyInto { input, axis: self.axis, start, step: 1, out: out.view_mut() })?;
+            ctx.compute(kernels::CopyInto { input, axis: self.axis, start, step: 1, out: out.view_mut() })?;
         }
         Ok(vec![Some(out.finish()), None])
     }
@@ -115,9 +115,9 @@ pub(super) fn scatter_add(
     out: &mut Buffer,
 ) -> Result<()> {
     let indices = as_i64(ctx, indices)?;
-    let mut workspace = ctx.workspace(Workspace::ScatterAdd { indices: indices.layout(), axis })?;
+    let mut workspace = ctx.workspace(kernels::ScatterAddWorkspace { indices: indices.layout(), axis })?;
     let (workspace, out) = (workspace.as_mut().map(Buffer::view_mut), out.view_mut());
-    ctx.compute(Kernel::ScatterAdd { input: source.view(), indices: indices.view(), axis, workspace, out })
+    ctx.compute(kernels::ScatterAdd { input: source.view(), indices: indices.view(), axis, workspace, out })
 }
 
 #[derive(Debug)]
@@ -134,7 +134,7 @@ impl Op for OneHot {
         supported(ctx.op(), inputs[0].dtype(), is_index)?;
         let shape = Shape::new(&[inputs[0].dims(), &[self.classes]].concat())?;
         let mut out = ctx.output(&shape, DType::F32)?;
-        ctx.compute(Kernel::OneHot { indices: as_i64(ctx, inputs[0])?.view(), out: out.view_mut() })?;
+        ctx.compute(kernels::OneHot { indices: as_i64(ctx, inputs[0])?.view(), out: out.view_mut() })?;
         Ok(out.finish())
     }
 }

@@ -8,7 +8,7 @@
 use super::axes::AxisSet;
 use super::{if_needed, is_numeric, matmul, promoted, reduce, supported};
 use crate::autograd::apply;
-use crate::backend::{Activated, Activation, Kernel, Reduce};
+use crate::backend::{Activation, Reduce, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
@@ -44,9 +44,9 @@ impl Op for Linear {
             if reads_output { ctx.output_saved(&shape, x.dtype())? } else { ctx.output(&shape, x.dtype())? };
         let mut sums = reads_sums.then(|| ctx.temp_saved(&shape, x.dtype())).transpose()?;
         let arguments = sums.as_mut().map(Buffer::view_mut);
-        let activation = self.activation.map(|function| Activated { function, arguments });
+        let activation = self.activation.map(|function| kernels::Activated { function, arguments });
         let mut workspace = matmul::workspace(ctx, x.view(), weight.view())?;
-        ctx.compute(Kernel::MatMul {
+        ctx.compute(kernels::MatMul {
             precision: ctx.precision(x.dtype()),
             bias: Some(bias.view()),
             lhs: x.view(),
@@ -82,7 +82,7 @@ impl Op for Linear {
             match grad.view_mut() {
                 Some(out) => {
                     let (f, saved) = (f.function(), before_activation(saved)?.view());
-                    ctx.compute(Kernel::UnaryGrad { f, saved, grad: None, out })?;
+                    ctx.compute(kernels::MapGrad { f, saved, grad: None, out })?;
                 }
                 None => grad = of_sums(ctx, f, saved, &grad)?,
             }
@@ -101,7 +101,7 @@ fn before_activation(saved: &Saved) -> Result<&Tensor> {
 fn of_sums(ctx: &OpContext<'_>, f: Activation, saved: &Saved, grad: &Tensor) -> Result<Tensor> {
     let mut out = ctx.temp(grad.shape(), grad.dtype())?;
     let (f, saved) = (f.function(), before_activation(saved)?.view());
-    ctx.compute(Kernel::UnaryGrad { f, saved, grad: Some(grad.view()), out: out.view_mut() })?;
+    ctx.compute(kernels::MapGrad { f, saved, grad: Some(grad.view()), out: out.view_mut() })?;
     Ok(out.finish())
 }
 
@@ -112,7 +112,7 @@ impl Linear {
             let shape = Shape::matrix(lhs.layout().shape()[0], rhs.layout().shape()[1]);
             let mut out = ctx.output(&shape, grad.dtype())?;
             let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
-            ctx.compute(Kernel::MatMul {
+            ctx.compute(kernels::MatMul {
                 precision: ctx.precision(grad.dtype()),
                 bias: None,
                 lhs,

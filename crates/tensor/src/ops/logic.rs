@@ -14,7 +14,7 @@ use super::broadcast_pair;
 use super::create::constant_like;
 use super::reduce::{Target, fold};
 use crate::autograd::apply;
-use crate::backend::{Binary, Kernel, Reduce};
+use crate::backend::{Binary, Reduce, kernels};
 use crate::error::Result;
 use crate::op::{Op, OpContext};
 use crate::shape::{DType, Scalar, Shape};
@@ -43,7 +43,9 @@ impl Op for Logic {
             Self::And => Binary::Minimum,
             Self::Or => Binary::Maximum,
         };
-        broadcast_pair(ctx, [&lhs, &rhs], DType::Bool, |[lhs, rhs], out| Kernel::Binary { f, lhs, rhs, out })
+        broadcast_pair(ctx, [&lhs, &rhs], DType::Bool, |[lhs, rhs], out| {
+            kernels::Zip { f, lhs, rhs, out }.into()
+        })
     }
 }
 
@@ -67,7 +69,7 @@ impl Op for Folded {
         let (x, axes) = (to_bool(inputs[0])?, &self.target.axes);
         let mut out = ctx.output(&axes.folded_shape(x.shape()), DType::Bool)?;
         if x.elements() == 0 {
-            ctx.compute(Kernel::Fill { value: Scalar::Int(self.all.into()), out: out.view_mut() })?;
+            ctx.compute(kernels::Fill { value: Scalar::Int(self.all.into()), out: out.view_mut() })?;
         } else {
             let f = if self.all { Reduce::Min } else { Reduce::Max };
             fold(ctx, f, x.view(), axes, &mut out)?;

@@ -25,7 +25,7 @@ use super::index::{as_i64, expect_indices};
 use super::reduce::share_as;
 use super::{if_needed, promoted, same_dtype, supported};
 use crate::autograd::apply;
-use crate::backend::{Binary, Kernel, Reduce, Unary};
+use crate::backend::{Binary, Reduce, Unary, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Op, OpContext, Summation};
@@ -64,7 +64,7 @@ impl Op for CrossEntropy {
         let [logits, targets] = [inputs[0], inputs[1]];
         check_classes(ctx.op(), logits, targets)?;
         let mut losses = ctx.temp(targets.shape(), logits.dtype().computed_as())?;
-        ctx.compute(Kernel::CrossEntropy {
+        ctx.compute(kernels::CrossEntropy {
             logits: logits.view(),
             targets: as_i64(ctx, targets)?.view(),
             losses: losses.view_mut(),
@@ -81,7 +81,7 @@ impl Op for CrossEntropy {
         let share = grad.upcast()?.div_scalar(targets.elements() as f64)?;
         let everywhere = share.layout().broadcast_to(ctx.op(), targets.shape())?;
         let mut out = ctx.output(logits.shape(), logits.dtype())?;
-        ctx.compute(Kernel::CrossEntropyGrad {
+        ctx.compute(kernels::CrossEntropyGrad {
             logits: logits.view(),
             targets: as_i64(ctx, targets)?.view(),
             grad: share.view().with_layout(&everywhere),
@@ -117,7 +117,7 @@ impl Op for MseLoss {
         }
         let mut difference = ctx.temp_saved(x.shape(), x.dtype().computed_as())?;
         let (lhs, rhs) = (x.view(), target.view());
-        ctx.compute(Kernel::Binary { f: Binary::Sub, lhs, rhs, out: difference.view_mut() })?;
+        ctx.compute(kernels::Zip { f: Binary::Sub, lhs, rhs, out: difference.view_mut() })?;
         let all = |divisor: f64, difference: View<'_>| {
             share_of_all(ctx, (Reduce::SumSquares, divisor), difference, x.dtype())
         };
@@ -127,7 +127,7 @@ impl Op for MseLoss {
             Reduction::None => {
                 let mut out = ctx.output(x.shape(), x.dtype())?;
                 let (f, input) = (Unary::Square, difference.view());
-                ctx.compute(Kernel::Unary { f, input, out: out.view_mut() })?;
+                ctx.compute(kernels::Map { f, input, out: out.view_mut() })?;
                 out.finish()
             }
         };
@@ -142,13 +142,13 @@ impl Op for MseLoss {
         let everywhere = scale.layout().broadcast_to(ctx.op(), difference.shape())?;
         let scale = scale.view().with_layout(&everywhere);
         let slopes = if let Some(acc) = difference.view_mut() {
-            ctx.compute(Kernel::Accumulate { f: Binary::Mul, input: scale, acc })?;
+            ctx.compute(kernels::Accumulate { f: Binary::Mul, input: scale, acc })?;
             difference.storage().becomes_gradient();
             difference
         } else {
             let mut out = ctx.output(difference.shape(), difference.dtype())?;
             let (lhs, out_view) = (difference.view(), out.view_mut());
-            ctx.compute(Kernel::Binary { f: Binary::Mul, lhs, rhs: scale, out: out_view })?;
+            ctx.compute(kernels::Zip { f: Binary::Mul, lhs, rhs: scale, out: out_view })?;
             out.finish()
         };
         given_on(saved, slopes)
@@ -181,12 +181,12 @@ fn given_on(saved: &Saved, slopes: Tensor) -> Result<Vec<Option<Tensor>>> {
 /// 16 bits before the multiplication. Works in place if no other handle shares the buffer.
 fn scaled(ctx: &OpContext<'_>, mut grad: Tensor, factor: f64) -> Result<Tensor> {
     if let Some(values) = grad.view_mut().filter(|values| !values.dtype().is_half()) {
-        ctx.compute(Kernel::Scale { factor, values })?;
+        ctx.compute(kernels::Scale { factor, values })?;
         return Ok(grad);
     }
     let mut scaled = ctx.temp(grad.shape(), grad.dtype().computed_as())?;
     let f = Unary::MulScalar(Scalar::Float(factor));
-    ctx.compute(Kernel::Unary { f, input: grad.view(), out: scaled.view_mut() })?;
+    ctx.compute(kernels::Map { f, input: grad.view(), out: scaled.view_mut() })?;
     Ok(scaled.finish())
 }
 

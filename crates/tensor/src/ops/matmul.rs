@@ -10,7 +10,7 @@
 
 use super::{if_needed, is_numeric, promoted, same_dtype, supported};
 use crate::autograd::apply;
-use crate::backend::{Kernel, Workspace};
+use crate::backend::kernels;
 use crate::error::{Error, Result, ShapeRule};
 use crate::layout::Layout;
 use crate::op::Saved;
@@ -27,7 +27,7 @@ struct MatMul;
 /// Allocates the workspace of a product's kernel, if it needs one.
 pub(super) fn workspace(ctx: &OpContext<'_>, lhs: View<'_>, rhs: View<'_>) -> Result<Option<Buffer>> {
     let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
-    ctx.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision })
+    ctx.workspace(kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision })
 }
 
 impl Op for MatMul {
@@ -43,7 +43,7 @@ impl Op for MatMul {
         let right = plan.rhs.broadcast_to(OP, &plan.stack([plan.k, plan.n])?)?;
         let (lhs_view, rhs_view) = (lhs.view().with_layout(&left), rhs.view().with_layout(&right));
         let mut workspace = workspace(ctx, lhs_view, rhs_view)?;
-        ctx.compute(Kernel::MatMul {
+        ctx.compute(kernels::MatMul {
             precision: ctx.precision(lhs.dtype()),
             bias: None,
             lhs: lhs_view,

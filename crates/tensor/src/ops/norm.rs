@@ -20,7 +20,7 @@
 use super::random::check;
 use super::{if_needed, same_dtype, supported};
 use crate::autograd::apply;
-use crate::backend::{Kernel, Normalized, Workspace};
+use crate::backend::kernels;
 use crate::error::{Error, Result, ShapeRule};
 use crate::layout::Layout;
 use crate::op::Saved;
@@ -73,7 +73,7 @@ impl LayerNorm {
     fn sums(
         &self,
         ctx: &OpContext<'_>,
-        (of, x, grad): (Normalized<'_>, &Tensor, &Tensor),
+        (of, x, grad): (kernels::Normalized<'_>, &Tensor, &Tensor),
         saved: &Saved,
     ) -> Result<(Tensor, Option<Tensor>)> {
         let (shape, dtype) = (saved.input_shape(1), x.dtype().computed_as());
@@ -82,8 +82,8 @@ impl LayerNorm {
         let mut bias = with_bias.then(|| ctx.output(&shape, dtype)).transpose()?;
         let sizes = self.sizes(x, shape.elements());
         let sums = 1 + usize::from(with_bias);
-        let mut workspace = ctx.workspace(Workspace::LayerNormSums { sizes, sums, dtype })?;
-        ctx.compute(Kernel::LayerNormSums {
+        let mut workspace = ctx.workspace(kernels::LayerNormSumsWorkspace { sizes, sums, dtype })?;
+        ctx.compute(kernels::LayerNormSums {
             of,
             grad: grad.view(),
             places: sizes[2],
@@ -134,11 +134,12 @@ impl Op for LayerNorm {
         let mut statistics = ctx.temp_saved(&Shape::new(&[rows, 2])?, x.dtype().computed_as())?;
         let (weight, bias) = (inputs.get(1).copied(), inputs.get(2).copied());
         let spread = [self.spread(weight, x)?, self.spread(bias, x)?];
-        ctx.compute(Kernel::LayerNorm {
+        ctx.compute(kernels::LayerNorm {
             centered: self.centered,
             epsilon: self.epsilon,
             input: x.view(),
-            affine: [seen(weight, spread[0].as_ref()), seen(bias, spread[1].as_ref())],
+            weight: seen(weight, spread[0].as_ref()),
+            bias: seen(bias, spread[1].as_ref()),
             out: out.view_mut(),
             statistics: statistics.view_mut(),
         })?;
@@ -154,7 +155,7 @@ impl Op for LayerNorm {
         let (x, statistics) = (saved.tensor(0)?, saved.tensor(1)?);
         let weight = if saved.inputs() > 1 { Some(saved.tensor(2)?) } else { None };
         let spread = self.spread(weight, x)?;
-        let of = Normalized {
+        let of = kernels::Normalized {
             centered: self.centered,
             input: x.view(),
             weight: seen(weight, spread.as_ref()),
@@ -162,7 +163,7 @@ impl Op for LayerNorm {
         };
         let mut gradients = vec![if_needed(saved, 0, || {
             let mut out = ctx.output(x.shape(), x.dtype())?;
-            ctx.compute(Kernel::LayerNormGrad { of, grad: grad.view(), out: out.view_mut() })?;
+            ctx.compute(kernels::LayerNormGrad { of, grad: grad.view(), out: out.view_mut() })?;
             Ok(out.finish())
         })?];
         let of_parameters = if saved.inputs() > 1 && saved.needs_grad(1) {

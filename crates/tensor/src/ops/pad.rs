@@ -8,7 +8,7 @@ mod border;
 pub use border::PadMode;
 
 use crate::autograd::apply;
-use crate::backend::Kernel;
+use crate::backend::kernels;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::Saved;
@@ -78,11 +78,11 @@ impl Op for Pad {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         let mut out = ctx.output(&padded(x.shape(), &self.widths), x.dtype())?;
-        ctx.compute(Kernel::Fill { value: self.value, out: out.view_mut() })?;
+        ctx.compute(kernels::Fill { value: self.value, out: out.view_mut() })?;
         let inside = inside(OP, &self.widths, x.shape(), out.view().layout(), 0)?;
         let (input, mut out_view) = (x.view(), out.view_mut());
         let out_view = out_view.with_layout(&inside);
-        ctx.compute(Kernel::CopyInto { input, axis: 0, start: 0, step: 1, out: out_view })?;
+        ctx.compute(kernels::CopyInto { input, axis: 0, start: 0, step: 1, out: out_view })?;
         Ok(out.finish())
     }
 

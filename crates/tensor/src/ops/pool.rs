@@ -13,7 +13,7 @@
 
 use super::supported;
 use crate::autograd::apply;
-use crate::backend::{Kernel, PoolAxis, PoolReduction, PoolWindow, Window};
+use crate::backend::{PoolAxis, PoolReduction, PoolWindow, Window, kernels};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::Saved;
@@ -219,7 +219,7 @@ impl Op for Pool2d {
         let x = x.contiguous()?;
         let mut out = ctx.output(&shape, x.dtype())?;
         let (images, results) = (self.images(x.layout())?, self.images(out.view().layout())?);
-        ctx.compute(Kernel::Pool2d {
+        ctx.compute(kernels::Pool2d {
             pool: self.pool,
             axes: self.axes,
             input: x.view().with_layout(&images),
@@ -238,7 +238,7 @@ impl Op for Pool2d {
         // Each operand has its own layout: the saved input may start anywhere in its buffer.
         let images = x.map(|x| self.images(x.layout())).transpose()?;
         let (results, gradients) = (self.images(grad.layout())?, self.images(out.view().layout())?);
-        ctx.compute(Kernel::Pool2dGrad {
+        ctx.compute(kernels::Pool2dGrad {
             pool: self.pool,
             axes: self.axes,
             input: x.zip(images.as_ref()).map(|(x, images)| x.view().with_layout(images)),

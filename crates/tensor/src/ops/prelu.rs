@@ -6,7 +6,7 @@
 
 use super::create::constant_like;
 use super::{apply_promoted, if_needed, same_dtype, supported};
-use crate::backend::{Binary, Kernel, Unary};
+use crate::backend::{Binary, Unary, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::{Buffer, Op, OpContext, Saved};
 use crate::shape::{DType, Scalar, Shape};
@@ -24,7 +24,7 @@ struct PRelu;
 /// `acc[i] = f(acc[i], input[i])`, with a broadcast input.
 fn accumulate(ctx: &OpContext<'_>, f: Binary, input: &Tensor, acc: &mut Buffer) -> Result<()> {
     let spread = input.layout().broadcast_to(OP, acc.view().layout().shape())?;
-    ctx.compute(Kernel::Accumulate { f, input: input.view().with_layout(&spread), acc: acc.view_mut() })
+    ctx.compute(kernels::Accumulate { f, input: input.view().with_layout(&spread), acc: acc.view_mut() })
 }
 
 impl Op for PRelu {
@@ -38,9 +38,9 @@ impl Op for PRelu {
         supported(OP, x.dtype(), DType::is_float)?;
         let mut out = ctx.output(x.shape(), x.dtype())?;
         let mut upper = ctx.temp(x.shape(), x.dtype())?;
-        ctx.compute(Kernel::Unary { f: LOWER_PART, input: x.view(), out: out.view_mut() })?;
+        ctx.compute(kernels::Map { f: LOWER_PART, input: x.view(), out: out.view_mut() })?;
         accumulate(ctx, Binary::Mul, weight, &mut out)?;
-        ctx.compute(Kernel::Unary { f: Unary::Relu, input: x.view(), out: upper.view_mut() })?;
+        ctx.compute(kernels::Map { f: Unary::Relu, input: x.view(), out: upper.view_mut() })?;
         accumulate(ctx, Binary::Add, &upper.finish(), &mut out)?;
         ctx.save(x);
         if x.requires_grad() {
@@ -57,7 +57,7 @@ impl Op for PRelu {
         })?;
         let to_weight = if_needed(saved, 1, || {
             let mut lower = ctx.temp(x.shape(), x.dtype())?;
-            ctx.compute(Kernel::Unary { f: LOWER_PART, input: x.view(), out: lower.view_mut() })?;
+            ctx.compute(kernels::Map { f: LOWER_PART, input: x.view(), out: lower.view_mut() })?;
             accumulate(ctx, Binary::Mul, &grad, &mut lower)?;
             lower.finish().sum_to(saved.input_shape(1))
         })?;

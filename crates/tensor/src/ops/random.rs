@@ -4,7 +4,7 @@
 
 use super::create::{TensorOptions, create};
 use super::supported;
-use crate::backend::{Distribution, Kernel};
+use crate::backend::{Distribution, kernels};
 use crate::device::Place;
 use crate::error::{Error, Result};
 use crate::layout::IntoShape;
@@ -22,7 +22,7 @@ fn drawn(
     supported(op, dtype, DType::is_float)?;
     let options = TensorOptions { dtype, ..TensorOptions::default() };
     create(op, place, shape, options, |ctx, out| {
-        rng.with_keys(|[key]| ctx.compute(Kernel::Random { distribution, key, out }))
+        rng.with_keys(|[key]| ctx.compute(kernels::Random { distribution, key, out }))
     })
 }
 

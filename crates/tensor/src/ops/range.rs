@@ -3,7 +3,7 @@
 //! Each op allocates one output. `linspace` and `eye` also need a temporary of one element.
 
 use super::create::{TensorOptions, create};
-use crate::backend::Kernel;
+use crate::backend::kernels;
 use crate::device::Place;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -78,7 +78,7 @@ impl Tensor {
         let dtype = if is_integer { DType::I64 } else { DType::F32 };
         let options = TensorOptions { dtype, ..TensorOptions::default() };
         create(OP, place, steps(start, end, step), options, |ctx, out| {
-            ctx.compute(Kernel::Arange { start, step, out })
+            ctx.compute(kernels::Arange { start, step, out })
         })
     }
 
@@ -107,14 +107,14 @@ impl Tensor {
         let step = end / gaps.max(1) as f64 - start / gaps.max(1) as f64;
         create(OP, place, count, TensorOptions::default(), |ctx, mut out| {
             let [first, step] = [start, step].map(Scalar::Float);
-            ctx.compute(Kernel::Arange { start: first, step, out: out.reborrow() })?;
+            ctx.compute(kernels::Arange { start: first, step, out: out.reborrow() })?;
             if gaps == 0 {
                 return Ok(());
             }
             // The sum could miss the end by a rounding error.
             let mut last = ctx.temp(&Shape::row(1), DType::F32)?;
-            ctx.compute(Kernel::Fill { value: Scalar::Float(end), out: last.view_mut() })?;
-            ctx.compute(Kernel::CopyInto { input: last.view(), axis: 0, start: gaps, step: 1, out })
+            ctx.compute(kernels::Fill { value: Scalar::Float(end), out: last.view_mut() })?;
+            ctx.compute(kernels::CopyInto { input: last.view(), axis: 0, start: gaps, step: 1, out })
         })
     }
 
@@ -131,14 +131,14 @@ impl Tensor {
     #[doc(alias("identity"))]
     pub fn eye(place: &impl Place, size: usize) -> Result<Self> {
         create("eye", place, [size, size], TensorOptions::default(), |ctx, mut out| {
-            ctx.compute(Kernel::Fill { value: Scalar::Int(0), out: out.reborrow() })?;
+            ctx.compute(kernels::Fill { value: Scalar::Int(0), out: out.reborrow() })?;
             let mut one = ctx.temp(&Shape::SCALAR, DType::F32)?;
-            ctx.compute(Kernel::Fill { value: Scalar::Int(1), out: one.view_mut() })?;
+            ctx.compute(kernels::Fill { value: Scalar::Int(1), out: one.view_mut() })?;
             // As one row, the diagonal is every (size + 1)-th element.
             let row = Layout::row_major(&Shape::row(size * size));
             let ones = one.view().layout().broadcast_to("eye", &Shape::row(size))?;
             let input = one.view().with_layout(&ones);
-            ctx.compute(Kernel::CopyInto {
+            ctx.compute(kernels::CopyInto {
                 input,
                 axis: 0,
                 start: 0,

@@ -17,7 +17,7 @@ use super::axes::{Axes, AxisSet};
 use super::shape::restored;
 use super::{is_numeric, supported};
 use crate::autograd::apply;
-use crate::backend::{Binary, Kernel, Reduce, Workspace};
+use crate::backend::{Binary, Reduce, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext, Summation};
@@ -45,7 +45,7 @@ pub(super) fn fold_wide(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisS
 /// Folds axes of `x`, converted to the type of `out` piece by piece along its longest axis. Converting all of x at once
 /// could allocate eight times its memory.
 fn fold_pieces(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisSet, out: &mut Buffer) -> Result<()> {
-    let (shape, elements, piece) = (x.shape(), x.elements(), ctx.backend().chunk_elements());
+    let (shape, elements, piece) = (x.shape(), x.elements(), ctx.backend().rules().chunk_elements());
     let longest = (0..x.rank()).max_by_key(|&axis| shape[axis]);
     let Some(axis) = longest.filter(|_| elements > piece) else {
         return fold_widened(ctx, f, x.view(), axes, out);
@@ -64,11 +64,11 @@ fn fold_pieces(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisSet, out: 
         fold_widened(ctx, f, part, axes, &mut folded)?;
         let (input, out) = (folded.view(), out.view_mut());
         // Integer sums and products wrap, so the order does not matter.
-        ctx.compute(match f {
-            _ if !is_folded => Kernel::CopyInto { input, axis, start, step: 1, out },
-            Reduce::Prod => Kernel::Accumulate { f: Binary::Mul, input, acc: out },
-            _ => Kernel::Accumulate { f: Binary::Add, input, acc: out },
-        })?;
+        match f {
+            _ if !is_folded => ctx.compute(kernels::CopyInto { input, axis, start, step: 1, out }),
+            Reduce::Prod => ctx.compute(kernels::Accumulate { f: Binary::Mul, input, acc: out }),
+            _ => ctx.compute(kernels::Accumulate { f: Binary::Add, input, acc: out }),
+        }?;
     }
     Ok(())
 }
@@ -82,7 +82,7 @@ fn fold_widened(
     out: &mut Buffer,
 ) -> Result<()> {
     let mut wide = ctx.temp(input.layout().shape(), out.view().dtype())?;
-    ctx.compute(Kernel::Copy { input, out: wide.view_mut() })?;
+    ctx.compute(kernels::Copy { input, out: wide.view_mut() })?;
     fold(ctx, f, wide.view(), axes, out)
 }
 
@@ -107,10 +107,13 @@ fn fold_shares(
     out: ViewMut<'_>,
 ) -> Result<()> {
     let axes = axes.as_slice();
-    let mut workspace =
-        ctx.workspace(Workspace::Reduce { shape: input.layout().shape(), axes, dtype: input.dtype() })?;
+    let mut workspace = ctx.workspace(kernels::ReductionWorkspace {
+        shape: input.layout().shape(),
+        axes,
+        dtype: input.dtype(),
+    })?;
     let workspace = workspace.as_mut().map(Buffer::view_mut);
-    ctx.compute(Kernel::Reduce { f, divisor, input, axes, workspace, out })
+    ctx.compute(kernels::Reduction { f, divisor, input, axes, workspace, out })
 }
 
 /// Folds axes of `input` to size 1 and divides by a number, into the op's output of type `dtype`. A sum may exceed the
@@ -296,7 +299,12 @@ impl Op for ArgExtreme {
         let folded = x.shape().with_dim(axis, 1);
         not_empty(op, x, &folded)?;
         let mut out = ctx.output(&folded, DType::I64)?;
-        ctx.compute(Kernel::ArgReduce { largest: self.largest, input: x.view(), axis, out: out.view_mut() })?;
+        ctx.compute(kernels::ArgReduce {
+            largest: self.largest,
+            input: x.view(),
+            axis,
+            out: out.view_mut(),
+        })?;
         reshaped(out.finish(), x.shape().without(axis))
     }
 }

@@ -10,7 +10,7 @@
 
 use super::reduce::reshaped;
 use crate::autograd::apply;
-use crate::backend::Kernel;
+use crate::backend::kernels;
 use crate::error::{Error, Result};
 use crate::layout::IntoShape;
 use crate::op::Saved;
@@ -69,7 +69,7 @@ impl Op for Repeat {
             dtype: x.dtype(),
         })?;
         let input = x.with_layout(x.layout().with_axis(copies)?.broadcast_to(self.op, &apart)?);
-        ctx.compute(Kernel::Copy { input: input.view(), out: out.view_mut() })?;
+        ctx.compute(kernels::Copy { input: input.view(), out: out.view_mut() })?;
         reshaped(out.finish(), shape.with_dim(self.axis, size))
     }
 

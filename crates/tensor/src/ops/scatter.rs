@@ -6,7 +6,7 @@
 use super::index::{INDICES, expect_indices, scatter_add};
 use super::{if_needed, is_numeric, same_dtype, supported};
 use crate::autograd::apply;
-use crate::backend::{Binary, Kernel};
+use crate::backend::{Binary, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
@@ -42,7 +42,7 @@ impl Op for ScatterAdd {
         }
         let mut out = ctx.output(x.shape(), x.dtype())?;
         scatter_add(ctx, source, indices, self.axis, &mut out)?;
-        ctx.compute(Kernel::Accumulate { f: Binary::Add, input: x.view(), acc: out.view_mut() })?;
+        ctx.compute(kernels::Accumulate { f: Binary::Add, input: x.view(), acc: out.view_mut() })?;
         ctx.save(indices);
         Ok(out.finish())
     }

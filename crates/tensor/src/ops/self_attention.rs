@@ -11,7 +11,7 @@ use super::attention::ScaledDotProduct;
 use super::reduce::reshaped;
 use super::{AttentionOptions, supported};
 use crate::autograd::apply;
-use crate::backend::Kernel;
+use crate::backend::kernels;
 use crate::error::{Error, Result};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
@@ -97,11 +97,11 @@ impl Op for SelfAttention {
         let mut parts = ctx.temp(by_head.shape(), cut.dtype())?;
         let mixed = ctx.temp(&sizes.stack()?, cut.dtype())?;
         let mut out = ctx.output(&sizes.part()?, cut.dtype())?;
-        ctx.compute(Kernel::Copy { input: cut.view().with_layout(&by_head), out: parts.view_mut() })?;
+        ctx.compute(kernels::Copy { input: cut.view().with_layout(&by_head), out: parts.view_mut() })?;
         let parts = parts.finish();
         let [query, key, value] = three(&parts, sizes)?;
         let [mixed, log_sums] = self.of.attend(ctx, [&query, &key, &value], None, mixed)?;
-        ctx.compute(Kernel::Copy { input: by_position(&mixed, sizes)?.view(), out: out.view_mut() })?;
+        ctx.compute(kernels::Copy { input: by_position(&mixed, sizes)?.view(), out: out.view_mut() })?;
         for kept in [&parts, &mixed, &log_sums] {
             ctx.save(kept);
         }
@@ -122,7 +122,7 @@ impl Op for SelfAttention {
             let part = by_position(part, sizes)?;
             let layout = part.layout().with_axis(2)?;
             let input = part.view().with_layout(&layout);
-            ctx.compute(Kernel::CopyInto { input, axis: 2, start, step: 1, out: out.view_mut() })?;
+            ctx.compute(kernels::CopyInto { input, axis: 2, start, step: 1, out: out.view_mut() })?;
         }
         Ok(vec![Some(reshaped(out.finish(), shape)?)])
     }

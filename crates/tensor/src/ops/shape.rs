@@ -12,7 +12,7 @@
 use super::axes::{Axes, AxisSet};
 use super::reduce::reshaped;
 use crate::autograd::apply;
-use crate::backend::Kernel;
+use crate::backend::kernels;
 use crate::error::{Error, Result};
 use crate::layout::IntoShape;
 use crate::layout::Layout;
@@ -116,7 +116,7 @@ impl Op for Contiguous {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let mut out = ctx.output(inputs[0].shape(), inputs[0].dtype())?;
-        ctx.compute(Kernel::Copy { input: inputs[0].view(), out: out.view_mut() })?;
+        ctx.compute(kernels::Copy { input: inputs[0].view(), out: out.view_mut() })?;
         Ok(out.finish())
     }
 

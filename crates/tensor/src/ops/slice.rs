@@ -6,7 +6,7 @@
 use std::ops::{Bound, Range, RangeBounds};
 
 use crate::autograd::apply;
-use crate::backend::{Binary, Kernel};
+use crate::backend::{Binary, kernels};
 use crate::error::{Error, Result};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
@@ -37,8 +37,8 @@ impl Op for Slice {
             return Ok(vec![Some(self.added(ctx, &grad, total)?)]);
         }
         let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
-        ctx.compute(Kernel::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
-        ctx.compute(Kernel::CopyInto {
+        ctx.compute(kernels::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
+        ctx.compute(kernels::CopyInto {
             input: grad.view(),
             axis: self.axis,
             start: self.range.start,
@@ -58,7 +58,7 @@ impl Slice {
     fn added(&self, ctx: &OpContext<'_>, grad: &Tensor, mut total: Tensor) -> Result<Tensor> {
         let place = total.layout().sliced(self.op, self.axis, self.range.clone(), self.step)?;
         let mut sum = ctx.temp(grad.shape(), grad.dtype())?;
-        ctx.compute(Kernel::Binary {
+        ctx.compute(kernels::Zip {
             f: Binary::Add,
             lhs: total.view().with_layout(&place),
             rhs: grad.view(),
@@ -66,14 +66,14 @@ impl Slice {
         })?;
         let put = |out: ViewMut<'_>| {
             let (input, axis, start, step) = (sum.view(), self.axis, self.range.start, self.step);
-            ctx.compute(Kernel::CopyInto { input, axis, start, step, out })
+            ctx.compute(kernels::CopyInto { input, axis, start, step, out })
         };
         if let Some(out) = total.view_mut() {
             put(out)?;
             return Ok(total);
         }
         let mut out = ctx.output(total.shape(), total.dtype())?;
-        ctx.compute(Kernel::Copy { input: total.view(), out: out.view_mut() })?;
+        ctx.compute(kernels::Copy { input: total.view(), out: out.view_mut() })?;
         put(out.view_mut())?;
         Ok(out.finish())
     }

@@ -6,7 +6,7 @@
 
 use super::supported;
 use crate::autograd::apply;
-use crate::backend::Kernel;
+use crate::backend::kernels;
 use crate::error::Result;
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
@@ -28,7 +28,7 @@ impl Op for Softmax {
         let x = inputs[0];
         supported(ctx.op(), x.dtype(), DType::is_float)?;
         let mut out = ctx.output_saved(x.shape(), x.dtype())?;
-        ctx.compute(Kernel::Softmax { log: self.log, input: x.view(), out: out.view_mut() })?;
+        ctx.compute(kernels::Softmax { log: self.log, input: x.view(), out: out.view_mut() })?;
         let y = out.finish();
         ctx.save(&y);
         Ok(y)
@@ -37,7 +37,7 @@ impl Op for Softmax {
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut out = ctx.output(grad.shape(), grad.dtype())?;
         let y = saved.tensor(0)?.view();
-        ctx.compute(Kernel::SoftmaxGrad {
+        ctx.compute(kernels::SoftmaxGrad {
             log: self.log,
             output: y,
             grad: grad.view(),

@@ -12,7 +12,7 @@
 use super::index::Gather;
 use super::{is_numeric, supported};
 use crate::autograd::apply;
-use crate::backend::{Kernel, Workspace};
+use crate::backend::kernels;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::{Buffer, Op, OpContext};
@@ -54,8 +54,8 @@ impl Op for ArgSort {
         };
         let input = x.with_layout(swapped(x.layout())?);
         let mut out = ctx.output(input.shape(), DType::I64)?;
-        let mut workspace = ctx.workspace(Workspace::ArgSort { shape: input.shape() })?;
-        ctx.compute(Kernel::ArgSort {
+        let mut workspace = ctx.workspace(kernels::ArgSortWorkspace { shape: input.shape() })?;
+        ctx.compute(kernels::ArgSort {
             descending: self.order == SortOrder::Descending,
             first: self.first,
             input: input.view(),
@@ -68,7 +68,7 @@ impl Op for ArgSort {
             let last = x.rank() - 1;
             let first = indices.layout().sliced(self.op, last, 0..self.first, 1)?;
             let mut out = ctx.output(first.shape(), DType::I64)?;
-            ctx.compute(Kernel::Copy { input: indices.with_layout(first).view(), out: out.view_mut() })?;
+            ctx.compute(kernels::Copy { input: indices.with_layout(first).view(), out: out.view_mut() })?;
             indices = out.finish();
         }
         Ok(indices.with_layout(swapped(indices.layout())?))

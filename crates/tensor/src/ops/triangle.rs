@@ -5,7 +5,7 @@
 
 use super::create::constant_like;
 use crate::autograd::apply;
-use crate::backend::{Compare, Kernel};
+use crate::backend::{Compare, kernels};
 use crate::error::{Error, Result};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
@@ -30,12 +30,12 @@ impl Triangle {
             ctx.temp(&Shape::new(&[columns])?, DType::I64)?,
         );
         let step = Scalar::Int(1);
-        ctx.compute(Kernel::Arange { start: Scalar::Int(diagonal), step, out: ends.view_mut() })?;
-        ctx.compute(Kernel::Arange { start: Scalar::Int(0), step, out: places.view_mut() })?;
+        ctx.compute(kernels::Arange { start: Scalar::Int(diagonal), step, out: ends.view_mut() })?;
+        ctx.compute(kernels::Arange { start: Scalar::Int(0), step, out: places.view_mut() })?;
         let mut keeps = ctx.temp(&shape, DType::Bool)?;
         let across = places.view().layout().broadcast_to(op, &shape)?;
         let down = ends.view().layout().broadcast_to(op, &shape)?;
-        ctx.compute(Kernel::Compare {
+        ctx.compute(kernels::Comparison {
             f: if self.lower { Compare::Le } else { Compare::Ge },
             lhs: places.view().with_layout(&across),
             rhs: ends.view().with_layout(&down),

@@ -39,7 +39,7 @@ use half::{bf16, f16};
 use super::{is_numeric, supported};
 use crate::autograd;
 use crate::autograd::apply;
-use crate::backend::{Binary, Kernel, Unary};
+use crate::backend::{Binary, Unary, kernels};
 use crate::device::PlacementReason;
 use crate::error::{Error, Result};
 use crate::op::Saved;
@@ -80,7 +80,7 @@ impl Op for UnaryOp {
         let saves_output = self.f.grad_reads_output() && !self.f.is_flat();
         let take = if saves_output { OpContext::output_saved } else { OpContext::output };
         let mut out = take(ctx, x.shape(), x.dtype())?;
-        ctx.compute(Kernel::Unary { f, input: x.view(), out: out.view_mut() })?;
+        ctx.compute(kernels::Map { f, input: x.view(), out: out.view_mut() })?;
         if let Unary::Clamp(Scalar::Int(0..), Scalar::Int(high)) = f
             && !x.dtype().is_float()
         {
@@ -106,7 +106,7 @@ impl Op for UnaryOp {
             f => {
                 let mut out = ctx.output(grad.shape(), grad.dtype())?;
                 let saved = saved.tensor(0)?.view();
-                ctx.compute(Kernel::UnaryGrad { f, saved, grad: Some(grad.view()), out: out.view_mut() })?;
+                ctx.compute(kernels::MapGrad { f, saved, grad: Some(grad.view()), out: out.view_mut() })?;
                 out.finish()
             }
         };
@@ -137,15 +137,16 @@ pub(super) fn replacing(op: &'static str, f: Unary, mut x: Tensor) -> Result<Ten
         f => return apply(UnaryOp { op, f }, &[&x]),
     };
     let (device, dtype, elements) = (x.device().clone(), x.dtype(), x.elements());
-    let worth_it = matches!(dtype, DType::F32 | DType::F64) && elements > device.backend().chunk_elements();
+    let worth_it =
+        matches!(dtype, DType::F32 | DType::F64) && elements > device.backend().rules().chunk_elements();
     let recording = should_record(x.requires_grad());
     let Some(acc) = x.view_mut().filter(|_| worth_it) else { return apply(UnaryOp { op, f }, &[&x]) };
     device.placement().notify(op, &device, PlacementReason::Inputs);
     let mut ctx = OpContext::forward(op, &device, device.default_allocator()?, recording);
     let mut constant = ctx.temp(&Shape::SCALAR, dtype)?;
-    ctx.compute(Kernel::Fill { value: scalar, out: constant.view_mut() })?;
+    ctx.compute(kernels::Fill { value: scalar, out: constant.view_mut() })?;
     let spread = constant.view().layout().broadcast_to(op, acc.layout().shape())?;
-    ctx.compute(Kernel::Accumulate { f: binary, input: constant.view().with_layout(&spread), acc })?;
+    ctx.compute(kernels::Accumulate { f: binary, input: constant.view().with_layout(&spread), acc })?;
     if !recording {
         return Ok(x.with_grad_edge(None));
     }

@@ -11,7 +11,7 @@
 
 use super::Conv2dOptions;
 use crate::autograd::apply;
-use crate::backend::{Binary, Kernel, Window};
+use crate::backend::{Binary, Window, kernels};
 use crate::error::{Error, Result};
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
@@ -67,18 +67,18 @@ impl Op for Unfold {
         let computed = grad.dtype().computed_as();
         let mut out = ctx.output(&saved.input_shape(0), computed)?;
         let mut sum = ctx.temp(&parts.shape().without(last), computed)?;
-        ctx.compute(Kernel::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
+        ctx.compute(kernels::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
         for number in 0..parts.shape()[last] {
             let start = number * apart;
             let part = parts.sliced(op, last, number..number + 1, 1)?.without_axis(last);
             let place = out.view().layout().part(op, part.shape(), axis, start, step)?;
-            ctx.compute(Kernel::Binary {
+            ctx.compute(kernels::Zip {
                 f: Binary::Add,
                 lhs: out.view().with_layout(&place),
                 rhs: grad.view().with_layout(&part),
                 out: sum.view_mut(),
             })?;
-            ctx.compute(Kernel::CopyInto { input: sum.view(), axis, start, step, out: out.view_mut() })?;
+            ctx.compute(kernels::CopyInto { input: sum.view(), axis, start, step, out: out.view_mut() })?;
         }
         Ok(vec![Some(out.finish().to_dtype(grad.dtype())?)])
     }

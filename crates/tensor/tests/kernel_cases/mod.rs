@@ -1,9 +1,8 @@
 //! A valid call of every kernel, as a table of operands that tests then change.
 
 use highwater_tensor::backend::{
-    Activated, AdamStep, Attention, Binary, Compare, Convolution, Distribution, Kernel, LionStep, Normalized,
-    PoolAxis, PoolReduction, PoolWindow, Precision, RandomKey, Recurrence, Reduce, RmsPropStep, SgdStep,
-    Unary, Window, Workspace,
+    AdamStep, Binary, Compare, Convolution, Distribution, LionStep, PoolAxis, PoolReduction, PoolWindow,
+    Precision, RandomKey, Reduce, RmsPropStep, SgdStep, Unary, Window, kernels,
 };
 use highwater_tensor::{Activation, Buffer, OpContext, RecurrentCell, Result, Scalar, View, ViewMut};
 
@@ -110,24 +109,24 @@ fn moved() -> Vec<Case> {
     vec![
         new("fill", |ctx, _, to| {
             let mut to = outputs(to);
-            ctx.compute(Kernel::Fill { value: Scalar::Int(1), out: to.next() })
+            ctx.compute(kernels::Fill { value: Scalar::Int(1), out: to.next() })
         })
         .writes("out", &[2, 3]),
         new("arange", |ctx, _, to| {
             let mut to = outputs(to);
-            ctx.compute(Kernel::Arange { start: Scalar::Int(1), step: Scalar::Int(2), out: to.next() })
+            ctx.compute(kernels::Arange { start: Scalar::Int(1), step: Scalar::Int(2), out: to.next() })
         })
         .writes("out", &[6]),
-        new("copy", |ctx, from, to| ctx.compute(Kernel::Copy { input: from[0], out: outputs(to).next() }))
+        new("copy", |ctx, from, to| ctx.compute(kernels::Copy { input: from[0], out: outputs(to).next() }))
             .reads("input", &[2, 3])
             .writes("out", &[2, 3]),
         new("flip", |ctx, from, to| {
-            ctx.compute(Kernel::Flip { input: from[0], axes: &[true, false], out: outputs(to).next() })
+            ctx.compute(kernels::Flip { input: from[0], axes: &[true, false], out: outputs(to).next() })
         })
         .reads("input", &[2, 3])
         .writes("out", &[2, 3]),
         new("copy_into", |ctx, from, to| {
-            ctx.compute(Kernel::CopyInto {
+            ctx.compute(kernels::CopyInto {
                 input: from[0],
                 axis: 1,
                 start: 1,
@@ -139,7 +138,7 @@ fn moved() -> Vec<Case> {
         .writes("out", &[2, 6]),
         new("select", |ctx, from, to| {
             let (condition, lhs, rhs) = (from[0], from[1], from[2]);
-            ctx.compute(Kernel::Select { condition, lhs, rhs, out: outputs(to).next() })
+            ctx.compute(kernels::Select { condition, lhs, rhs, out: outputs(to).next() })
         })
         .with("condition", &[2, 3], Type::Truth, false)
         .reads("lhs", &[2, 3])
@@ -148,7 +147,7 @@ fn moved() -> Vec<Case> {
         new("random", |ctx, _, to| {
             let (distribution, key) =
                 (Distribution::Uniform { low: 0.0, high: 1.0 }, RandomKey { seed: 1, sequence: 2 });
-            ctx.compute(Kernel::Random { distribution, key, out: outputs(to).next() })
+            ctx.compute(kernels::Random { distribution, key, out: outputs(to).next() })
         })
         .writes("out", &[2, 3]),
     ]
@@ -157,47 +156,47 @@ fn moved() -> Vec<Case> {
 fn of_elements() -> Vec<Case> {
     vec![
         new("unary", |ctx, from, to| {
-            ctx.compute(Kernel::Unary { f: Unary::Exp, input: from[0], out: outputs(to).next() })
+            ctx.compute(kernels::Map { f: Unary::Exp, input: from[0], out: outputs(to).next() })
         })
         .reads("input", &[2, 3])
         .writes("out", &[2, 3]),
         new("unary_grad", |ctx, from, to| {
             let (saved, grad) = (from[0], Some(from[1]));
-            ctx.compute(Kernel::UnaryGrad { f: Unary::Exp, saved, grad, out: outputs(to).next() })
+            ctx.compute(kernels::MapGrad { f: Unary::Exp, saved, grad, out: outputs(to).next() })
         })
         .reads("saved", &[2, 3])
         .reads("grad", &[2, 3])
         .writes("out", &[2, 3]),
         new("unary_grad_in_place", |ctx, from, to| {
             let out = outputs(to).next();
-            ctx.compute(Kernel::UnaryGrad { f: Unary::Relu, saved: from[0], grad: None, out })
+            ctx.compute(kernels::MapGrad { f: Unary::Relu, saved: from[0], grad: None, out })
         })
         .reads("saved", &[2, 3])
         .writes("out", &[2, 3]),
         new("binary", |ctx, from, to| {
             let (lhs, rhs) = (from[0], from[1]);
-            ctx.compute(Kernel::Binary { f: Binary::Add, lhs, rhs, out: outputs(to).next() })
+            ctx.compute(kernels::Zip { f: Binary::Add, lhs, rhs, out: outputs(to).next() })
         })
         .reads("lhs", &[2, 3])
         .reads("rhs", &[2, 3])
         .writes("out", &[2, 3]),
         new("accumulate", |ctx, from, to| {
-            ctx.compute(Kernel::Accumulate { f: Binary::Add, input: from[0], acc: outputs(to).next() })
+            ctx.compute(kernels::Accumulate { f: Binary::Add, input: from[0], acc: outputs(to).next() })
         })
         .reads("input", &[2, 3])
         .writes("acc", &[2, 3]),
         new("compare", |ctx, from, to| {
             let (lhs, rhs) = (from[0], from[1]);
-            ctx.compute(Kernel::Compare { f: Compare::Lt, lhs, rhs, out: outputs(to).next() })
+            ctx.compute(kernels::Comparison { f: Compare::Lt, lhs, rhs, out: outputs(to).next() })
         })
         .reads("lhs", &[2, 3])
         .reads("rhs", &[2, 3])
         .writes_as("out", &[2, 3], Type::Truth),
         new("clip", |ctx, _, to| {
-            ctx.compute(Kernel::Clip { low: -1.0, high: 1.0, values: outputs(to).next() })
+            ctx.compute(kernels::Clip { low: -1.0, high: 1.0, values: outputs(to).next() })
         })
         .writes("values", &[2, 3]),
-        new("scale", |ctx, _, to| ctx.compute(Kernel::Scale { factor: 2.0, values: outputs(to).next() }))
+        new("scale", |ctx, _, to| ctx.compute(kernels::Scale { factor: 2.0, values: outputs(to).next() }))
             .writes("values", &[2, 3]),
     ]
 }
@@ -207,37 +206,37 @@ fn folded() -> Vec<Case> {
         new("reduce", |ctx, from, to| {
             let (input, axes) = (from[0], &[true, false, true]);
             let (shape, dtype) = (input.layout().shape(), input.dtype());
-            let mut workspace = ctx.workspace(Workspace::Reduce { shape, axes, dtype })?;
+            let mut workspace = ctx.workspace(kernels::ReductionWorkspace { shape, axes, dtype })?;
             let workspace = workspace.as_mut().map(Buffer::view_mut);
             let out = outputs(to).next();
-            ctx.compute(Kernel::Reduce { f: Reduce::Sum, divisor: 2.0, input, axes, workspace, out })
+            ctx.compute(kernels::Reduction { f: Reduce::Sum, divisor: 2.0, input, axes, workspace, out })
         })
         .reads("input", &[2, 3, 4])
         .writes("out", &[1, 3, 1]),
         new("largest", |ctx, from, to| {
             let (input, axes) = (from[0], &[false, true]);
             let (f, divisor, out) = (Reduce::Max, 1.0, outputs(to).next());
-            ctx.compute(Kernel::Reduce { f, divisor, input, axes, workspace: None, out })
+            ctx.compute(kernels::Reduction { f, divisor, input, axes, workspace: None, out })
         })
         .reads("input", &[2, 3])
         .writes("out", &[2]),
         new("arg_reduce", |ctx, from, to| {
             let out = outputs(to).next();
-            ctx.compute(Kernel::ArgReduce { largest: true, input: from[0], axis: 1, out })
+            ctx.compute(kernels::ArgReduce { largest: true, input: from[0], axis: 1, out })
         })
         .reads("input", &[2, 3])
         .writes_as("out", &[2, 1], Type::Index),
         new("arg_sort", |ctx, from, to| {
             let input = from[0];
-            let mut workspace = ctx.workspace(Workspace::ArgSort { shape: input.layout().shape() })?;
+            let mut workspace = ctx.workspace(kernels::ArgSortWorkspace { shape: input.layout().shape() })?;
             let workspace = workspace.as_mut().map(Buffer::view_mut);
             let (descending, first, out) = (true, 9, outputs(to).next());
-            ctx.compute(Kernel::ArgSort { descending, first, input, workspace, out })
+            ctx.compute(kernels::ArgSort { descending, first, input, workspace, out })
         })
         .reads("input", &[2, 3])
         .writes_as("out", &[2, 3], Type::Index),
         new("running_sum", |ctx, _, to| {
-            ctx.compute(Kernel::RunningSum { axis: 1, reverse: true, out: outputs(to).next() })
+            ctx.compute(kernels::RunningSum { axis: 1, reverse: true, out: outputs(to).next() })
         })
         .writes("out", &[2, 3]),
     ]
@@ -258,18 +257,18 @@ fn products() -> Vec<Case> {
             .reads("rhs", &[3, 4])
             .reads("bias", &[4])
             .writes("out", &[2, 4])
-            .writes("arguments", &[2, 4]),
+            .writes("activation", &[2, 4]),
         new("attention", |ctx, from, to| {
             let of = heads(from);
             let mut room = ctx.workspace(attention_room(&of))?;
             let workspace = room.as_mut().map(Buffer::view_mut);
             let mut to = outputs(to);
-            ctx.compute(Kernel::Attention { of, workspace, out: to.next(), log_sums: to.next() })
+            ctx.compute(kernels::Attention { of, workspace, out: to.next(), log_sums: to.next() })
         })
-        .reads("query", &[2, 3, 4])
-        .reads("key", &[2, 5, 4])
-        .reads("value", &[2, 5, 6])
-        .with("mask", &[2, 3, 5], Type::Truth, false)
+        .reads("of.query", &[2, 3, 4])
+        .reads("of.key", &[2, 5, 4])
+        .reads("of.value", &[2, 5, 6])
+        .with("of.mask", &[2, 3, 5], Type::Truth, false)
         .writes("out", &[2, 3, 6])
         .writes_as("log_sums", &[2, 3], Type::Computed),
         new("attention_grad", |ctx, from, to| {
@@ -277,24 +276,27 @@ fn products() -> Vec<Case> {
             let mut room = ctx.workspace(attention_room(&of))?;
             let workspace = room.as_mut().map(Buffer::view_mut);
             let mut to = outputs(to);
-            ctx.compute(Kernel::AttentionGrad {
+            ctx.compute(kernels::AttentionGrad {
                 of,
-                results: [from[4], from[5]],
+                output: from[4],
+                log_sums: from[5],
                 grad: from[6],
                 workspace,
-                out: [to.next(), to.next(), to.next()],
+                query_grad: to.next(),
+                key_grad: to.next(),
+                value_grad: to.next(),
             })
         })
-        .reads("query", &[2, 3, 4])
-        .reads("key", &[2, 5, 4])
-        .reads("value", &[2, 5, 6])
-        .reads("mask", &[2, 3, 5])
-        .reads("results.0", &[2, 3, 6])
-        .with("results.1", &[2, 3], Type::Computed, false)
+        .reads("of.query", &[2, 3, 4])
+        .reads("of.key", &[2, 5, 4])
+        .reads("of.value", &[2, 5, 6])
+        .reads("of.mask", &[2, 3, 5])
+        .reads("output", &[2, 3, 6])
+        .with("log_sums", &[2, 3], Type::Computed, false)
         .reads("grad", &[2, 3, 6])
-        .writes("out.0", &[2, 3, 4])
-        .writes("out.1", &[2, 5, 4])
-        .writes("out.2", &[2, 5, 6]),
+        .writes("query_grad", &[2, 3, 4])
+        .writes("key_grad", &[2, 5, 4])
+        .writes("value_grad", &[2, 5, 6]),
     ]
 }
 
@@ -307,13 +309,13 @@ fn mat_mul(
     let (lhs, rhs) = (from[0], from[1]);
     let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
     let mut room =
-        ctx.workspace(Workspace::MatMul { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision })?;
+        ctx.workspace(kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision })?;
     let mut to = to.into_iter();
     let (out, arguments) = (to.next().unwrap(), to.next());
-    let activation =
-        arguments.map(|arguments| Activated { function: Activation::Gelu, arguments: Some(arguments) });
+    let activation = arguments
+        .map(|arguments| kernels::Activated { function: Activation::Gelu, arguments: Some(arguments) });
     let workspace = room.as_mut().map(Buffer::view_mut);
-    ctx.compute(Kernel::MatMul { precision, bias, lhs, rhs, activation, workspace, out })
+    ctx.compute(kernels::MatMul { precision, bias, lhs, rhs, activation, workspace, out })
 }
 
 /// Both kernels of an LSTM and of a GRU.
@@ -325,12 +327,12 @@ fn recurrent() -> Vec<Case> {
             let workspace = room.as_mut().map(Buffer::view_mut);
             let mut to = outputs(to);
             let (gates, extra, out) = (to.next(), Some(to.next()), to.next());
-            ctx.compute(Kernel::Recurrent { of, bias: from[1], workspace, gates, extra, out })
+            ctx.compute(kernels::Recurrent { of, bias: from[1], workspace, gates, extra, out })
         })
-        .reads("weight", &[3, 12])
+        .reads("of.weight", &[3, 12])
         .reads("bias", &[12])
-        .reads("initial.0", &[2, 3])
-        .reads("initial.1", &[2, 3])
+        .reads("of.initial_state", &[2, 3])
+        .reads("of.initial_cell", &[2, 3])
         .writes("gates", &[4, 12])
         .writes("extra", &[4, 3])
         .writes("out", &[4, 3]),
@@ -338,7 +340,7 @@ fn recurrent() -> Vec<Case> {
             let of = recurrence(RecurrentCell::Lstm, from[0], [Some(from[1]), Some(from[2])]);
             let mut room = ctx.workspace(recurrent_room(&of))?;
             let mut to = outputs(to);
-            ctx.compute(Kernel::RecurrentGrad {
+            ctx.compute(kernels::RecurrentGrad {
                 of,
                 states: from[3],
                 grad: from[4],
@@ -346,24 +348,25 @@ fn recurrent() -> Vec<Case> {
                 workspace: room.as_mut().map(Buffer::view_mut),
                 gates: to.next(),
                 extra: Some(to.next()),
-                initial_grads: [Some(to.next()), Some(to.next())],
+                initial_state_grad: Some(to.next()),
+                initial_cell_grad: Some(to.next()),
             })
         })
-        .reads("weight", &[3, 12])
-        .reads("initial.0", &[2, 3])
-        .reads("initial.1", &[2, 3])
+        .reads("of.weight", &[3, 12])
+        .reads("of.initial_state", &[2, 3])
+        .reads("of.initial_cell", &[2, 3])
         .reads("states", &[4, 3])
         .reads("grad", &[4, 3])
         .reads("cell_grad", &[2, 3])
         .writes("gates", &[4, 12])
         .writes("extra", &[4, 3])
-        .writes("initial_grads.0", &[2, 3])
-        .writes("initial_grads.1", &[2, 3]),
+        .writes("initial_state_grad", &[2, 3])
+        .writes("initial_cell_grad", &[2, 3]),
         new("gru_grad", |ctx, from, to| {
             let of = recurrence(RecurrentCell::Gru, from[0], [Some(from[1]), None]);
             let mut room = ctx.workspace(recurrent_room(&of))?;
             let mut to = outputs(to);
-            ctx.compute(Kernel::RecurrentGrad {
+            ctx.compute(kernels::RecurrentGrad {
                 of,
                 states: from[2],
                 grad: from[3],
@@ -371,121 +374,151 @@ fn recurrent() -> Vec<Case> {
                 workspace: room.as_mut().map(Buffer::view_mut),
                 gates: to.next(),
                 extra: Some(to.next()),
-                initial_grads: [Some(to.next()), None],
+                initial_state_grad: Some(to.next()),
+                initial_cell_grad: None,
             })
         })
-        .reads("weight", &[3, 9])
-        .reads("initial.0", &[2, 3])
+        .reads("of.weight", &[3, 9])
+        .reads("of.initial_state", &[2, 3])
         .reads("states", &[4, 3])
         .reads("grad", &[4, 3])
         .writes("gates", &[4, 9])
         .writes("extra", &[4, 3])
-        .writes("initial_grads.0", &[2, 3]),
+        .writes("initial_state_grad", &[2, 3]),
     ]
 }
 
-fn recurrence<'a>(cell: RecurrentCell, weight: View<'a>, initial: [Option<View<'a>>; 2]) -> Recurrence<'a> {
-    Recurrence { cell, precision: Precision::Full, reverse: false, len: 2, weight, initial }
+fn recurrence<'a>(
+    cell: RecurrentCell,
+    weight: View<'a>,
+    [initial_state, initial_cell]: [Option<View<'a>>; 2],
+) -> kernels::Recurrence<'a> {
+    kernels::Recurrence {
+        cell,
+        precision: Precision::Full,
+        reverse: false,
+        len: 2,
+        weight,
+        initial_state,
+        initial_cell,
+    }
 }
 
-fn recurrent_room(of: &Recurrence<'_>) -> Workspace<'static> {
-    Workspace::Recurrent { cell: of.cell, sizes: [2, of.len, 3], dtype: of.weight.dtype() }
+fn recurrent_room(of: &kernels::Recurrence<'_>) -> kernels::RecurrentWorkspace {
+    kernels::RecurrentWorkspace { cell: of.cell, sizes: [2, of.len, 3], dtype: of.weight.dtype() }
 }
 
-fn heads<'a>(from: &[View<'a>]) -> Attention<'a> {
+fn heads<'a>(from: &[View<'a>]) -> kernels::AttentionInputs<'a> {
     let (query, key, value, mask) = (from[0], from[1], from[2], Some(from[3]));
-    Attention { scale: 0.5, causal: true, query, key, value, mask }
+    kernels::AttentionInputs { scale: 0.5, causal: true, query, key, value, mask }
 }
 
-fn attention_room<'a>(of: &Attention<'a>) -> Workspace<'a> {
+fn attention_room<'a>(of: &kernels::AttentionInputs<'a>) -> kernels::AttentionWorkspace<'a> {
     let (query, value) = (of.query.layout().shape(), of.value.layout().shape());
-    Workspace::Attention { query, value, dtype: of.query.dtype() }
+    kernels::AttentionWorkspace { query, value, dtype: of.query.dtype() }
 }
 
 fn rows() -> Vec<Case> {
     vec![
         new("softmax", |ctx, from, to| {
-            ctx.compute(Kernel::Softmax { log: false, input: from[0], out: outputs(to).next() })
+            ctx.compute(kernels::Softmax { log: false, input: from[0], out: outputs(to).next() })
         })
         .reads("input", &[2, 3])
         .writes("out", &[2, 3]),
         new("softmax_grad", |ctx, from, to| {
             let (output, grad, out) = (from[0], from[1], outputs(to).next());
-            ctx.compute(Kernel::SoftmaxGrad { log: true, output, grad, out })
+            ctx.compute(kernels::SoftmaxGrad { log: true, output, grad, out })
         })
         .reads("output", &[2, 3])
         .reads("grad", &[2, 3])
         .writes("out", &[2, 3]),
         new("layer_norm", |ctx, from, to| {
-            let (input, affine, mut to) = (from[0], [Some(from[1]), Some(from[2])], outputs(to));
+            let (input, weight, bias, mut to) = (from[0], Some(from[1]), Some(from[2]), outputs(to));
             let (out, statistics) = (to.next(), to.next());
-            ctx.compute(Kernel::LayerNorm { centered: true, epsilon: 1e-5, input, affine, out, statistics })
+            ctx.compute(kernels::LayerNorm {
+                centered: true,
+                epsilon: 1e-5,
+                input,
+                weight,
+                bias,
+                out,
+                statistics,
+            })
         })
         .reads("input", &[4, 3])
-        .reads("affine.0", &[4, 3])
-        .reads("affine.1", &[4, 3])
+        .reads("weight", &[4, 3])
+        .reads("bias", &[4, 3])
         .writes("out", &[4, 3])
         .writes_as("statistics", &[4, 2], Type::Computed),
         new("layer_norm_grad", |ctx, from, to| {
-            let of =
-                Normalized { centered: true, input: from[0], weight: Some(from[1]), statistics: from[2] };
-            ctx.compute(Kernel::LayerNormGrad { of, grad: from[3], out: outputs(to).next() })
+            let of = kernels::Normalized {
+                centered: true,
+                input: from[0],
+                weight: Some(from[1]),
+                statistics: from[2],
+            };
+            ctx.compute(kernels::LayerNormGrad { of, grad: from[3], out: outputs(to).next() })
         })
-        .reads("input", &[4, 3])
+        .reads("of.input", &[4, 3])
         .reads("of.weight", &[4, 3])
-        .with("statistics", &[4, 2], Type::Computed, false)
+        .with("of.statistics", &[4, 2], Type::Computed, false)
         .reads("grad", &[4, 3])
         .writes("out", &[4, 3]),
         new("layer_norm_sums", |ctx, from, to| {
-            let of = Normalized { centered: true, input: from[0], weight: None, statistics: from[1] };
+            let of =
+                kernels::Normalized { centered: true, input: from[0], weight: None, statistics: from[1] };
             let sizes = [4, 3, 1];
             let dtype = from[0].dtype();
-            let mut room = ctx.workspace(Workspace::LayerNormSums { sizes, sums: 2, dtype })?;
+            let mut room = ctx.workspace(kernels::LayerNormSumsWorkspace { sizes, sums: 2, dtype })?;
             let workspace = room.as_mut().map(Buffer::view_mut);
             let mut to = outputs(to);
             let (weight, bias) = (to.next(), Some(to.next()));
-            ctx.compute(Kernel::LayerNormSums { of, grad: from[2], places: 1, workspace, weight, bias })
+            ctx.compute(kernels::LayerNormSums { of, grad: from[2], places: 1, workspace, weight, bias })
         })
-        .reads("input", &[4, 3])
-        .with("statistics", &[4, 2], Type::Computed, false)
+        .reads("of.input", &[4, 3])
+        .with("of.statistics", &[4, 2], Type::Computed, false)
         .reads("grad", &[4, 3])
         .writes("weight", &[3])
         .writes("bias", &[3]),
         new("batch_norm", |ctx, from, to| {
-            let (input, affine, mut to) = (from[0], [from[1], from[2]], outputs(to));
+            let (input, weight, bias, mut to) = (from[0], from[1], from[2], outputs(to));
             let (out, statistics, variance) = (to.next(), to.next(), to.next());
-            ctx.compute(Kernel::BatchNorm { epsilon: 1e-5, input, affine, out, statistics, variance })
+            ctx.compute(kernels::BatchNorm { epsilon: 1e-5, input, weight, bias, out, statistics, variance })
         })
         .reads("input", &[2, 3, 4])
-        .reads("affine.0", &[3])
-        .reads("affine.1", &[3])
+        .reads("weight", &[3])
+        .reads("bias", &[3])
         .writes("out", &[2, 3, 4])
         .writes_as("statistics", &[3, 2], Type::Computed)
         .writes_as("variance", &[3], Type::Computed),
         new("batch_norm_grad", |ctx, from, to| {
-            let of =
-                Normalized { centered: true, input: from[0], weight: Some(from[1]), statistics: from[2] };
+            let of = kernels::Normalized {
+                centered: true,
+                input: from[0],
+                weight: Some(from[1]),
+                statistics: from[2],
+            };
             let (grad, mut to) = (from[3], outputs(to));
             let (out, weight, bias) = (Some(to.next()), to.next(), to.next());
-            ctx.compute(Kernel::BatchNormGrad { of, grad, out, weight, bias })
+            ctx.compute(kernels::BatchNormGrad { of, grad, out, weight, bias })
         })
-        .reads("input", &[2, 3, 4])
+        .reads("of.input", &[2, 3, 4])
         .reads("of.weight", &[3])
-        .with("statistics", &[3, 2], Type::Computed, false)
+        .with("of.statistics", &[3, 2], Type::Computed, false)
         .reads("grad", &[2, 3, 4])
         .writes("out", &[2, 3, 4])
         .writes("weight", &[3])
         .writes("bias", &[3]),
         new("cross_entropy", |ctx, from, to| {
             let (logits, targets, losses) = (from[0], from[1], outputs(to).next());
-            ctx.compute(Kernel::CrossEntropy { logits, targets, losses })
+            ctx.compute(kernels::CrossEntropy { logits, targets, losses })
         })
         .reads("logits", &[2, 3])
         .indices("targets", &[2])
         .writes("losses", &[2]),
         new("cross_entropy_grad", |ctx, from, to| {
             let (logits, targets, grad, out) = (from[0], from[1], from[2], outputs(to).next());
-            ctx.compute(Kernel::CrossEntropyGrad { logits, targets, grad, out })
+            ctx.compute(kernels::CrossEntropyGrad { logits, targets, grad, out })
         })
         .reads("logits", &[2, 3])
         .indices("targets", &[2])
@@ -503,9 +536,9 @@ fn windows() -> Vec<Case> {
             let (dtype, precision) = (input.dtype(), ctx.precision(input.dtype()));
             let (from, to) = (input.layout().shape(), out.layout().shape());
             let mut room =
-                ctx.workspace(Workspace::Conv2d { conv, input: from, out: to, dtype, precision })?;
+                ctx.workspace(kernels::Conv2dWorkspace { conv, input: from, out: to, dtype, precision })?;
             let (conv, workspace) = (CONVOLUTION, room.as_mut().map(Buffer::view_mut));
-            ctx.compute(Kernel::Conv2d { precision, conv, input, weight, workspace, out })
+            ctx.compute(kernels::Conv2d { precision, conv, input, weight, workspace, out })
         })
         .reads("input", large)
         .reads("weight", filters)
@@ -514,10 +547,15 @@ fn windows() -> Vec<Case> {
             let (conv, weight, grad, out) = (&CONVOLUTION, from[0], from[1], outputs(to).next());
             let (dtype, precision) = (grad.dtype(), ctx.precision(grad.dtype()));
             let (from, to) = (out.layout().shape(), grad.layout().shape());
-            let mut room =
-                ctx.workspace(Workspace::Conv2dInputGrad { conv, input: from, out: to, dtype, precision })?;
+            let mut room = ctx.workspace(kernels::Conv2dInputGradWorkspace {
+                conv,
+                input: from,
+                out: to,
+                dtype,
+                precision,
+            })?;
             let (conv, workspace) = (CONVOLUTION, room.as_mut().map(Buffer::view_mut));
-            ctx.compute(Kernel::Conv2dInputGrad { precision, conv, weight, grad, workspace, out })
+            ctx.compute(kernels::Conv2dInputGrad { precision, conv, weight, grad, workspace, out })
         })
         .reads("weight", filters)
         .reads("grad", small)
@@ -525,7 +563,7 @@ fn windows() -> Vec<Case> {
         new("conv2d_weight_grad", |ctx, from, to| {
             let (conv, input, grad, out) = (CONVOLUTION, from[0], from[1], outputs(to).next());
             let precision = ctx.precision(input.dtype());
-            let mut room = ctx.workspace(Workspace::Conv2dWeightGrad {
+            let mut room = ctx.workspace(kernels::Conv2dWeightGradWorkspace {
                 conv: &conv,
                 input: input.layout().shape(),
                 out: grad.layout().shape(),
@@ -533,20 +571,20 @@ fn windows() -> Vec<Case> {
                 precision,
             })?;
             let workspace = room.as_mut().map(Buffer::view_mut);
-            ctx.compute(Kernel::Conv2dWeightGrad { precision, conv, input, grad, workspace, out })
+            ctx.compute(kernels::Conv2dWeightGrad { precision, conv, input, grad, workspace, out })
         })
         .reads("input", large)
         .reads("grad", small)
         .writes("out", filters),
         new("pool2d", |ctx, from, to| {
             let (pool, axes, input) = (PoolReduction::Max, POOL, from[0]);
-            ctx.compute(Kernel::Pool2d { pool, axes, input, out: outputs(to).next() })
+            ctx.compute(kernels::Pool2d { pool, axes, input, out: outputs(to).next() })
         })
         .reads("input", &[2, 4, 5])
         .writes("out", &[2, 3, 3]),
         new("pool2d_grad", |ctx, from, to| {
             let (pool, axes, input, grad) = (PoolReduction::Max, POOL, Some(from[0]), from[1]);
-            ctx.compute(Kernel::Pool2dGrad { pool, axes, input, grad, out: outputs(to).next() })
+            ctx.compute(kernels::Pool2dGrad { pool, axes, input, grad, out: outputs(to).next() })
         })
         .reads("input", &[2, 4, 5])
         .reads("grad", &[2, 3, 3])
@@ -558,22 +596,22 @@ fn chosen() -> Vec<Case> {
     vec![
         new("gather", |ctx, from, to| {
             let (input, indices, axis) = (from[0], from[1], 1);
-            ctx.compute(Kernel::Gather { input, indices, axis, out: outputs(to).next() })
+            ctx.compute(kernels::Gather { input, indices, axis, out: outputs(to).next() })
         })
         .reads("input", &[2, 3])
         .indices("indices", &[2, 5])
         .writes("out", &[2, 5]),
         new("scatter_add", |ctx, from, to| {
             let (input, indices, axis) = (from[0], from[1], 1);
-            let mut room = ctx.workspace(Workspace::ScatterAdd { indices: indices.layout(), axis })?;
+            let mut room = ctx.workspace(kernels::ScatterAddWorkspace { indices: indices.layout(), axis })?;
             let workspace = room.as_mut().map(Buffer::view_mut);
-            ctx.compute(Kernel::ScatterAdd { input, indices, axis, workspace, out: outputs(to).next() })
+            ctx.compute(kernels::ScatterAdd { input, indices, axis, workspace, out: outputs(to).next() })
         })
         .reads("input", &[2, 5])
         .indices("indices", &[2, 5])
         .writes("out", &[2, 3]),
         new("one_hot", |ctx, from, to| {
-            ctx.compute(Kernel::OneHot { indices: from[0], out: outputs(to).next() })
+            ctx.compute(kernels::OneHot { indices: from[0], out: outputs(to).next() })
         })
         .indices("indices", &[2])
         .writes("out", &[2, 3]),
@@ -585,7 +623,7 @@ fn steps() -> Vec<Case> {
         new("sgd", |ctx, from, to| {
             let mut to = outputs(to);
             let (param, momentum) = (to.next(), Some(to.next()));
-            ctx.compute(Kernel::Sgd { step: SGD, grad: from[0], momentum, param })
+            ctx.compute(kernels::Sgd { step: SGD, grad: from[0], momentum, param })
         })
         .reads("grad", &[2, 3])
         .writes("param", &[2, 3])
@@ -594,7 +632,7 @@ fn steps() -> Vec<Case> {
             let mut to = outputs(to);
             let (param, mean, variance) = (to.next(), to.next(), to.next());
             let (step, grad) = (ADAM, from[0]);
-            ctx.compute(Kernel::Adam { step, grad, mean, variance, max_variance: None, param })
+            ctx.compute(kernels::Adam { step, grad, mean, variance, max_variance: None, param })
         })
         .reads("grad", &[2, 3])
         .writes("param", &[2, 3])
@@ -604,7 +642,7 @@ fn steps() -> Vec<Case> {
             let mut to = outputs(to);
             let (param, mean, variance) = (to.next(), to.next(), to.next());
             let (step, grad, max_variance) = (AdamStep { amsgrad: true, ..ADAM }, from[0], Some(to.next()));
-            ctx.compute(Kernel::Adam { step, grad, mean, variance, max_variance, param })
+            ctx.compute(kernels::Adam { step, grad, mean, variance, max_variance, param })
         })
         .reads("grad", &[2, 3])
         .writes("param", &[2, 3])
@@ -614,7 +652,7 @@ fn steps() -> Vec<Case> {
         new("rms_prop", |ctx, from, to| {
             let mut to = outputs(to);
             let (param, variance, momentum) = (to.next(), to.next(), Some(to.next()));
-            ctx.compute(Kernel::RmsProp { step: RMS, grad: from[0], variance, momentum, param })
+            ctx.compute(kernels::RmsProp { step: RMS, grad: from[0], variance, momentum, param })
         })
         .reads("grad", &[2, 3])
         .writes("param", &[2, 3])
@@ -624,7 +662,7 @@ fn steps() -> Vec<Case> {
             let mut to = outputs(to);
             let (param, mean) = (to.next(), to.next());
             let step = LionStep { lr: 0.1, beta1: 0.9, beta2: 0.99, weight_decay: 0.0 };
-            ctx.compute(Kernel::Lion { step, grad: from[0], mean, param })
+            ctx.compute(kernels::Lion { step, grad: from[0], mean, param })
         })
         .reads("grad", &[2, 3])
         .writes("param", &[2, 3])

@@ -1,7 +1,7 @@
 //! The work of kernels, counted by hand, and the time that a dry device estimates from it.
 
 use bfc_core::Category;
-use highwater_tensor::backend::{AdamStep, Kernel};
+use highwater_tensor::backend::{AdamStep, kernels};
 use highwater_tensor::{
     AttentionOptions, Conv2dOptions, DType, Device, DeviceProfile, IntoShape, Limit, OpContext,
     RecurrentCell, RecurrentWeights, Result, StepTime, Tensor, autocast, dry_run,
@@ -145,7 +145,7 @@ fn an_optimizer_reads_four_tensors_and_writes_three() {
     let time = time(&device, || {
         let (mean, variance, max_variance) = (mean.view_mut(), variance.view_mut(), None);
         let param = param.view_mut();
-        ctx.compute(Kernel::Adam { step, grad: grad.view(), mean, variance, max_variance, param })
+        ctx.compute(kernels::Adam { step, grad: grad.view(), mean, variance, max_variance, param })
     });
     assert_eq!((time.bytes, time.kernels), (7 * 400, 1));
 }

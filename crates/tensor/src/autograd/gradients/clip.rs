@@ -4,7 +4,7 @@ use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
 use crate::autograd::{Parameter, passes};
-use crate::backend::{Binary, Kernel};
+use crate::backend::{Binary, Kernel, kernels};
 use crate::error::{Error, Result};
 use crate::op::OpContext;
 use crate::op::no_grad;
@@ -85,7 +85,7 @@ impl Gradients {
             return Err(Error::NotFinite { op: OP, norm });
         }
         let factor = (max / (norm + EPSILON)).min(1.0);
-        self.change_in_place(OP, |values| Kernel::Scale { factor, values })
+        self.change_in_place(OP, |values| kernels::Scale { factor, values }.into())
     }
 
     /// Returns the sum of the squares of a parameter's gradient, or `None` without a gradient. The [norm](Self::norm) is
@@ -146,7 +146,7 @@ impl Gradients {
                 let (input, device) = (factor.view().with_layout(&spread), gradient.device().clone());
                 let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
                 let acc = gradient.view_mut().expect("`make_writable` succeeded");
-                ctx.compute(Kernel::Accumulate { f: Binary::Mul, input, acc })?;
+                ctx.compute(kernels::Accumulate { f: Binary::Mul, input, acc })?;
             }
             Ok(Some(norm))
         })
@@ -171,7 +171,7 @@ impl Gradients {
         const OP: &str = "clip_value";
         check_positive(OP, max)?;
         self.check_not_local(OP)?;
-        self.change_in_place(OP, |values| Kernel::Clip { low: -max, high: max, values })
+        self.change_in_place(OP, |values| kernels::Clip { low: -max, high: max, values }.into())
     }
 
     /// Multiplies all gradients by a number, such as 1 / n after the sum of n passes, or the inverse of a
@@ -186,7 +186,7 @@ impl Gradients {
             let (argument, expected, got) = ("factor", "finite", factor.to_string());
             return Err(Error::BadArgument { op: OP, argument, expected, got });
         }
-        self.change_in_place(OP, |values| Kernel::Scale { factor, values })?;
+        self.change_in_place(OP, |values| kernels::Scale { factor, values }.into())?;
         passes::note_scale(factor);
         Ok(())
     }

@@ -4,7 +4,7 @@ use highwater_tracking::{Phase, phase};
 
 use super::Gradients;
 use super::origin::Sum;
-use crate::backend::{Binary, Kernel};
+use crate::backend::{Binary, kernels};
 use crate::error::Result;
 use crate::op::OpContext;
 use crate::shape::DType;
@@ -81,7 +81,7 @@ impl Gradients {
             let device = addend.device().clone();
             let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
             let acc = total.view_mut().expect("the loop above made one of the two writable");
-            ctx.compute(Kernel::Accumulate { f: Binary::Add, input: addend.view(), acc })?;
+            ctx.compute(kernels::Accumulate { f: Binary::Add, input: addend.view(), acc })?;
             other.remove(leaf);
         }
         Ok(())
@@ -113,13 +113,13 @@ pub(super) fn scale(gradient: &mut Tensor, factor: f64) -> Result<()> {
     let device = gradient.device().clone();
     let ctx = OpContext::backward(OP, &device, device.default_allocator()?);
     let values = gradient.view_mut().expect("the caller has made it writable");
-    ctx.compute(Kernel::Scale { factor, values })
+    ctx.compute(kernels::Scale { factor, values })
 }
 
 fn copy(gradient: &Tensor, dtype: DType) -> Result<Tensor> {
     let device = gradient.device();
     let ctx = OpContext::backward(OP, device, device.default_allocator()?);
     let mut copy = ctx.output(gradient.shape(), dtype)?;
-    ctx.compute(Kernel::Copy { input: gradient.view(), out: copy.view_mut() })?;
+    ctx.compute(kernels::Copy { input: gradient.view(), out: copy.view_mut() })?;
     Ok(copy.finish())
 }

@@ -16,7 +16,7 @@ impl Gradients {
     ///
     /// ```
     /// use highwater::alloc::Category;
-    /// use highwater::backend::{Kernel, SgdStep};
+    /// use highwater::backend::{SgdStep, kernels};
     /// use highwater::tensor::{Device, OpContext, Parameter, Tensor};
     /// let device = Device::cpu()?;
     /// let weight = Parameter::new(Tensor::ones(&device, [2])?)?;
@@ -26,7 +26,7 @@ impl Gradients {
     /// let gradient = gradients.take_of(&weight).expect("it was found above");
     /// let step = SgdStep { lr: 0.25, momentum: 0.0, weight_decay: 0.0, nesterov: false };
     /// weight.apply_gradient(gradient.view(), |grad, param| {
-    ///     ctx.compute(Kernel::Sgd { step, grad, momentum: None, param })
+    ///     ctx.compute(kernels::Sgd { step, grad, momentum: None, param })
     /// })?;
     /// assert_eq!(weight.value().to_vec::<f32>()?, [0.5, 0.5]);
     /// # Ok::<(), highwater::Error>(())

@@ -1,56 +1,65 @@
 //! Checked operands, and the rules that several kernels share.
 
-use crate::backend::operands::{MAX_OPERANDS, Operand};
-use crate::backend::{DeviceRef, Precision, Workspace};
+use crate::backend::kernels::Workspace;
+use crate::backend::operands::Operand;
+use crate::backend::{DeviceRef, Precision};
 use crate::error::{Error, OperandError, OperandFault, Result};
 use crate::layout::Layout;
 use crate::shape::{DType, Shape};
 
-/// The shared rules: the device that all operands must be on, and the op's name for errors.
+/// The rules that several kernels share, for one kernel.
 #[derive(Clone, Copy)]
-pub(super) struct Rules<'d> {
-    pub(super) op: &'static str,
+pub(crate) struct Rules<'d> {
+    /// The op's name, for errors.
+    pub(crate) op: &'static str,
+    /// The device that all operands must be on.
     device: DeviceRef<'d>,
+    /// All operands of the kernel, in order.
+    pub(crate) operands: &'d [CheckedOperand<'d>],
 }
 
 /// An operand that is on the kernel's device, in a layout that the kernel accepts.
 #[derive(Clone, Copy)]
-pub(super) struct CheckedOperand<'a> {
+pub(crate) struct CheckedOperand<'a> {
     name: &'static str,
     dtype: DType,
     layout: &'a Layout,
 }
 
 impl<'a> CheckedOperand<'a> {
-    pub(super) const NONE: Self = Self { name: "", dtype: DType::U8, layout: &Layout::SCALAR };
+    pub(crate) const NONE: Self = Self::new("", DType::U8, &Layout::SCALAR);
 
-    pub(super) const fn dtype(&self) -> DType {
+    pub(crate) const fn new(name: &'static str, dtype: DType, layout: &'a Layout) -> Self {
+        Self { name, dtype, layout }
+    }
+
+    pub(crate) const fn dtype(&self) -> DType {
         self.dtype
     }
 
-    pub(super) const fn layout(&self) -> &'a Layout {
+    pub(crate) const fn layout(&self) -> &'a Layout {
         self.layout
     }
 
-    pub(super) const fn shape(&self) -> &'a Shape {
+    pub(crate) const fn shape(&self) -> &'a Shape {
         self.layout.shape()
     }
 
-    pub(super) fn dims(&self) -> &'a [usize] {
+    pub(crate) fn dims(&self) -> &'a [usize] {
         self.layout.shape().dims()
     }
 
-    pub(super) fn elements(&self) -> usize {
+    pub(crate) fn elements(&self) -> usize {
         self.layout.shape().elements()
     }
 
     /// Returns the operand with another name.
-    pub(super) const fn named(self, name: &'static str) -> Self {
+    const fn named(self, name: &'static str) -> Self {
         Self { name, ..self }
     }
 
     /// Checks that a host buffer of `bytes` bytes has as many elements as the operand.
-    pub(super) fn check_bytes(&self, op: &'static str, bytes: usize) -> Result<()> {
+    pub(crate) fn check_bytes(&self, op: &'static str, bytes: usize) -> Result<()> {
         let (shape, size) = (*self.shape(), self.dtype.size());
         if shape.checked_elements().and_then(|elements| elements.checked_mul(size)) == Some(bytes) {
             return Ok(());
@@ -59,61 +68,23 @@ impl<'a> CheckedOperand<'a> {
     }
 }
 
-/// The operands of one kernel, in the order of [`Kernel::operands`](crate::backend::Kernel::operands).
-pub(super) struct CheckedOperands<'a> {
-    operands: [CheckedOperand<'a>; MAX_OPERANDS],
-    count: usize,
-}
-
-impl<'a> CheckedOperands<'a> {
-    pub(super) const fn new() -> Self {
-        Self { operands: [CheckedOperand::NONE; MAX_OPERANDS], count: 0 }
-    }
-
-    pub(super) const fn push(&mut self, operand: CheckedOperand<'a>) {
-        self.operands[self.count] = operand;
-        self.count += 1;
-    }
-
-    pub(super) fn all(&self) -> &[CheckedOperand<'a>] {
-        &self.operands[..self.count]
-    }
-
-    /// The first `N` operands, for kernels that always have at least `N`.
-    pub(super) fn first<const N: usize>(&self) -> [CheckedOperand<'a>; N] {
-        std::array::from_fn(|place| self.operands[place])
-    }
-
-    /// The last operand.
-    pub(super) const fn last(&self) -> CheckedOperand<'a> {
-        self.operands[self.count - 1]
-    }
-
-    /// The operand with this name, if present.
-    pub(super) fn named(&self, name: &str) -> Option<CheckedOperand<'a>> {
-        self.all().iter().find(|operand| operand.name == name).copied()
-    }
-
-    /// The operand with this name, which the kernel always has.
-    pub(super) fn required(&self, name: &'static str) -> CheckedOperand<'a> {
-        // The fallback fails every rule, so that the first test detects a wrong name.
-        self.named(name).unwrap_or(CheckedOperand::NONE.named(name))
-    }
-}
-
 impl<'d> Rules<'d> {
-    pub(super) const fn new(op: &'static str, device: DeviceRef<'d>) -> Self {
-        Self { op, device }
+    pub(crate) const fn new(
+        op: &'static str,
+        device: DeviceRef<'d>,
+        operands: &'d [CheckedOperand<'d>],
+    ) -> Self {
+        Self { op, device, operands }
     }
 
     /// Checks that an operand is on the device and has a layout that fits its access.
     #[inline]
-    pub(super) fn check<'a>(
+    pub(crate) fn check<'a>(
         &self,
         name: &'static str,
         operand: &Operand<'_, 'a>,
     ) -> Result<CheckedOperand<'a>> {
-        let checked = CheckedOperand { name, dtype: operand.dtype(), layout: operand.layout() };
+        let checked = CheckedOperand::new(name, operand.dtype(), operand.layout());
         if operand.storage().device() != self.device.serial {
             return Err(self.wrong_device(&checked));
         }
@@ -124,13 +95,13 @@ impl<'d> Rules<'d> {
     }
 
     /// Checks that all operands have one shape.
-    pub(super) fn same_shapes(&self, operands: &[CheckedOperand<'_>]) -> Result<()> {
+    pub(crate) fn same_shapes(&self, operands: &[CheckedOperand<'_>]) -> Result<()> {
         let Some((first, others)) = operands.split_first() else { return Ok(()) };
         others.iter().try_for_each(|operand| self.same_shape(*operand, *first))
     }
 
     /// Checks that two operands have one shape.
-    pub(super) fn same_shape(&self, operand: CheckedOperand<'_>, other: CheckedOperand<'_>) -> Result<()> {
+    pub(crate) fn same_shape(&self, operand: CheckedOperand<'_>, other: CheckedOperand<'_>) -> Result<()> {
         if operand.shape() == other.shape() {
             return Ok(());
         }
@@ -138,7 +109,7 @@ impl<'d> Rules<'d> {
     }
 
     /// Checks that an operand has these sizes, which follow from another operand.
-    pub(super) fn sized(
+    pub(crate) fn sized(
         &self,
         operand: CheckedOperand<'_>,
         dims: &[usize],
@@ -149,17 +120,17 @@ impl<'d> Rules<'d> {
     }
 
     /// Checks that two operands have one element type.
-    pub(super) fn same_type(&self, operand: CheckedOperand<'_>, other: CheckedOperand<'_>) -> Result<()> {
+    pub(crate) fn same_type(&self, operand: CheckedOperand<'_>, other: CheckedOperand<'_>) -> Result<()> {
         self.typed(operand, other.dtype)
     }
 
     /// Checks that an operand has this element type.
-    pub(super) fn typed(&self, operand: CheckedOperand<'_>, expected: DType) -> Result<()> {
+    pub(crate) fn typed(&self, operand: CheckedOperand<'_>, expected: DType) -> Result<()> {
         if operand.dtype == expected { Ok(()) } else { Err(self.mistyped(&operand, expected)) }
     }
 
     /// Checks that the products of a kernel with this output support the precision.
-    pub(super) fn precise(&self, precision: Precision, out: CheckedOperand<'_>) -> Result<()> {
+    pub(crate) fn precise(&self, precision: Precision, out: CheckedOperand<'_>) -> Result<()> {
         match precision {
             Precision::Full => Ok(()),
             Precision::BF16 => self.typed(out, DType::F32),
@@ -167,7 +138,7 @@ impl<'d> Rules<'d> {
     }
 
     /// Checks that operands have one element type, or mix one 16-bit float type with f32, the type of its computation.
-    pub(super) fn same_computed(&self, operands: &[CheckedOperand<'_>]) -> Result<()> {
+    pub(crate) fn same_computed(&self, operands: &[CheckedOperand<'_>]) -> Result<()> {
         let Some((first, others)) = operands.split_first() else { return Ok(()) };
         if others.iter().all(|operand| operand.dtype == first.dtype) {
             return Ok(());
@@ -183,12 +154,12 @@ impl<'d> Rules<'d> {
     }
 
     /// Checks that an operand has the element type of another operand, or the type of its computation.
-    pub(super) fn computed_like(&self, operand: CheckedOperand<'_>, other: CheckedOperand<'_>) -> Result<()> {
+    pub(crate) fn computed_like(&self, operand: CheckedOperand<'_>, other: CheckedOperand<'_>) -> Result<()> {
         if operand.dtype == other.dtype { Ok(()) } else { self.typed(operand, other.dtype.computed_as()) }
     }
 
     /// Checks that the axis exists.
-    pub(super) fn axis(&self, axis: usize, of: CheckedOperand<'_>) -> Result<()> {
+    pub(crate) fn axis(&self, axis: usize, of: CheckedOperand<'_>) -> Result<()> {
         if axis < of.shape().rank() {
             return Ok(());
         }
@@ -197,14 +168,20 @@ impl<'d> Rules<'d> {
     }
 
     /// Checks that there is a flag for each axis.
-    pub(super) fn flags(&self, axes: &[bool], of: CheckedOperand<'_>) -> Result<()> {
+    pub(crate) fn flags(&self, axes: &[bool], of: CheckedOperand<'_>) -> Result<()> {
         if axes.len() == of.shape().rank() { Ok(()) } else { Err(self.bad_flags(axes, &of)) }
     }
 
-    /// Checks that a workspace is as large as the backend's kernel requires.
-    pub(super) fn workspace(&self, operands: &CheckedOperands<'_>, of: Workspace<'_>) -> Result<()> {
-        let required = self.device.backend.workspace(of.of_computed());
-        let Some(workspace) = operands.named("workspace") else {
+    /// Checks a kernel whose operands have one shape, and one type in which it computes.
+    pub(crate) fn elementwise(&self) -> Result<()> {
+        self.same_shapes(self.operands)?;
+        self.same_computed(self.operands)
+    }
+
+    /// Checks that a workspace is as large as the kernel requires.
+    pub(crate) fn workspace(&self, workspace: Option<CheckedOperand<'_>>, of: &impl Workspace) -> Result<()> {
+        let required = of.bytes(self.device.backend.rules());
+        let Some(workspace) = workspace else {
             let missing = CheckedOperand::NONE.named("workspace");
             let fault = OperandFault::Workspace { bytes: 0, required };
             return if required == 0 { Ok(()) } else { Err(self.fault(&missing, fault)) };
@@ -218,30 +195,26 @@ impl<'d> Rules<'d> {
         Err(self.fault(&workspace, OperandFault::Workspace { bytes, required }))
     }
 
-    /// Checks an optimizer step: the gradient and the states fit the parameter, and the optional state is present if and
-    /// only if it is required.
-    pub(super) fn optimizer(
+    /// Checks that an optional operand is present if and only if it is required. Errors show the shape of `other`.
+    pub(crate) fn present(
         &self,
-        operands: &CheckedOperands<'_>,
-        (state, required): (&'static str, bool),
+        name: &'static str,
+        operand: Option<CheckedOperand<'_>>,
+        required: bool,
+        other: CheckedOperand<'_>,
     ) -> Result<()> {
-        self.same_shapes(operands.all())?;
-        let ([grad], param) = (operands.first(), operands.last());
-        self.same_computed(&[param, grad])?;
-        let states = &operands.all()[1..operands.count - 1];
-        states.iter().try_for_each(|state| self.computed_like(*state, param))?;
-        if required == operands.named(state).is_some() {
+        if required == operand.is_some() {
             return Ok(());
         }
-        Err(self.fault(&param.named(state), OperandFault::Presence { required }))
+        Err(self.fault(&other.named(name), OperandFault::Presence { required }))
     }
 
-    pub(super) fn fault(&self, operand: &CheckedOperand<'_>, fault: OperandFault) -> Error {
+    pub(crate) fn fault(&self, operand: &CheckedOperand<'_>, fault: OperandFault) -> Error {
         let (op, operand, shape) = (self.op, operand.name, *operand.shape());
         Error::Operand(Box::new(OperandError { op, operand, shape, fault }))
     }
 
-    pub(super) fn misfit(
+    pub(crate) fn misfit(
         &self,
         operand: &CheckedOperand<'_>,
         other: &CheckedOperand<'_>,
@@ -251,7 +224,7 @@ impl<'d> Rules<'d> {
         self.fault(operand, OperandFault::Shape { other, other_shape, rule })
     }
 
-    pub(super) fn mistyped(&self, operand: &CheckedOperand<'_>, expected: DType) -> Error {
+    pub(crate) fn mistyped(&self, operand: &CheckedOperand<'_>, expected: DType) -> Error {
         self.fault(operand, OperandFault::DType { dtype: operand.dtype, expected })
     }
 

@@ -6,17 +6,17 @@ use super::number::Float;
 use super::parallel::{HEAVY, LIGHT, Workers};
 use super::simd;
 use super::unary::{gelu, gelu_tanh, silu, unary};
-use crate::backend::{Activated, Activation, Precision};
+use crate::backend::{Activation, Precision, kernels};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
-/// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
-pub(super) fn matmul(
+/// See [`MatMul`](crate::backend::kernels::MatMul).
+pub(crate) fn matmul(
     workers: &Workers,
     (op, precision): (&'static str, Precision),
     bias: Option<View<'_>>,
     factors: [View<'_>; 2],
-    Activated { function, arguments }: &mut Activated<'_>,
+    kernels::Activated { function, arguments }: &mut kernels::Activated<'_>,
     workspace: &mut Option<ViewMut<'_>>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {

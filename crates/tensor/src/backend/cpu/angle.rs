@@ -5,20 +5,20 @@
 use super::erf::fused_horner;
 
 /// The smallest angle that requires the standard library.
-pub(super) const LIMIT: f32 = 1e6;
+pub(crate) const LIMIT: f32 = 1e6;
 
 /// 1.5 · 2⁵². The sum with a small number has the nearest integer in its lowest bits.
-pub(super) const ROUNDER: f64 = 6_755_399_441_055_744.0;
+pub(crate) const ROUNDER: f64 = 6_755_399_441_055_744.0;
 
 /// sin x for |x| below [`LIMIT`], to within two units in the last place.
 #[inline(always)]
-pub(super) fn sin_f32(x: f32) -> f32 {
+pub(crate) fn sin_f32(x: f32) -> f32 {
     sin_shifted(x, 0)
 }
 
 /// cos x for |x| below [`LIMIT`], to within two units in the last place.
 #[inline(always)]
-pub(super) fn cos_f32(x: f32) -> f32 {
+pub(crate) fn cos_f32(x: f32) -> f32 {
     sin_shifted(x, 1)
 }
 

@@ -11,7 +11,7 @@ use super::matmul::{Gemm, Matrix, multiply};
 use super::number::Number;
 use super::parallel::Workers;
 use super::simd;
-use crate::backend::Attention;
+use crate::backend::kernels;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::DType;
@@ -70,8 +70,8 @@ impl Sizes {
     }
 }
 
-/// See [`Workspace::Attention`](crate::backend::Workspace::Attention).
-pub(super) fn workspace(query: &[usize], value: &[usize], dtype: DType) -> usize {
+/// See [`AttentionWorkspace`](crate::backend::kernels::AttentionWorkspace).
+pub(crate) fn workspace(query: &[usize], value: &[usize], dtype: DType) -> usize {
     let sizes = Sizes::new(query, value);
     sizes.slots().saturating_mul(sizes.scratch() * dtype.size())
 }
@@ -94,7 +94,7 @@ enum MaskValues<'a, T> {
 }
 
 impl<'a, T: Gemm> Mask<'a, T> {
-    fn new(op: &'static str, of: &'a Attention<'_>) -> Result<Self> {
+    fn new(op: &'static str, of: &'a kernels::AttentionInputs<'_>) -> Result<Self> {
         let table = match &of.mask {
             None => MaskValues::None,
             Some(mask) if mask.dtype() == DType::Bool => {
@@ -158,12 +158,12 @@ fn nth<T>(data: &[T], number: usize, len: usize) -> &[T] {
     &data[number * len..][..len]
 }
 
-/// See [`Kernel::Attention`](crate::backend::Kernel::Attention).
+/// See [`Attention`](crate::backend::kernels::Attention).
 #[inline(never)]
-pub(super) fn forward(
+pub(crate) fn forward(
     workers: &Workers,
     op: &'static str,
-    of: &Attention<'_>,
+    of: &kernels::AttentionInputs<'_>,
     workspace: &mut Option<ViewMut<'_>>,
     [out, log_sums]: [&mut ViewMut<'_>; 2],
 ) -> Result<()> {
@@ -314,13 +314,13 @@ const fn output_mode(is_first: bool) -> Output {
     if is_first { Output::Overwrite } else { Output::Accumulate }
 }
 
-/// See [`Kernel::AttentionGrad`](crate::backend::Kernel::AttentionGrad).
+/// See [`AttentionGrad`](crate::backend::kernels::AttentionGrad).
 #[inline(never)]
-pub(super) fn backward(
+pub(crate) fn backward(
     workers: &Workers,
     op: &'static str,
-    of: &Attention<'_>,
-    (&[result, log_sums], grad): (&[View<'_>; 2], View<'_>),
+    of: &kernels::AttentionInputs<'_>,
+    ([result, log_sums], grad): ([View<'_>; 2], View<'_>),
     workspace: &mut Option<ViewMut<'_>>,
     [to_query, to_key, to_value]: [&mut ViewMut<'_>; 3],
 ) -> Result<()> {

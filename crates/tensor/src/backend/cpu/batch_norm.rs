@@ -18,15 +18,15 @@ mod strip;
 use super::dispatch::{contiguous, float, host_mut};
 use super::number::Number;
 use super::parallel::{LIGHT, Workers};
-use crate::backend::Normalized;
+use crate::backend::kernels;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
 use strip::{Sizes, Strip};
 
-/// See [`Kernel::BatchNorm`](crate::backend::Kernel::BatchNorm).
+/// See [`BatchNorm`](crate::backend::kernels::BatchNorm).
 #[inline(never)]
-pub(super) fn forward(
+pub(crate) fn forward(
     workers: &Workers,
     op: &'static str,
     epsilon: f64,
@@ -63,12 +63,12 @@ pub(super) fn forward(
     })
 }
 
-/// See [`Kernel::BatchNormGrad`](crate::backend::Kernel::BatchNormGrad).
+/// See [`BatchNormGrad`](crate::backend::kernels::BatchNormGrad).
 #[inline(never)]
-pub(super) fn backward(
+pub(crate) fn backward(
     workers: &Workers,
     op: &'static str,
-    (of, grad): (&Normalized<'_>, View<'_>),
+    (of, grad): (&kernels::Normalized<'_>, View<'_>),
     out: &mut Option<ViewMut<'_>>,
     [weight_grad, bias_grad]: [&mut ViewMut<'_>; 2],
 ) -> Result<()> {

@@ -8,9 +8,9 @@ use super::simd;
 use crate::error::Result;
 use crate::storage::ViewMut;
 
-/// See [`Kernel::Scale`](crate::backend::Kernel::Scale).
+/// See [`Scale`](crate::backend::kernels::Scale).
 #[inline(never)]
-pub(super) fn scale(
+pub(crate) fn scale(
     workers: &Workers,
     op: &'static str,
     factor: f64,
@@ -29,9 +29,9 @@ pub(super) fn scale(
     })
 }
 
-/// See [`Kernel::Clip`](crate::backend::Kernel::Clip).
+/// See [`Clip`](crate::backend::kernels::Clip).
 #[inline(never)]
-pub(super) fn clip(
+pub(crate) fn clip(
     workers: &Workers,
     op: &'static str,
     [low, high]: [f64; 2],

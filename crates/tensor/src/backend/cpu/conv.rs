@@ -49,17 +49,17 @@ const SMALL: usize = 8 << 20;
 
 /// The sizes of a convolution, from its checked shapes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) conv: Convolution,
-    pub(super) images: usize,
-    pub(super) groups: usize,
+pub(crate) struct Sizes {
+    pub(crate) conv: Convolution,
+    pub(crate) images: usize,
+    pub(crate) groups: usize,
     /// Input channels of one group.
-    pub(super) inputs: usize,
+    pub(crate) inputs: usize,
     /// Output channels of one group.
-    pub(super) outputs: usize,
+    pub(crate) outputs: usize,
     /// Height and width of the input.
-    pub(super) from: [usize; 2],
-    pub(super) to: [usize; 2],
+    pub(crate) from: [usize; 2],
+    pub(crate) to: [usize; 2],
 }
 
 impl Sizes {
@@ -78,7 +78,7 @@ impl Sizes {
         }
     }
 
-    pub(super) fn taps(&self) -> usize {
+    pub(crate) fn taps(&self) -> usize {
         product(&self.conv.windows.map(|window| window.size))
     }
 
@@ -88,19 +88,19 @@ impl Sizes {
     }
 
     /// The places of the output.
-    pub(super) fn places(&self) -> usize {
+    pub(crate) fn places(&self) -> usize {
         product(&self.to)
     }
 
-    pub(super) fn image_in(&self) -> usize {
+    pub(crate) fn image_in(&self) -> usize {
         product(&[self.groups, self.inputs, self.from[0], self.from[1]])
     }
 
-    pub(super) fn image_out(&self) -> usize {
+    pub(crate) fn image_out(&self) -> usize {
         product(&[self.groups, self.outputs, self.places()])
     }
 
-    pub(super) fn weights(&self) -> usize {
+    pub(crate) fn weights(&self) -> usize {
         product(&[self.groups, self.outputs, self.depth()])
     }
 
@@ -116,28 +116,28 @@ impl Sizes {
     }
 
     /// Whether each group has one input and one output channel.
-    pub(super) const fn is_single(&self) -> bool {
+    pub(crate) const fn is_single(&self) -> bool {
         self.inputs == 1 && self.outputs == 1
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.images == 0 || self.weights() == 0 || self.places() == 0 || self.image_in() == 0
     }
 
     /// The part of an image that belongs to one group.
-    pub(super) fn group<'a, T>(&self, image: &'a [T], group: usize) -> &'a [T] {
+    pub(crate) fn group<'a, T>(&self, image: &'a [T], group: usize) -> &'a [T] {
         let len = image.len() / self.groups;
         &image[group * len..][..len]
     }
 
-    pub(super) fn group_mut<'a, T>(&self, image: &'a mut [T], group: usize) -> &'a mut [T] {
+    pub(crate) fn group_mut<'a, T>(&self, image: &'a mut [T], group: usize) -> &'a mut [T] {
         let len = image.len() / self.groups;
         &mut image[group * len..][..len]
     }
 }
 
-/// See [`Workspace::Conv2d`](crate::backend::Workspace::Conv2d).
-pub(super) fn workspace(
+/// See [`Conv2dWorkspace`](crate::backend::kernels::Conv2dWorkspace).
+pub(crate) fn workspace(
     conv: &Convolution,
     [input, out]: [&[usize]; 2],
     (dtype, precision): (DType, Precision),
@@ -146,8 +146,8 @@ pub(super) fn workspace(
     sizes.workspace(dtype, out, depthwise::workspace, |sizes| sizes.forward_elements(dtype, precision))
 }
 
-/// See [`Workspace::Conv2dInputGrad`](crate::backend::Workspace::Conv2dInputGrad).
-pub(super) fn input_grad_workspace(
+/// See [`Conv2dInputGradWorkspace`](crate::backend::kernels::Conv2dInputGradWorkspace).
+pub(crate) fn input_grad_workspace(
     conv: &Convolution,
     [input, out]: [&[usize]; 2],
     (dtype, precision): (DType, Precision),
@@ -156,8 +156,8 @@ pub(super) fn input_grad_workspace(
     sizes.workspace(dtype, input, depthwise::workspace, |sizes| sizes.input_grad_elements(dtype, precision))
 }
 
-/// See [`Workspace::Conv2dWeightGrad`](crate::backend::Workspace::Conv2dWeightGrad).
-pub(super) fn weight_grad_workspace(
+/// See [`Conv2dWeightGradWorkspace`](crate::backend::kernels::Conv2dWeightGradWorkspace).
+pub(crate) fn weight_grad_workspace(
     conv: &Convolution,
     [input, out]: [&[usize]; 2],
     (dtype, precision): (DType, Precision),
@@ -188,7 +188,7 @@ fn either(
 }
 
 /// Whether a convolution of these layouts reads and writes 16-bit floats.
-pub(super) fn multiplies_half(conv: &Convolution, [input, out]: [&Layout; 2]) -> bool {
+pub(crate) fn multiplies_half(conv: &Convolution, [input, out]: [&Layout; 2]) -> bool {
     let sizes = Sizes::new(conv, input.shape().dims(), out.shape().dims());
     !sizes.is_empty() && Depthwise::new(&sizes).is_none()
 }
@@ -347,9 +347,9 @@ macro_rules! by_inputs {
     }};
 }
 
-/// See [`Kernel::Conv2d`](crate::backend::Kernel::Conv2d).
+/// See [`Conv2d`](crate::backend::kernels::Conv2d).
 #[inline(never)]
-pub(super) fn forward(
+pub(crate) fn forward(
     workers: &Workers,
     (op, precision): (&'static str, Precision),
     conv: &Convolution,
@@ -384,9 +384,9 @@ pub(super) fn forward(
     })
 }
 
-/// See [`Kernel::Conv2dInputGrad`](crate::backend::Kernel::Conv2dInputGrad).
+/// See [`Conv2dInputGrad`](crate::backend::kernels::Conv2dInputGrad).
 #[inline(never)]
-pub(super) fn input_grad(
+pub(crate) fn input_grad(
     workers: &Workers,
     (op, precision): (&'static str, Precision),
     conv: &Convolution,
@@ -421,9 +421,9 @@ pub(super) fn input_grad(
     })
 }
 
-/// See [`Kernel::Conv2dWeightGrad`](crate::backend::Kernel::Conv2dWeightGrad).
+/// See [`Conv2dWeightGrad`](crate::backend::kernels::Conv2dWeightGrad).
 #[inline(never)]
-pub(super) fn weight_grad(
+pub(crate) fn weight_grad(
     workers: &Workers,
     (op, precision): (&'static str, Precision),
     conv: &Convolution,

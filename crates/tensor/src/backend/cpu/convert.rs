@@ -19,7 +19,7 @@ use crate::storage::{View, ViewMut};
 const BLOCK: usize = 1024;
 
 /// Converts all elements. The types differ, and the output is not boolean. Boolean inputs are bytes.
-pub(super) fn convert(
+pub(crate) fn convert(
     workers: &Workers,
     op: &'static str,
     input: View<'_>,
@@ -100,7 +100,7 @@ fn blocks<A: RawElement, B: Send>(
 }
 
 /// A 16-bit float type.
-pub(super) trait Half: Rounded {
+pub(crate) trait Half: Rounded {
     /// Converts to f32, exactly.
     fn upcast(from: &[Self], to: &mut [f32]);
 
@@ -160,7 +160,7 @@ macro_rules! half_float {
 half_float!(f16, bf16);
 
 /// A number type that converts to 16-bit floats.
-pub(super) trait Rounded: RawElement {
+pub(crate) trait Rounded: RawElement {
     /// Converts to f32, rounded to odd: of the two nearest values, the one whose last bit is 1. Writes to `space` unless the
     /// values already are f32.
     fn rounded_to_odd<'a>(from: &'a [Self], space: &'a mut [f32]) -> &'a [f32];
@@ -213,7 +213,7 @@ fn odd_of_i64(value: i64) -> f32 {
 }
 
 /// Conversion between number types, like `as`.
-pub(super) trait Cast<To> {
+pub(crate) trait Cast<To> {
     /// The converted number.
     fn cast(self) -> To;
 }

@@ -11,7 +11,7 @@ use crate::shape::{DType, RawElement, Scalar};
 use crate::storage::{View, ViewMut};
 
 /// See [`Backend::upload`](crate::backend::Backend::upload).
-pub(super) fn upload(op: &'static str, values: &[u8], out: &mut ViewMut<'_>) -> Result<()> {
+pub(crate) fn upload(op: &'static str, values: &[u8], out: &mut ViewMut<'_>) -> Result<()> {
     let (shape, dtype) = (out.layout().shape(), out.dtype());
     let bytes: &mut [u8] = any!(dtype, T => bytemuck::cast_slice_mut(host_mut::<T>(op, out)?));
     if bytes.len() != values.len() {
@@ -22,7 +22,7 @@ pub(super) fn upload(op: &'static str, values: &[u8], out: &mut ViewMut<'_>) -> 
 }
 
 /// See [`Backend::download`](crate::backend::Backend::download).
-pub(super) fn download(op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
+pub(crate) fn download(op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
     let (shape, dtype) = (input.layout().shape(), input.dtype());
     if shape.elements().checked_mul(dtype.size()) != Some(values.len()) {
         return Err(Error::ElementCount { op, elements: values.len() / dtype.size(), shape: *shape });
@@ -38,8 +38,8 @@ pub(super) fn download(op: &'static str, input: View<'_>, values: &mut [u8]) -> 
     Ok(())
 }
 
-/// See [`Kernel::Fill`](crate::backend::Kernel::Fill).
-pub(super) fn fill(workers: &Workers, op: &'static str, value: Scalar, out: &mut ViewMut<'_>) -> Result<()> {
+/// See [`Fill`](crate::backend::kernels::Fill).
+pub(crate) fn fill(workers: &Workers, op: &'static str, value: Scalar, out: &mut ViewMut<'_>) -> Result<()> {
     let dtype = out.dtype();
     any!(dtype, T => {
         let value = match dtype {
@@ -51,9 +51,9 @@ pub(super) fn fill(workers: &Workers, op: &'static str, value: Scalar, out: &mut
     Ok(())
 }
 
-/// See [`Kernel::Arange`](crate::backend::Kernel::Arange).
+/// See [`Arange`](crate::backend::kernels::Arange).
 #[inline(never)]
-pub(super) fn arange(
+pub(crate) fn arange(
     workers: &Workers,
     op: &'static str,
     start: Scalar,
@@ -87,8 +87,8 @@ fn count<T: Stored>(workers: &Workers, out: &mut [T], f: impl Fn(usize) -> T + S
     });
 }
 
-/// See [`Kernel::Copy`](crate::backend::Kernel::Copy).
-pub(super) fn copy(
+/// See [`Copy`](crate::backend::kernels::Copy).
+pub(crate) fn copy(
     workers: &Workers,
     op: &'static str,
     input: View<'_>,
@@ -111,9 +111,9 @@ pub(super) fn copy(
     Ok(())
 }
 
-/// See [`Kernel::Flip`](crate::backend::Kernel::Flip).
+/// See [`Flip`](crate::backend::kernels::Flip).
 #[inline(never)]
-pub(super) fn flip(
+pub(crate) fn flip(
     workers: &Workers,
     op: &'static str,
     input: View<'_>,
@@ -127,11 +127,11 @@ pub(super) fn flip(
     Ok(())
 }
 
-/// See [`Kernel::CopyInto`](crate::backend::Kernel::CopyInto).
+/// See [`CopyInto`](crate::backend::kernels::CopyInto).
 ///
 /// Uses one thread: memory bandwidth limits it, and the written parts are not chunks of a slice.
 #[inline(never)]
-pub(super) fn copy_into(
+pub(crate) fn copy_into(
     op: &'static str,
     input: View<'_>,
     axis: usize,

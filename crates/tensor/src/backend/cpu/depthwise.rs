@@ -14,7 +14,7 @@ mod run;
 use std::ops::Range;
 
 use self::correlate::Correlate;
-pub(super) use self::run::{forward, input_grad, weight_grad, weight_grad_workspace, workspace};
+pub(crate) use self::run::{forward, input_grad, weight_grad, weight_grad_workspace, workspace};
 use super::conv::Sizes;
 use super::fold::sum_products;
 use super::matmul::Gemm;
@@ -22,7 +22,7 @@ use super::{short, simd};
 
 /// The depthwise algorithm for one channel.
 #[derive(Clone, Copy)]
-pub(super) struct Depthwise<'a> {
+pub(crate) struct Depthwise<'a> {
     sizes: &'a Sizes,
     /// The length of a row, in the image and in the output.
     width: usize,
@@ -34,7 +34,7 @@ pub(super) struct Depthwise<'a> {
 
 impl<'a> Depthwise<'a> {
     /// Returns `None` if the convolution is computed as a product.
-    pub(super) fn new(sizes: &'a Sizes) -> Option<Self> {
+    pub(crate) fn new(sizes: &'a Sizes) -> Option<Self> {
         let (width, windows) = (sizes.from[1], sizes.conv.windows);
         let reach = windows.map(|window| window.size.saturating_sub(1).saturating_mul(window.dilation));
         let moves_by_one = windows.iter().all(|window| window.stride == 1);
@@ -49,12 +49,12 @@ impl<'a> Depthwise<'a> {
     }
 
     /// Fills the padded plane with zeros.
-    pub(super) fn clear<T: Gemm>(self, space: &mut [T]) {
+    pub(crate) fn clear<T: Gemm>(self, space: &mut [T]) {
         space[..self.padded].fill(T::ZERO);
     }
 
     /// The offsets of the taps in a padded plane; for rows of three adjacent taps, those of the first ones.
-    pub(super) fn offsets(self) -> Vec<usize> {
+    pub(crate) fn offsets(self) -> Vec<usize> {
         let [down, across] = self.sizes.conv.windows;
         let is_group = across.size == 3 && across.dilation == 1;
         let columns = if is_group { 1 } else { across.size };
@@ -69,7 +69,7 @@ impl<'a> Depthwise<'a> {
 
     /// Overwrites `out`. `space` has room for the taps of all places of a channel, here and below. It starts
     /// [clear](Self::clear), and may then hold other channels.
-    pub(super) fn forward<T: Gemm>(
+    pub(crate) fn forward<T: Gemm>(
         self,
         channel: &[T],
         (filter, offsets): (&[T], &[usize]),
@@ -82,7 +82,7 @@ impl<'a> Depthwise<'a> {
     }
 
     /// Overwrites `image` with the gradient of the input. `space` as in [`forward`](Self::forward).
-    pub(super) fn input_grad<T: Gemm>(
+    pub(crate) fn input_grad<T: Gemm>(
         self,
         grad: &[T],
         (filter, offsets): (&[T], &[usize]),
@@ -114,7 +114,7 @@ impl<'a> Depthwise<'a> {
     }
 
     /// Adds the weights' gradient to `filter`.
-    pub(super) fn weight_grad<T: Gemm>(self, channel: &[T], grad: &[T], space: &mut [T], filter: &mut [T]) {
+    pub(crate) fn weight_grad<T: Gemm>(self, channel: &[T], grad: &[T], space: &mut [T], filter: &mut [T]) {
         let inside = &mut space[..grad.len()];
         for column in self.columns() {
             inside.copy_from_slice(grad);

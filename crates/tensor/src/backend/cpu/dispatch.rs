@@ -72,10 +72,10 @@ macro_rules! sums {
     };
 }
 
-pub(super) use {any, by_type, byte_or_number, float, integer, number, sums};
+pub(crate) use {any, by_type, byte_or_number, float, integer, number, sums};
 
 /// The error for an element type that a kernel does not support.
-pub(super) const fn unsupported(op: &'static str, dtype: DType) -> Error {
+pub(crate) const fn unsupported(op: &'static str, dtype: DType) -> Error {
     Error::UnsupportedDType { op, dtype }
 }
 
@@ -87,18 +87,18 @@ fn inaccessible<T: RawElement>(op: &'static str, dtype: DType) -> Error {
 
 /// The whole buffer of a view. Callers index it through the view's layout.
 #[inline]
-pub(super) fn host<'a, T: RawElement>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
+pub(crate) fn host<'a, T: RawElement>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
     view.host().ok_or_else(|| inaccessible::<T>(op, view.dtype()))
 }
 
 /// The elements of a contiguous view.
-pub(super) fn contiguous<'a, T: RawElement>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
+pub(crate) fn contiguous<'a, T: RawElement>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
     view.host_contiguous().ok_or_else(|| not_host(op))
 }
 
 /// The elements of an output.
 #[inline]
-pub(super) fn host_mut<'a, T: RawElement>(
+pub(crate) fn host_mut<'a, T: RawElement>(
     op: &'static str,
     view: &'a mut ViewMut<'_>,
 ) -> Result<&'a mut [T]> {
@@ -107,7 +107,7 @@ pub(super) fn host_mut<'a, T: RawElement>(
 }
 
 /// The first `elements` elements of a workspace, which holds bytes. `None` is valid for no elements only.
-pub(super) fn scratch<'a, T: bytemuck::Pod>(
+pub(crate) fn scratch<'a, T: bytemuck::Pod>(
     op: &'static str,
     workspace: &'a mut Option<ViewMut<'_>>,
     elements: usize,

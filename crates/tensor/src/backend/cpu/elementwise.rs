@@ -13,9 +13,9 @@ use crate::layout::Layout;
 use crate::shape::{DType, RawElement};
 use crate::storage::{View, ViewMut};
 
-/// See [`Kernel::Binary`](crate::backend::Kernel::Binary).
+/// See [`Zip`](crate::backend::kernels::Zip).
 #[inline(never)]
-pub(super) fn binary(
+pub(crate) fn binary(
     workers: &Workers,
     op: &'static str,
     f: Binary,
@@ -79,9 +79,9 @@ fn arithmetic<T: Number>(workers: &Workers, f: Binary, pair: &Pair<'_, T, T>, ou
     }
 }
 
-/// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate).
+/// See [`Accumulate`](crate::backend::kernels::Accumulate).
 #[inline(never)]
-pub(super) fn accumulate(
+pub(crate) fn accumulate(
     workers: &Workers,
     op: &'static str,
     f: Binary,
@@ -151,9 +151,9 @@ fn fold_into<T: RawElement>(
     });
 }
 
-/// See [`Kernel::Compare`](crate::backend::Kernel::Compare).
+/// See [`Comparison`](crate::backend::kernels::Comparison).
 #[inline(never)]
-pub(super) fn compare(
+pub(crate) fn compare(
     workers: &Workers,
     op: &'static str,
     f: Compare,
@@ -176,9 +176,9 @@ pub(super) fn compare(
     })
 }
 
-/// See [`Kernel::Select`](crate::backend::Kernel::Select).
+/// See [`Select`](crate::backend::kernels::Select).
 #[inline(never)]
-pub(super) fn select(
+pub(crate) fn select(
     workers: &Workers,
     op: &'static str,
     condition: View<'_>,

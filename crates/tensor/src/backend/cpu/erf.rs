@@ -9,7 +9,7 @@ use super::number::Float;
 ///
 /// The approximations' own error is below 6·10⁻¹⁹ relative in each of the three ranges, so what remains is rounding:
 /// at most a few units in the last place.
-pub(super) fn erf_f64(x: f64) -> f64 {
+pub(crate) fn erf_f64(x: f64) -> f64 {
     let y = x.abs();
     if y <= 0.46875 {
         return x * near_zero(y * y);
@@ -101,13 +101,13 @@ fn gaussian(x: f64) -> f64 {
 
 /// Evaluates a polynomial, highest coefficient first.
 #[inline(always)]
-pub(super) fn horner<T: Float, const N: usize>(coefficients: &[T; N], x: T) -> T {
+pub(crate) fn horner<T: Float, const N: usize>(coefficients: &[T; N], x: T) -> T {
     coefficients[1..].iter().fold(coefficients[0], |sum, &coefficient| sum * x + coefficient)
 }
 
 /// Evaluates a polynomial with fused multiply-adds, for loops that vectorize.
 #[inline(always)]
-pub(super) fn fused_horner<T: Float, const N: usize>(coefficients: &[T; N], x: T) -> T {
+pub(crate) fn fused_horner<T: Float, const N: usize>(coefficients: &[T; N], x: T) -> T {
     coefficients[1..].iter().fold(coefficients[0], |sum, &coefficient| sum.fused(x, coefficient))
 }
 
@@ -116,7 +116,7 @@ pub(super) fn fused_horner<T: Float, const N: usize>(coefficients: &[T; N], x: T
 /// It has no branches, so that loops vectorize. From |x| = 3.64 on it is exactly ±1. So x (1 + erf(x)) is 0 for large
 /// negative x, instead of x times the rounding error.
 #[inline(always)]
-pub(super) fn erf_f32(x: f32) -> f32 {
+pub(crate) fn erf_f32(x: f32) -> f32 {
     const P: [f32; 7] = [
         -2.726_142_4e-10,
         2.770_681_4e-8,

@@ -24,7 +24,7 @@ fn reduced(x: f32) -> (f32, f32) {
 
 /// eˣ = 2ⁿ eʳ, accurate to two units in the last place. Overflows to ∞, and underflows gradually to 0.
 #[inline(always)]
-pub(super) fn exp_f32(x: f32) -> f32 {
+pub(crate) fn exp_f32(x: f32) -> f32 {
     // Outside of this range, the result is ∞ or 0. NaN passes. Masked scores skip the computation, because arithmetic with
     // subnormal numbers is slow.
     let is_zero = x < -104.0;
@@ -42,7 +42,7 @@ pub(super) fn exp_f32(x: f32) -> f32 {
 /// eˣ for x ≤ 0, accurate to two units in the last place. 0 instead of subnormal numbers. For softmax: takes three quarters
 /// of the time of [`exp_f32`].
 #[inline(always)]
-pub(super) fn exp_f32_of_negative(x: f32) -> f32 {
+pub(crate) fn exp_f32_of_negative(x: f32) -> f32 {
     // ln 2⁻¹²⁶, rounded up.
     let is_zero = x < -87.336_54;
     let (shifted, r) = reduced(x);
@@ -59,7 +59,7 @@ const fn power_of_two(n: i32) -> f32 {
 
 /// tanh x = y / (y + 2) with y = e^(2|x|) - 1 = 2ⁿ (eʳ - 1) + 2ⁿ - 1, accurate to 2.5 units in the last place, also near 0.
 #[inline(always)]
-pub(super) fn tanh_f32(x: f32) -> f32 {
+pub(crate) fn tanh_f32(x: f32) -> f32 {
     // For larger x, the result is 1. NaN passes.
     let double = 2.0 * x.abs();
     let double = if double > 20.0 { 20.0 } else { double };
@@ -73,7 +73,7 @@ pub(super) fn tanh_f32(x: f32) -> f32 {
 /// ln x, accurate to two units in the last place: x = 2ⁿ m with √½ ≤ m < √2, and a polynomial in m - 1 from Cephes' `logf`.
 /// ln 0 = -∞; negative x return NaN.
 #[inline(always)]
-pub(super) fn log_f32(x: f32) -> f32 {
+pub(crate) fn log_f32(x: f32) -> f32 {
     const LN_2_HEAD: f32 = 0.693_359_375;
     const LN_2_TAIL: f32 = -2.121_944_4e-4;
     const P: [f32; 9] = [
@@ -105,7 +105,7 @@ pub(super) fn log_f32(x: f32) -> f32 {
 /// ln(1 + x) = 2 artanh s with s = x / (2 + x), for 0 ≤ x ≤ 1, accurate to two units in the last place. The first
 /// omitted term of the series s + s³/3 + s⁵/5 … is below 10⁻⁹.
 #[inline(always)]
-pub(super) fn log_1p_f32(x: f32) -> f32 {
+pub(crate) fn log_1p_f32(x: f32) -> f32 {
     const P: [f32; 7] = [1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 0.2, 1.0 / 3.0];
     let s = x / (2.0 + x);
     let square = s * s;

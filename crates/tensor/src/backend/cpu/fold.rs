@@ -11,10 +11,10 @@ use std::slice;
 use super::number::Number;
 use super::simd::{self, Loop};
 
-pub(super) use ops::{FastMax, Max, Min, Product, ReduceOp, Sum, SumMagnitudes, SumSquares};
+pub(crate) use ops::{FastMax, Max, Min, Product, ReduceOp, Sum, SumMagnitudes, SumSquares};
 
 /// The number of elements per accumulator before its result moves to the next level.
-pub(super) const RADIX: usize = 16;
+pub(crate) const RADIX: usize = 16;
 
 /// The number of levels. The top level accumulates all results from RADIX⁴ elements on, which are few in practice.
 const LEVELS: usize = 5;
@@ -29,14 +29,14 @@ const GROUP: usize = 4;
 const GROUP_ELEMENTS: usize = GROUP * LANES;
 
 /// The number of elements in a block, which is reduced to [`LANES`] partial results.
-pub(super) const BLOCK: usize = RADIX * LANES;
+pub(crate) const BLOCK: usize = RADIX * LANES;
 
 /// The largest number of elements that need only one level.
 const SHORT: usize = RADIX * BLOCK;
 
 /// Reduces rows of up to `W` elements, column by column.
 #[derive(Debug)]
-pub(super) struct Cascade<T, const W: usize> {
+pub(crate) struct Cascade<T, const W: usize> {
     /// Level 0 holds the rows since the last multiple of RADIX, level 1 those since the last multiple of RADIX², and so on.
     levels: [[T; W]; LEVELS],
     /// The number of columns in use.
@@ -48,18 +48,18 @@ pub(super) struct Cascade<T, const W: usize> {
 
 impl<T: Number, const W: usize> Cascade<T, W> {
     /// Creates an empty cascade for rows of `width` elements, at most `W`.
-    pub(super) fn new<F: ReduceOp<T>>(width: usize) -> Self {
+    pub(crate) fn new<F: ReduceOp<T>>(width: usize) -> Self {
         Self { levels: [[F::IDENTITY; W]; LEVELS], width: width.min(W), rows: 0, top: 0 }
     }
 
     /// Adds a row of elements.
-    pub(super) fn push<F: ReduceOp<T>>(&mut self, row: &[T]) {
+    pub(crate) fn push<F: ReduceOp<T>>(&mut self, row: &[T]) {
         fold_row::<T, F>(&mut self.levels[0][..self.width], row);
         self.count::<F>();
     }
 
     /// Adds `rows` rows of elements with stride `step`. In the order of [`push`](Self::push).
-    pub(super) fn push_rows<F: ReduceOp<T>>(&mut self, data: &[T], step: usize, rows: usize) {
+    pub(crate) fn push_rows<F: ReduceOp<T>>(&mut self, data: &[T], step: usize, rows: usize) {
         let mut row = 0;
         while row < rows {
             let data = &data[row * step..];
@@ -76,7 +76,7 @@ impl<T: Number, const W: usize> Cascade<T, W> {
     }
 
     /// Adds a row of partial results.
-    pub(super) fn push_folded<F: ReduceOp<T>>(&mut self, row: &[T; W]) {
+    pub(crate) fn push_folded<F: ReduceOp<T>>(&mut self, row: &[T; W]) {
         fold_into::<T, F>(&mut self.levels[0][..self.width], row);
         self.count::<F>();
     }
@@ -102,7 +102,7 @@ impl<T: Number, const W: usize> Cascade<T, W> {
     }
 
     /// Returns the results of the columns.
-    pub(super) fn finish<F: ReduceOp<T>>(&mut self) -> &[T] {
+    pub(crate) fn finish<F: ReduceOp<T>>(&mut self) -> &[T] {
         for level in 0..self.top {
             self.raise::<F>(level);
         }
@@ -118,7 +118,7 @@ impl<T: Number, const W: usize> Cascade<T, W> {
 }
 
 /// `older[i] = fold(older[i], element(newer[i]))`. Compiled once for all widths of cascades.
-pub(super) fn fold_row<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
+pub(crate) fn fold_row<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
     simd::zip(older, newer, |older, newer| *older = F::fold(*older, F::element(newer)));
 }
 
@@ -160,27 +160,27 @@ impl<T: Number, F: ReduceOp<T>> Loop for RadixRows<'_, T, F> {
 }
 
 /// `older[i] = fold(older[i], newer[i])`.
-pub(super) fn fold_into<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
+pub(crate) fn fold_into<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
     simd::zip(older, newer, |older, newer| *older = F::fold(*older, newer));
 }
 
 /// Reduces a sequence of blocks. Each has [`BLOCK`] elements; the last may have fewer.
 #[derive(Debug)]
-pub(super) struct BlockReducer<T>(Cascade<T, LANES>);
+pub(crate) struct BlockReducer<T>(Cascade<T, LANES>);
 
 impl<T: Number> BlockReducer<T> {
     /// Creates a reducer without blocks.
-    pub(super) fn new<F: ReduceOp<T>>() -> Self {
+    pub(crate) fn new<F: ReduceOp<T>>() -> Self {
         Self(Cascade::new::<F>(LANES))
     }
 
     /// Adds the next block.
-    pub(super) fn push<F: ReduceOp<T>>(&mut self, block: &[T]) {
+    pub(crate) fn push<F: ReduceOp<T>>(&mut self, block: &[T]) {
         self.0.push_folded::<F>(&simd::run(Block::<T, F> { block, fold: PhantomData }));
     }
 
     /// Returns the result.
-    pub(super) fn finish<F: ReduceOp<T>>(mut self) -> T {
+    pub(crate) fn finish<F: ReduceOp<T>>(mut self) -> T {
         let mut lanes = [F::IDENTITY; LANES];
         lanes.copy_from_slice(self.0.finish::<F>());
         reduce_lanes::<T, F>(lanes)
@@ -305,7 +305,7 @@ fn fold_halves<T: Number, F: ReduceOp<T>, const ALL: usize, const HALF: usize>(l
 /// Reduces `f` of the elements of `N` inputs of equal length, in the order of a [`BlockReducer`]. Inlined into loops that
 /// are compiled for the widest instruction set.
 #[inline(always)]
-pub(super) fn fold<T: Number, F: ReduceOp<T>, const N: usize>(
+pub(crate) fn fold<T: Number, F: ReduceOp<T>, const N: usize>(
     parts: [&[T]; N],
     f: impl Fn([T; N]) -> T,
 ) -> T {
@@ -354,14 +354,14 @@ fn fold_blocks<T: Number, F: ReduceOp<T>, const N: usize>(
 }
 
 /// Reduces a slice.
-pub(super) fn fold_slice<T: Number, F: ReduceOp<T>>(values: &[T]) -> T {
+pub(crate) fn fold_slice<T: Number, F: ReduceOp<T>>(values: &[T]) -> T {
     let mut out = F::IDENTITY;
     fold_rows::<T, F>(slice::from_mut(&mut out), values, 0, values.len());
     out
 }
 
 /// Reduces rows of `len` elements with stride `step`, each in the order of [`fold_slice`].
-pub(super) fn fold_rows<T: Number, F: ReduceOp<T>>(out: &mut [T], data: &[T], step: usize, len: usize) {
+pub(crate) fn fold_rows<T: Number, F: ReduceOp<T>>(out: &mut [T], data: &[T], step: usize, len: usize) {
     match (len, step == len) {
         (2, true) => simd::run(ShortRows::<T, F, 2> { out, data, fold: PhantomData }),
         (4, true) => simd::run(ShortRows::<T, F, 4> { out, data, fold: PhantomData }),
@@ -413,7 +413,7 @@ impl<T: Number, F: ReduceOp<T>> Loop for Rows<'_, T, F> {
 }
 
 /// Sums `f(a[i], b[i])`.
-pub(super) fn sum_products<T: Number>(a: &[T], b: &[T], f: impl Fn(T, T) -> T) -> T {
+pub(crate) fn sum_products<T: Number>(a: &[T], b: &[T], f: impl Fn(T, T) -> T) -> T {
     simd::run(Products { a, b: &b[..a.len()], f })
 }
 

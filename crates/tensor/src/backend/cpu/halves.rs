@@ -22,12 +22,12 @@ type OfBlocks<'f, const N: usize, const M: usize> = dyn Fn([&[f32]; N], [&mut [f
 type Map<'f, const N: usize> = dyn Fn([&[f32]; N], &mut [f32]) + Sync + 'f;
 
 /// Whether any operand is a 16-bit float. The others are then f32.
-pub(super) fn any_of<const N: usize>(dtypes: [DType; N]) -> bool {
+pub(crate) fn any_of<const N: usize>(dtypes: [DType; N]) -> bool {
     dtypes.iter().any(|dtype| dtype.is_half())
 }
 
 /// Computes an output from inputs of the same shape, in chunks of `chunk` elements.
-pub(super) fn map<const N: usize>(
+pub(crate) fn map<const N: usize>(
     workers: &Workers,
     op: &'static str,
     chunk: usize,
@@ -39,7 +39,7 @@ pub(super) fn map<const N: usize>(
 }
 
 /// Updates outputs in place.
-pub(super) fn update<const N: usize, const M: usize>(
+pub(crate) fn update<const N: usize, const M: usize>(
     workers: &Workers,
     op: &'static str,
     chunk: usize,

@@ -13,7 +13,7 @@ use crate::shape::RawElement;
 use crate::storage::{View, ViewMut};
 
 /// Fails with the first index that is not below `len`. Skips the check if the range of uploaded indices is known.
-pub(super) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<()> {
+pub(crate) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<()> {
     if indices.are_indices_below(len) {
         return Ok(());
     }
@@ -52,9 +52,9 @@ fn strides_without_axis(layout: &Layout, axis: usize) -> impl Fn(usize) -> usize
     move |other| if other == axis { 0 } else { layout.strides().get(other).copied().unwrap_or(0) }
 }
 
-/// See [`Kernel::Gather`](crate::backend::Kernel::Gather).
+/// See [`Gather`](crate::backend::kernels::Gather).
 #[inline(never)]
-pub(super) fn gather(
+pub(crate) fn gather(
     workers: &Workers,
     op: &'static str,
     input: View<'_>,
@@ -115,12 +115,12 @@ fn gather_part<T: RawElement>(
     }
 }
 
-/// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd).
+/// See [`ScatterAdd`](crate::backend::kernels::ScatterAdd).
 ///
 /// Uses one thread, because several elements may add to one output, in a fixed order. Sums of
 /// [many elements](are_many_per_index) are in f64, in memory beside the output.
 #[inline(never)]
-pub(super) fn scatter_add(
+pub(crate) fn scatter_add(
     op: &'static str,
     input: View<'_>,
     indices: View<'_>,
@@ -209,9 +209,9 @@ fn scatter_many<T: Summed>(data: &[T], indices: &[i64], line: &Line, lines: &Loo
     }
 }
 
-/// See [`Kernel::OneHot`](crate::backend::Kernel::OneHot).
+/// See [`OneHot`](crate::backend::kernels::OneHot).
 #[inline(never)]
-pub(super) fn one_hot(
+pub(crate) fn one_hot(
     workers: &Workers,
     op: &'static str,
     indices: View<'_>,

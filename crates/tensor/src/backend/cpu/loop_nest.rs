@@ -14,7 +14,7 @@ use crate::shape::MAX_RANK;
 
 /// A loop nest over `N` operands of one shape.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LoopNest<const N: usize> {
+pub(crate) struct LoopNest<const N: usize> {
     /// The sizes of the fused axes, outermost first. There is at least one axis.
     dims: [usize; MAX_RANK],
     /// The operands' strides along each fused axis.
@@ -26,17 +26,17 @@ pub(super) struct LoopNest<const N: usize> {
 
 /// A part of the innermost loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Segment<const N: usize> {
+pub(crate) struct Segment<const N: usize> {
     /// The offset of its first element in each operand.
-    pub(super) starts: [usize; N],
+    pub(crate) starts: [usize; N],
     /// The number of elements.
-    pub(super) len: usize,
+    pub(crate) len: usize,
 }
 
 impl<const N: usize> LoopNest<N> {
     /// Creates the nest over layouts of one shape.
     #[inline]
-    pub(super) fn new(layouts: [&Layout; N]) -> Self {
+    pub(crate) fn new(layouts: [&Layout; N]) -> Self {
         // The most common case.
         if layouts.iter().all(|layout| layout.is_contiguous()) {
             let elements = layouts.first().map_or(1, |layout| layout.shape().elements());
@@ -55,7 +55,7 @@ impl<const N: usize> LoopNest<N> {
     }
 
     /// Creates the nest over at most [`MAX_RANK`] axes, each given as size and strides, outermost first.
-    pub(super) fn from_axes(
+    pub(crate) fn from_axes(
         axes: impl Iterator<Item = (usize, [usize; N])> + Clone,
         offsets: [usize; N],
     ) -> Self {
@@ -70,12 +70,12 @@ impl<const N: usize> LoopNest<N> {
     }
 
     /// Creates a nest without axes, which visits one element.
-    pub(super) const fn scalar(offsets: [usize; N]) -> Self {
+    pub(crate) const fn scalar(offsets: [usize; N]) -> Self {
         Self { dims: [1; MAX_RANK], strides: [[1; N]; MAX_RANK], rank: 1, offsets }
     }
 
     /// Adds an innermost axis of at least one element; fuses it with the axis around it if the strides allow it.
-    pub(super) fn push_axis(&mut self, size: usize, strides: [usize; N]) {
+    pub(crate) fn push_axis(&mut self, size: usize, strides: [usize; N]) {
         if size == 1 {
             return;
         }
@@ -95,44 +95,44 @@ impl<const N: usize> LoopNest<N> {
     }
 
     /// The number of elements.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.dims[..self.rank].iter().product()
     }
 
     /// The strides of the innermost loop.
-    pub(super) const fn inner(&self) -> [usize; N] {
+    pub(crate) const fn inner(&self) -> [usize; N] {
         self.strides[self.rank - 1]
     }
 
     /// Whether the nest is a single loop.
-    pub(super) const fn is_line(&self) -> bool {
+    pub(crate) const fn is_line(&self) -> bool {
         self.rank == 1
     }
 
     /// The size of the innermost loop.
-    pub(super) const fn inner_len(&self) -> usize {
+    pub(crate) const fn inner_len(&self) -> usize {
         self.dims[self.rank - 1]
     }
 
     /// The nest over one operand. Its axes may fuse even if those of all operands do not.
-    pub(super) fn only(&self, operand: usize) -> LoopNest<1> {
+    pub(crate) fn only(&self, operand: usize) -> LoopNest<1> {
         let axes = self.dims.iter().zip(&self.strides).take(self.rank);
         LoopNest::from_axes(axes.map(|(&size, strides)| (size, [strides[operand]])), [self.offsets[operand]])
     }
 
     /// The offset of element number `index` in each operand.
-    pub(super) fn at(&self, index: usize) -> [usize; N] {
+    pub(crate) fn at(&self, index: usize) -> [usize; N] {
         self.segments(index..index.saturating_add(1)).next().map_or(self.offsets, |segment| segment.starts)
     }
 
     /// The offset of element number `index` in each operand, if the nest is a single loop.
     #[inline]
-    pub(super) fn at_line(&self, index: usize) -> Option<[usize; N]> {
+    pub(crate) fn at_line(&self, index: usize) -> Option<[usize; N]> {
         self.is_line().then(|| advance(self.offsets, index, self.strides[0]))
     }
 
     /// The elements with numbers in `range`, in order, as segments of the innermost loop.
-    pub(super) fn segments(&self, range: Range<usize>) -> Segments<'_, N> {
+    pub(crate) fn segments(&self, range: Range<usize>) -> Segments<'_, N> {
         let mut segments =
             Segments { nest: self, index: [0; MAX_RANK], base: self.offsets, column: 0, left: range.len() };
         if range.start == 0 || range.is_empty() {
@@ -153,14 +153,14 @@ impl<const N: usize> LoopNest<N> {
 impl<const N: usize> LoopNest<N> {
     /// The offset of each operand, if the nest is not empty and all operands are contiguous.
     #[inline]
-    pub(super) fn contiguous_offsets(&self) -> Option<[usize; N]> {
+    pub(crate) fn contiguous_offsets(&self) -> Option<[usize; N]> {
         (self.is_line() && self.inner() == [1; N] && self.dims[0] != 0).then_some(self.offsets)
     }
 }
 
 impl LoopNest<1> {
     /// For contiguous elements that repeat: the offset of the first element and the number of repetitions.
-    pub(super) fn repeats(&self) -> Option<(usize, usize)> {
+    pub(crate) fn repeats(&self) -> Option<(usize, usize)> {
         let [offset] = self.offsets;
         (self.rank == 2 && self.strides[..2] == [[1], [0]]).then_some((offset, self.dims[1]))
     }
@@ -172,7 +172,7 @@ fn advance<const N: usize>(places: [usize; N], count: usize, strides: [usize; N]
 }
 
 /// The number of rows of a tile: the elements of about one cache line.
-pub(super) const TILE: usize = 16;
+pub(crate) const TILE: usize = 16;
 
 impl<const N: usize> LoopNest<N> {
     /// Visits the elements with numbers in `range` in tiles of up to [`TILE`] rows by `width` elements of the innermost
@@ -180,7 +180,7 @@ impl<const N: usize> LoopNest<N> {
     ///
     /// For operands with a large innermost stride, such as transposed matrices. Their neighbors in memory belong to
     /// neighboring rows of the loop, and a tile visits them while their cache line is cached.
-    pub(super) fn tiles(&self, range: Range<usize>, width: usize, visit: &mut dyn FnMut(Tile<'_, N>)) {
+    pub(crate) fn tiles(&self, range: Range<usize>, width: usize, visit: &mut dyn FnMut(Tile<'_, N>)) {
         let strides = self.inner();
         let mut segments = self.segments(range).peekable();
         let mut rows = [[0; N]; TILE];
@@ -205,13 +205,13 @@ impl<const N: usize> LoopNest<N> {
 }
 
 /// A tile: neighboring elements of several rows of the innermost loop.
-pub(super) struct Tile<'t, const N: usize> {
+pub(crate) struct Tile<'t, const N: usize> {
     /// The number of the first element, counted from the start of the range.
-    pub(super) first: usize,
+    pub(crate) first: usize,
     /// The number of elements in each row.
-    pub(super) width: usize,
+    pub(crate) width: usize,
     /// The difference between the element numbers of neighboring rows.
-    pub(super) len: usize,
+    pub(crate) len: usize,
     column: usize,
     /// The offsets at which the rows start.
     rows: &'t [[usize; N]],
@@ -220,7 +220,7 @@ pub(super) struct Tile<'t, const N: usize> {
 
 impl<const N: usize> Tile<'_, N> {
     /// The rows of the tile, each with the number of its first element.
-    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, Segment<N>)> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (usize, Segment<N>)> {
         self.rows.iter().enumerate().map(|(turn, &starts)| {
             let starts = advance(starts, self.column, self.strides);
             (self.first + turn * self.len, Segment { starts, len: self.width })
@@ -230,7 +230,7 @@ impl<const N: usize> Tile<'_, N> {
 
 impl<const N: usize> Tile<'_, N> {
     /// If the columns of the tile are contiguous in an operand's memory: the offset of the first row and the number of rows.
-    pub(super) fn columns(&self, operand: usize) -> Option<(usize, usize)> {
+    pub(crate) fn columns(&self, operand: usize) -> Option<(usize, usize)> {
         let first = self.rows.first()?[operand];
         let neighbors = self.rows.iter().zip(first..).all(|(starts, place)| starts[operand] == place);
         let start = first.wrapping_add(self.column.wrapping_mul(self.strides[operand]));
@@ -240,7 +240,7 @@ impl<const N: usize> Tile<'_, N> {
 
 /// The iterator of [`LoopNest::segments`].
 #[derive(Clone, Debug)]
-pub(super) struct Segments<'a, const N: usize> {
+pub(crate) struct Segments<'a, const N: usize> {
     nest: &'a LoopNest<N>,
     /// The indices of the outer loops.
     index: [usize; MAX_RANK],

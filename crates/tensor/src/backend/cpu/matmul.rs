@@ -38,7 +38,7 @@ const SMALL: usize = 8 << 20;
 const SLOTS: usize = 8;
 
 /// Multiplies matrices of few elements; `None` if the general case applies. Separate from it, because it needs less stack.
-pub(super) fn matmul_small(
+pub(crate) fn matmul_small(
     op: &'static str,
     precision: Precision,
     bias: Option<View<'_>>,
@@ -52,11 +52,11 @@ pub(super) fn matmul_small(
     }
 }
 
-/// The general case of [`Kernel::MatMul`](crate::backend::Kernel::MatMul), without its activation.
+/// The general case of [`MatMul`](crate::backend::kernels::MatMul), without its activation.
 ///
 /// Supports 16-bit floats if the product has a workspace.
 #[inline(never)]
-pub(super) fn matmul(
+pub(crate) fn matmul(
     workers: &Workers,
     op: &'static str,
     precision: Precision,
@@ -91,8 +91,8 @@ pub(super) fn matmul(
     }
 }
 
-/// See [`Workspace::MatMul`](crate::backend::Workspace::MatMul).
-pub(super) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType, precision: Precision) -> usize {
+/// See [`MatMulWorkspace`](crate::backend::kernels::MatMulWorkspace).
+pub(crate) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType, precision: Precision) -> usize {
     let (Some(a), Some(b)) = (MatrixBatch::new(lhs), MatrixBatch::new(rhs)) else { return 0 };
     if !dtype.is_float() || uses_loops(&a, &b, precision) {
         return 0;
@@ -117,7 +117,7 @@ const fn slots(multiplications: usize, matrices: usize) -> usize {
 }
 
 /// The rows and columns of the blocks of a matrix of `[m, n]` elements that is split into about `parts` blocks.
-pub(super) fn block_sizes([m, n]: [usize; 2], parts: usize) -> [usize; 2] {
+pub(crate) fn block_sizes([m, n]: [usize; 2], parts: usize) -> [usize; 2] {
     let sizes = |down: usize| {
         let across = parts.div_ceil(down);
         [m.div_ceil(down).next_multiple_of(ROWS), n.div_ceil(across).next_multiple_of(COLUMNS)]
@@ -323,7 +323,7 @@ impl<'a> MatrixBatch<'a> {
 
 /// A matrix that starts at the start of `data`. Not empty.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Matrix<'a, T> {
+pub(crate) struct Matrix<'a, T> {
     data: &'a [T],
     rows: usize,
     cols: usize,
@@ -333,17 +333,17 @@ pub(super) struct Matrix<'a, T> {
 
 impl<'a, T> Matrix<'a, T> {
     /// Creates a contiguous row-major matrix.
-    pub(super) const fn rows(data: &'a [T], rows: usize, cols: usize) -> Self {
+    pub(crate) const fn rows(data: &'a [T], rows: usize, cols: usize) -> Self {
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
     }
 
     /// The number of rows.
-    pub(super) const fn row_count(&self) -> usize {
+    pub(crate) const fn row_count(&self) -> usize {
         self.rows
     }
 
     /// The transposed matrix.
-    pub(super) const fn transposed(self) -> Self {
+    pub(crate) const fn transposed(self) -> Self {
         Self {
             rows: self.cols,
             cols: self.rows,
@@ -367,7 +367,7 @@ impl<'a, T> Matrix<'a, T> {
 
 /// `out = lhs · rhs` or `out += lhs · rhs` for a contiguous `out`, on this thread. No size may be 0. `scratch` has at least
 /// [`gemm::scratch_elements`].
-pub(super) fn multiply<T: Gemm>(
+pub(crate) fn multiply<T: Gemm>(
     lhs: Matrix<'_, T>,
     rhs: Matrix<'_, T>,
     out: &mut [T],
@@ -383,7 +383,7 @@ pub(super) fn multiply<T: Gemm>(
 }
 
 /// A float type whose packed elements and sums have that type.
-pub(super) trait Gemm: Float + Depth<Sum = Self> + PackInto<Self> {}
+pub(crate) trait Gemm: Float + Depth<Sum = Self> + PackInto<Self> {}
 
 impl<T: Float + Depth<Sum = Self> + PackInto<Self>> Gemm for T {}
 

@@ -9,21 +9,21 @@ use super::number::Number;
 use super::operands::Source;
 use super::parallel::{Workers, light_runs};
 use super::simd;
-use crate::backend::Normalized;
+use crate::backend::kernels;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
 
 use parameters::Parameters;
 use row::{Gradient, Normalize};
-pub(super) use sums::{layer_norm_sums, workspace};
+pub(crate) use sums::{layer_norm_sums, workspace};
 
 /// The mean μ of a row and its scale 1/√(σ² + ε).
 type Statistics<T> = [T; 2];
 
-/// See [`Kernel::LayerNorm`](crate::backend::Kernel::LayerNorm).
+/// See [`LayerNorm`](crate::backend::kernels::LayerNorm).
 #[inline(never)]
-pub(super) fn layer_norm(
+pub(crate) fn layer_norm(
     workers: &Workers,
     op: &'static str,
     (centered, epsilon): (bool, f64),
@@ -54,12 +54,12 @@ pub(super) fn layer_norm(
     })
 }
 
-/// See [`Kernel::LayerNormGrad`](crate::backend::Kernel::LayerNormGrad).
+/// See [`LayerNormGrad`](crate::backend::kernels::LayerNormGrad).
 #[inline(never)]
-pub(super) fn layer_norm_grad(
+pub(crate) fn layer_norm_grad(
     workers: &Workers,
     op: &'static str,
-    of: &Normalized<'_>,
+    of: &kernels::Normalized<'_>,
     grad: View<'_>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {

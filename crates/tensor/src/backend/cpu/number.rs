@@ -6,13 +6,13 @@ use super::{angle, erf, exp, power};
 use crate::shape::{RawElement, Scalar};
 
 /// A number type of tensors.
-pub(super) trait Stored: RawElement {
+pub(crate) trait Stored: RawElement {
     /// The nearest value. Floats become integers by truncation and saturate; wide integers wrap.
     fn from_scalar(value: Scalar) -> Self;
 }
 
 /// A number type with arithmetic. Integer arithmetic wraps, so that it never panics.
-pub(super) trait Number: Stored {
+pub(crate) trait Number: Stored {
     /// 0
     const ZERO: Self;
     /// 1
@@ -337,7 +337,7 @@ integer_number!(u8, itself);
 integer!(i64, i32, u32, u8);
 
 /// An integer type.
-pub(super) trait Integer: Number {
+pub(crate) trait Integer: Number {
     /// self raised to `exponent`, wrapping.
     fn raised(self, exponent: u64) -> Self;
     /// The bits, sign-extended to 64 bits.
@@ -357,7 +357,7 @@ pub(super) trait Integer: Number {
 }
 
 /// A float type.
-pub(super) trait Float:
+pub(crate) trait Float:
     Number
     + Add<Output = Self>
     + AddAssign
@@ -409,7 +409,7 @@ pub(super) trait Float:
 }
 
 /// A number with a type for sums that add many elements one after another. Such sums in `f32` would lose small elements.
-pub(super) trait Summed: Number {
+pub(crate) trait Summed: Number {
     /// The type of the sums.
     type Sum: Number;
 

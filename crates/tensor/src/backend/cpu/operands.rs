@@ -6,7 +6,7 @@
 
 mod source;
 
-pub(super) use self::source::Source;
+pub(crate) use self::source::Source;
 
 use self::source::{PIECE, Reader, Row, STRIDED, TileRows};
 use super::dispatch::host;
@@ -26,7 +26,7 @@ type Visit2<'v, A, B> = dyn FnMut(usize, &[A], &[B]) + 'v;
 
 /// The elements of two views of one shape.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pair<'a, A, B> {
+pub(crate) struct Pair<'a, A, B> {
     a: &'a [A],
     b: &'a [B],
     nest: LoopNest<2>,
@@ -34,18 +34,18 @@ pub(super) struct Pair<'a, A, B> {
 
 impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
     /// Creates a pair from two views, which must have the types `A` and `B`.
-    pub(super) fn new(op: &'static str, a: View<'a>, b: View<'a>) -> Result<Self> {
+    pub(crate) fn new(op: &'static str, a: View<'a>, b: View<'a>) -> Result<Self> {
         Ok(Self::of((host(op, &a)?, a.layout()), (host(op, &b)?, b.layout())))
     }
 
     /// Creates a pair from host slices. Inlined, because a pair is several hundred bytes and expensive to move.
     #[inline(always)]
-    pub(super) fn of((a, of_a): (&'a [A], &Layout), (b, of_b): (&'a [B], &Layout)) -> Self {
+    pub(crate) fn of((a, of_a): (&'a [A], &Layout), (b, of_b): (&'a [B], &Layout)) -> Self {
         Self { a, b, nest: LoopNest::new([of_a, of_b]) }
     }
 
     /// Calls `f` with each element of `out` and the pair's elements, starting at number `start`.
-    pub(super) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A, B) + Copy) {
+    pub(crate) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A, B) + Copy) {
         let len = out.len();
         if self.nest.inner() == [1, 0] && self.nest.inner_len() >= LONG_ROW {
             // Rows and one element for each, such as a column.
@@ -108,7 +108,7 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
     }
 
     /// `out[i] = f(a[i], b[i])`.
-    pub(super) fn map<U: Send>(
+    pub(crate) fn map<U: Send>(
         &self,
         workers: &Workers,
         chunk: usize,

@@ -62,9 +62,9 @@ fn update4<T: Float>(
     });
 }
 
-/// See [`Kernel::Sgd`](crate::backend::Kernel::Sgd).
+/// See [`Sgd`](crate::backend::kernels::Sgd).
 #[inline(never)]
-pub(super) fn sgd(
+pub(crate) fn sgd(
     workers: &Workers,
     op: &'static str,
     step: SgdStep,
@@ -117,9 +117,9 @@ fn sgd_step<T: Float>(
     });
 }
 
-/// See [`Kernel::Adam`](crate::backend::Kernel::Adam).
+/// See [`Adam`](crate::backend::kernels::Adam).
 #[inline(never)]
-pub(super) fn adam(
+pub(crate) fn adam(
     workers: &Workers,
     op: &'static str,
     step: AdamStep,
@@ -193,9 +193,9 @@ fn adam_step<T: Float>(
     }
 }
 
-/// See [`Kernel::RmsProp`](crate::backend::Kernel::RmsProp).
+/// See [`RmsProp`](crate::backend::kernels::RmsProp).
 #[inline(never)]
-pub(super) fn rms_prop(
+pub(crate) fn rms_prop(
     workers: &Workers,
     op: &'static str,
     step: RmsPropStep,
@@ -251,9 +251,9 @@ fn rms_prop_step<T: Float>(
     }
 }
 
-/// See [`Kernel::Lion`](crate::backend::Kernel::Lion).
+/// See [`Lion`](crate::backend::kernels::Lion).
 #[inline(never)]
-pub(super) fn lion(
+pub(crate) fn lion(
     workers: &Workers,
     op: &'static str,
     step: LionStep,

@@ -15,10 +15,10 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use crate::error::{DeviceFault, Error, Result};
 
 /// Elements per chunk if an element costs a few instructions. A multiple of every block size that kernels use.
-pub(super) const LIGHT: usize = 32 * 1024;
+pub(crate) const LIGHT: usize = 32 * 1024;
 
 /// Elements per chunk if an element costs a function such as exp, or random bits.
-pub(super) const HEAVY: usize = 4 * 1024;
+pub(crate) const HEAVY: usize = 4 * 1024;
 
 /// The smallest number of light chunks that is worth waking a helper, which takes 70 µs on virtual machines.
 const LIGHT_CHUNKS: usize = 8;
@@ -29,7 +29,7 @@ const fn min_shared_chunks(chunk: usize) -> usize {
 }
 
 /// The number of items of `cost` elements in a chunk of light work; at least 1.
-pub(super) const fn light_runs(cost: usize) -> usize {
+pub(crate) const fn light_runs(cost: usize) -> usize {
     if cost >= LIGHT || cost == 0 { 1 } else { LIGHT / cost }
 }
 
@@ -38,7 +38,7 @@ type StripWork<'w, T, const N: usize> = dyn Fn(usize, &mut [&mut [T]], [&mut [T]
 
 /// The worker threads of a backend.
 #[derive(Debug)]
-pub(super) struct Workers {
+pub(crate) struct Workers {
     /// The helper threads, without the calling thread; `None` if there are none.
     helpers: Option<ThreadPool>,
     threads: usize,
@@ -49,7 +49,7 @@ impl Workers {
     ///
     /// # Errors
     /// [`Error::BadArgument`] for 0 threads; [`Error::NoDevice`] if the system cannot start the threads.
-    pub(super) fn new(threads: usize) -> Result<Self> {
+    pub(crate) fn new(threads: usize) -> Result<Self> {
         let helpers = match threads {
             0 => {
                 return Err(Error::BadArgument {
@@ -76,7 +76,7 @@ impl Workers {
     }
 
     /// The number of threads, including the calling thread.
-    pub(super) const fn threads(&self) -> usize {
+    pub(crate) const fn threads(&self) -> usize {
         self.threads
     }
 
@@ -94,7 +94,7 @@ impl Workers {
 
     /// Calls `work` with each of `count` pieces, in parallel. With fewer than `least` pieces, the calling thread works
     /// alone.
-    pub(super) fn share<P: Send>(
+    pub(crate) fn share<P: Send>(
         &self,
         count: usize,
         least: usize,
@@ -112,7 +112,7 @@ impl Workers {
 
     /// Calls `work` with each task and scratch memory of `per_task` elements, of which `scratch` has `slots`. So at most this
     /// many tasks run at a time.
-    pub(super) fn share_with_scratch<P: Send, T: Send>(
+    pub(crate) fn share_with_scratch<P: Send, T: Send>(
         &self,
         mut tasks: Vec<P>,
         slots: usize,
@@ -134,7 +134,7 @@ impl Workers {
     /// Calls `work` with each chunk of `out` and the index of its first element.
     ///
     /// The closure is a trait object, so that this code is compiled once per element type and not once per kernel.
-    pub(super) fn chunks<T: Send>(
+    pub(crate) fn chunks<T: Send>(
         &self,
         out: &mut [T],
         chunk: usize,
@@ -152,7 +152,7 @@ impl Workers {
     }
 
     /// Like [`chunks`](Self::chunks), over several slices of equal length.
-    pub(super) fn chunks_together<T: Send, const N: usize>(
+    pub(crate) fn chunks_together<T: Send, const N: usize>(
         &self,
         slices: [&mut [T]; N],
         chunk: usize,
@@ -163,7 +163,7 @@ impl Workers {
 
     /// Calls `work` with the number of each chunk and that chunk of every slice. All slices have the same number of chunks;
     /// chunk sizes differ between slices. Shares the work from two chunks on.
-    pub(super) fn zipped<T: Send, const N: usize>(
+    pub(crate) fn zipped<T: Send, const N: usize>(
         &self,
         slices: [&mut [T]; N],
         sizes: [usize; N],
@@ -173,7 +173,7 @@ impl Workers {
     }
 
     /// Like [`zipped`](Self::zipped), over the bytes of chunks of `chunk` elements, of which `sizes` are the sizes in bytes.
-    pub(super) fn chunks_of_bytes<const N: usize>(
+    pub(crate) fn chunks_of_bytes<const N: usize>(
         &self,
         slices: [&mut [u8]; N],
         (chunk, sizes): (usize, [usize; N]),
@@ -204,7 +204,7 @@ impl Workers {
 
     /// Splits the rows of a matrix into strips of columns, and each of the slices into as many chunks. Calls `work` with
     /// the number of each strip, its part of each row, and its chunks. An empty matrix has strips without rows.
-    pub(super) fn strips<T: Send, const N: usize>(
+    pub(crate) fn strips<T: Send, const N: usize>(
         &self,
         matrix: &mut [T],
         [row, width]: [usize; 2],
@@ -229,7 +229,7 @@ impl Workers {
 
     /// Splits `out` into blocks and each block into parts. Calls `work` with the block's number, the index of the part's
     /// first element within the block, and the part.
-    pub(super) fn parts<T: Send>(
+    pub(crate) fn parts<T: Send>(
         &self,
         out: &mut [T],
         [block, part]: [usize; 2],

@@ -40,7 +40,7 @@ fn philox4x32<const L: usize>(mut counter: [[u32; L]; 4], mut key: [u32; 2]) -> 
 /// Generates `L` blocks, starting at number `first`. The seed is the key; the block's number and the sequence are the
 /// counter.
 #[inline(always)]
-pub(super) fn blocks<const L: usize>(key: RandomKey, first: u64) -> [[u32; L]; 4] {
+pub(crate) fn blocks<const L: usize>(key: RandomKey, first: u64) -> [[u32; L]; 4] {
     let numbers: [[u32; 2]; L] = array::from_fn(|i| low_high(first.wrapping_add(i as u64)));
     let [c, d] = low_high(key.sequence);
     philox4x32(

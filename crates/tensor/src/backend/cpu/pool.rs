@@ -37,9 +37,9 @@ impl Path {
     }
 }
 
-/// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
+/// See [`Pool2d`](crate::backend::kernels::Pool2d).
 #[inline(never)]
-pub(super) fn forward(
+pub(crate) fn forward(
     workers: &Workers,
     op: &'static str,
     (pool, axes): (PoolReduction, [PoolAxis; 2]),
@@ -111,9 +111,9 @@ fn mean<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize
     sum / T::from_f64(high as f64 * wide as f64)
 }
 
-/// See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
+/// See [`Pool2dGrad`](crate::backend::kernels::Pool2dGrad).
 #[inline(never)]
-pub(super) fn backward(
+pub(crate) fn backward(
     workers: &Workers,
     op: &'static str,
     (pool, axes): (PoolReduction, [PoolAxis; 2]),

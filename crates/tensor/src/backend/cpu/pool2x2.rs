@@ -7,20 +7,20 @@ use crate::backend::{PoolAxis, PoolReduction, PoolWindow, Window};
 
 /// The 2 × 2 windows of a plane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pool2x2 {
+pub(crate) struct Pool2x2 {
     from: [usize; 2],
     to: [usize; 2],
 }
 
 impl Pool2x2 {
     /// Returns `None` for other windows.
-    pub(super) fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Option<Self> {
+    pub(crate) fn new(axes: [PoolAxis; 2], from: [usize; 2], to: [usize; 2]) -> Option<Self> {
         let pairs = PoolAxis::Sliding(PoolWindow::new(Window { stride: 2, ..Window::new(2) }));
         (axes == [pairs; 2] && to[1] > 0).then_some(Self { from, to })
     }
 
-    /// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
-    pub(super) fn forward<T: Float>(self, pool: PoolReduction, input: &[T], out: &mut [T]) {
+    /// See [`Pool2d`](crate::backend::kernels::Pool2d).
+    pub(crate) fn forward<T: Float>(self, pool: PoolReduction, input: &[T], out: &mut [T]) {
         match pool {
             PoolReduction::Max => {
                 let of = |[a, b, c, d]: [T; 4]| d.larger(c.larger(b.larger(a)));
@@ -34,8 +34,8 @@ impl Pool2x2 {
         }
     }
 
-    /// Overwrites `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
-    pub(super) fn backward<T: Float>(self, pool: PoolReduction, input: &[T], grad: &[T], out: &mut [T]) {
+    /// Overwrites `out`. See [`Pool2dGrad`](crate::backend::kernels::Pool2dGrad).
+    pub(crate) fn backward<T: Float>(self, pool: PoolReduction, input: &[T], grad: &[T], out: &mut [T]) {
         match pool {
             PoolReduction::Max => {
                 simd::run(Backward { pool2x2: self, input, grad, out, of: to_first_largest })

@@ -6,12 +6,12 @@ use super::number::Float;
 use super::simd::{self, Loop};
 
 /// `x = xʸ`, in place, with one y for all x.
-pub(super) fn raise<T: Float>(bases: &mut [T], exponent: T) {
+pub(crate) fn raise<T: Float>(bases: &mut [T], exponent: T) {
     simd::run(Raise { bases, exponent });
 }
 
 /// `x[i] = x[i]^y[i]`, in place.
-pub(super) fn raise_each<T: Float>(bases: &mut [T], exponents: &[T]) {
+pub(crate) fn raise_each<T: Float>(bases: &mut [T], exponents: &[T]) {
     simd::run(RaiseEach { bases, exponents });
 }
 
@@ -53,7 +53,7 @@ impl<T: Float> Loop for RaiseEach<'_, T> {
 ///
 /// Special cases are those of IEEE 754: x⁰ = 1ʸ = 1. Negative x require an integer y; an odd y keeps the sign.
 #[inline(always)]
-pub(super) fn pow_f32(x: f32, y: f32) -> f32 {
+pub(crate) fn pow_f32(x: f32, y: f32) -> f32 {
     let size = x.abs();
     let power = f64::from(y) * log2(f64::from(size));
     let value = if size == 1.0 { 1.0 } else { exp2(power) };

@@ -15,11 +15,11 @@ use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::ViewMut;
 
-/// See [`Kernel::Random`](crate::backend::Kernel::Random).
+/// See [`Random`](crate::backend::kernels::Random).
 ///
 /// Integers are the floor of the drawn value. A normal distribution requires floats.
 #[inline(never)]
-pub(super) fn random(
+pub(crate) fn random(
     workers: &Workers,
     op: &'static str,
     distribution: Distribution,

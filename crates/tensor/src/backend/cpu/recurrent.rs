@@ -16,7 +16,7 @@ use super::number::Float;
 use super::operands::Source;
 use super::parallel::Workers;
 use super::simd;
-use crate::backend::{Precision, Recurrence, RecurrentCell};
+use crate::backend::{Precision, RecurrentCell, kernels};
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
@@ -34,7 +34,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(of: &Recurrence<'_>, rows: usize) -> Self {
+    fn new(of: &kernels::Recurrence<'_>, rows: usize) -> Self {
         let hidden = of.weight.layout().shape().dims().first().copied().unwrap_or(0);
         Self { cell: of.cell, sequences: rows.checked_div(of.len).unwrap_or(0), len: of.len, hidden }
     }
@@ -81,8 +81,8 @@ impl Sizes {
     }
 }
 
-/// See [`Workspace::Recurrent`](crate::backend::Workspace::Recurrent).
-pub(super) fn workspace(cell: RecurrentCell, [sequences, len, hidden]: [usize; 3], dtype: DType) -> usize {
+/// See [`RecurrentWorkspace`](crate::backend::kernels::RecurrentWorkspace).
+pub(crate) fn workspace(cell: RecurrentCell, [sequences, len, hidden]: [usize; 3], dtype: DType) -> usize {
     let sizes = Sizes { cell, sequences, len, hidden };
     if sequences == 0 || len == 0 { 0 } else { sizes.elements().saturating_mul(dtype.size()) }
 }
@@ -121,7 +121,7 @@ struct Layer<'a, P, T> {
 fn prepare<'a, P: Depth, T: Float + PackInto<P>>(
     workers: &Workers,
     op: &'static str,
-    of: &'a Recurrence<'_>,
+    of: &'a kernels::Recurrence<'_>,
     (sizes, transposed): (Sizes, bool),
     scratch: &'a mut [T],
 ) -> Result<(Layer<'a, P, T>, &'a mut [T])> {
@@ -133,7 +133,7 @@ fn prepare<'a, P: Depth, T: Float + PackInto<P>>(
         Strided { data, lanes: sizes.hidden, lane_stride: down, depth_stride: across },
     );
     let source = |initial: Option<View<'a>>| initial.map(|view| Source::<T>::new(op, view)).transpose();
-    let initial = [source(of.initial[0])?, source(of.initial[1])?];
+    let initial = [source(of.initial_state)?, source(of.initial_cell)?];
     let (packed, rest) = scratch.split_at_mut(sizes.packed());
     let packed = bytemuck::cast_slice_mut(packed);
     let weight = match transposed {
@@ -158,12 +158,12 @@ impl<P: Depth<Sum = T>, T: Float + PackInto<P>> Layer<'_, P, T> {
     }
 }
 
-/// See [`Kernel::Recurrent`](crate::backend::Kernel::Recurrent).
+/// See [`Recurrent`](crate::backend::kernels::Recurrent).
 #[inline(never)]
-pub(super) fn forward(
+pub(crate) fn forward(
     workers: &Workers,
     op: &'static str,
-    of: &Recurrence<'_>,
+    of: &kernels::Recurrence<'_>,
     bias: View<'_>,
     workspace: &mut Option<ViewMut<'_>>,
     (gates, extra, out): (&mut ViewMut<'_>, &mut Option<ViewMut<'_>>, &mut ViewMut<'_>),
@@ -245,18 +245,18 @@ fn part_mut<T>(data: &mut [T], at: usize, len: usize) -> &mut [T] {
     data.get_mut(at * len..(at + 1) * len).unwrap_or_default()
 }
 
-/// See [`Kernel::RecurrentGrad`](crate::backend::Kernel::RecurrentGrad).
+/// See [`RecurrentGrad`](crate::backend::kernels::RecurrentGrad).
 #[inline(never)]
-pub(super) fn backward(
+pub(crate) fn backward(
     workers: &Workers,
     op: &'static str,
-    of: &Recurrence<'_>,
+    of: &kernels::Recurrence<'_>,
     (states, grad, cell_grad): (View<'_>, View<'_>, Option<View<'_>>),
     workspace: &mut Option<ViewMut<'_>>,
     (gates, extra, initial_grads): (
         &mut ViewMut<'_>,
         &mut Option<ViewMut<'_>>,
-        &mut [Option<ViewMut<'_>>; 2],
+        [&mut Option<ViewMut<'_>>; 2],
     ),
 ) -> Result<()> {
     let sizes = Sizes::new(of, gates.layout().shape()[0]);

@@ -43,19 +43,19 @@ const ENOUGH_OUTPUTS: usize = 16;
 
 /// The split of a reduction into slabs: a pure function of the shape and the axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::backend) struct Split {
+pub(crate) struct Split {
     /// Whether the last axis (of those longer than 1) is reduced.
-    pub(in crate::backend) along_rows: bool,
-    pub(in crate::backend) outputs: usize,
+    pub(crate) along_rows: bool,
+    pub(crate) outputs: usize,
     /// Elements per output.
-    pub(in crate::backend) length: usize,
+    pub(crate) length: usize,
     /// Elements per output and slab.
-    pub(in crate::backend) slab: usize,
+    pub(crate) slab: usize,
 }
 
 impl Split {
     /// The split for the threads of a CPU.
-    pub(super) fn new(shape: &Shape, axes: &[bool]) -> Self {
+    pub(crate) fn new(shape: &Shape, axes: &[bool]) -> Self {
         let unsplit = Self::unsplit(shape, axes);
         let (unit, row) = if unsplit.along_rows { (1, BLOCK) } else { (UNIT, 16) };
         let slabs = if unsplit.outputs.div_ceil(unit) >= ENOUGH_OUTPUTS {
@@ -67,7 +67,7 @@ impl Split {
     }
 
     /// The reduction without a split: one slab.
-    pub(in crate::backend) fn unsplit(shape: &Shape, axes: &[bool]) -> Self {
+    pub(crate) fn unsplit(shape: &Shape, axes: &[bool]) -> Self {
         let (mut outputs, mut length, mut along_rows) = (1_usize, 1_usize, true);
         for (axis, &size) in shape.dims().iter().enumerate() {
             let reduced = is_reduced(axes, axis);
@@ -82,7 +82,7 @@ impl Split {
     }
 
     /// Splits into at most `slabs` slabs. Their length is a multiple of `row`, except for the last.
-    pub(in crate::backend) fn into_slabs(self, slabs: usize, row: usize) -> Self {
+    pub(crate) fn into_slabs(self, slabs: usize, row: usize) -> Self {
         if slabs == 1 {
             return self;
         }
@@ -90,22 +90,22 @@ impl Split {
     }
 
     /// The number of slabs.
-    pub(in crate::backend) fn slabs(&self) -> usize {
+    pub(crate) fn slabs(&self) -> usize {
         if self.slab == 0 { 1 } else { self.length.div_ceil(self.slab) }
     }
 
     /// The number of partial results in the workspace; 0 for a single slab.
-    pub(in crate::backend) fn workspace_elements(&self) -> usize {
+    pub(crate) fn workspace_elements(&self) -> usize {
         if self.slabs() > 1 { self.slabs() * self.outputs } else { 0 }
     }
 }
 
-pub(in crate::backend) fn is_reduced(axes: &[bool], axis: usize) -> bool {
+pub(crate) fn is_reduced(axes: &[bool], axis: usize) -> bool {
     axes.get(axis).copied().unwrap_or(false)
 }
 
-/// See [`Workspace::Reduce`](crate::backend::Workspace::Reduce). Equal for all reductions.
-pub(super) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
+/// See [`ReductionWorkspace`](crate::backend::kernels::ReductionWorkspace). Equal for all reductions.
+pub(crate) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
     // Few elements are one slab.
     if shape.checked_elements().is_some_and(|elements| elements <= LIGHT) {
         return 0;
@@ -113,8 +113,8 @@ pub(super) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
     Split::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
 }
 
-/// See [`Kernel::Reduce`](crate::backend::Kernel::Reduce).
-pub(super) fn reduce(
+/// See [`Reduction`](crate::backend::kernels::Reduction).
+pub(crate) fn reduce(
     workers: &Workers,
     op: &'static str,
     input: View<'_>,
@@ -435,9 +435,9 @@ impl Columns {
     }
 }
 
-/// See [`Kernel::ArgReduce`](crate::backend::Kernel::ArgReduce).
+/// See [`ArgReduce`](crate::backend::kernels::ArgReduce).
 #[inline(never)]
-pub(super) fn arg_reduce(
+pub(crate) fn arg_reduce(
     workers: &Workers,
     op: &'static str,
     largest: bool,

@@ -4,7 +4,7 @@ use super::dispatch::any;
 use super::number::Stored;
 use crate::shape::{DType, Scalar};
 
-/// The bytes of `value` as an element of this type, converted as by [`Kernel::Fill`](crate::backend::Kernel::Fill).
+/// The bytes of `value` as an element of this type, converted as by [`Fill`](crate::backend::kernels::Fill).
 pub(crate) fn element_bytes(value: Scalar, dtype: DType) -> Vec<u8> {
     match dtype {
         DType::Bool => vec![u8::from(value.as_f64() != 0.0)],

@@ -10,11 +10,11 @@ use crate::storage::ViewMut;
 /// The number of neighboring lines that are summed together. Their sums fit the L1 cache.
 const COLUMNS: usize = 512;
 
-/// See [`Kernel::RunningSum`](crate::backend::Kernel::RunningSum).
+/// See [`RunningSum`](crate::backend::kernels::RunningSum).
 ///
 /// Adds whole rows along the axis, so that memory is read in order. Threads share only the axes before it.
 #[inline(never)]
-pub(super) fn running_sum(
+pub(crate) fn running_sum(
     workers: &Workers,
     op: &'static str,
     axis: usize,

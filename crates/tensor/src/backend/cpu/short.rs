@@ -5,7 +5,7 @@
 
 /// Copies `from` to `to`, which has the same length.
 #[inline(always)]
-pub(super) fn copy<T: Copy>(to: &mut [T], from: &[T]) {
+pub(crate) fn copy<T: Copy>(to: &mut [T], from: &[T]) {
     let from = &from[..to.len()];
     if !(copy_pieces::<T, 16>(to, from) || copy_pieces::<T, 4>(to, from)) {
         to.iter_mut().zip(from).for_each(|(to, &from)| *to = from);

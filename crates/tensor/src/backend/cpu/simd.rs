@@ -4,7 +4,7 @@
 //! product and a sum to a fused multiply-add; a loop states that explicitly
 //! ([`Number::fused`](super::number::Number::fused)). So results are equal bit for bit for all instruction sets.
 
-pub(super) mod f16c;
+pub(crate) mod f16c;
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 /// The instruction sets for which loops are compiled.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Instructions {
+pub(crate) enum Instructions {
     /// The instructions that every processor of the target supports.
     Baseline,
     /// x86-64-v3: AVX2, FMA and BMI.
@@ -31,7 +31,7 @@ static INSTRUCTIONS: LazyLock<Instructions> = LazyLock::new(Instructions::detect
 
 /// The instruction set of this processor.
 #[inline]
-pub(super) fn instructions() -> Instructions {
+pub(crate) fn instructions() -> Instructions {
     *INSTRUCTIONS
 }
 
@@ -45,7 +45,7 @@ const LIMITS: [&str; 4] = ["baseline", "avx2", "avx512", "avx512-bf16"];
 ///
 /// # Errors
 /// [`Error::BadArgument`] for an unknown name.
-pub(super) fn limit() -> Result<usize> {
+pub(crate) fn limit() -> Result<usize> {
     let Some(value) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else {
         return Ok(LIMITS.len() - 1);
     };
@@ -82,7 +82,7 @@ impl Instructions {
 ///
 /// It is a type and not a closure, so that its method can be `inline(always)`. Without inlining, the loop would be compiled
 /// for the baseline instruction set.
-pub(super) trait Loop {
+pub(crate) trait Loop {
     /// Whether AVX-512 makes the loop faster. It does not if the loop calls a function for each element.
     #[cfg_attr(
         not(any(target_arch = "x86", target_arch = "x86_64")),
@@ -98,7 +98,7 @@ pub(super) trait Loop {
 }
 
 /// Runs a custom loop with the widest supported instruction set.
-pub(super) fn run<L: Loop>(of: L) -> L::Output {
+pub(crate) fn run<L: Loop>(of: L) -> L::Output {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
     #[target_feature(enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt")]
     fn v3<L: Loop>(of: L) -> L::Output {
@@ -129,7 +129,7 @@ pub(super) fn run<L: Loop>(of: L) -> L::Output {
 macro_rules! loops {
     ($($(#[$doc:meta])* fn $name:ident<$($T:ident $(: $bound:path)?),+>($($arg:ident: $type:ty),+; $f:ident: Fn($($of:ty),+)) $body:block)+) => {$(
         $(#[$doc])*
-        pub(super) fn $name<$($T $(: $bound)?),+>($($arg: $type,)+ $f: impl Fn($($of),+)) {
+        pub(crate) fn $name<$($T $(: $bound)?),+>($($arg: $type,)+ $f: impl Fn($($of),+)) {
             #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
             #[target_feature(enable = "fxsr,popcnt,avx2,bmi1,bmi2,fma,lzcnt")]
             fn v3<$($T $(: $bound)?),+>($($arg: $type,)+ $f: impl Fn($($of),+)) $body
@@ -205,7 +205,7 @@ loops! {
 }
 
 /// Calls `f` with each element of `out` and an element of `a`, each of which repeats `times` times.
-pub(super) fn zip_repeated<U, A: Copy>(out: &mut [U], a: &[A], times: usize, f: impl Fn(&mut U, A)) {
+pub(crate) fn zip_repeated<U, A: Copy>(out: &mut [U], a: &[A], times: usize, f: impl Fn(&mut U, A)) {
     match times {
         2 => run(Repeated::<U, A, _, 2> { out, a, f }),
         3 => run(Repeated::<U, A, _, 3> { out, a, f }),
@@ -218,7 +218,7 @@ pub(super) fn zip_repeated<U, A: Copy>(out: &mut [U], a: &[A], times: usize, f: 
 }
 
 /// Like [`zip`], with every `step`-th element of `a`, starting with the first.
-pub(super) fn zip_step<U, A: Copy>(out: &mut [U], a: &[A], step: usize, f: impl Fn(&mut U, A)) {
+pub(crate) fn zip_step<U, A: Copy>(out: &mut [U], a: &[A], step: usize, f: impl Fn(&mut U, A)) {
     match step {
         1 => {
             let len = out.len();

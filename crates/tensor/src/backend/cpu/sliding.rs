@@ -12,7 +12,7 @@ const SUMMED: usize = 1024;
 
 /// Sliding windows over a plane.
 #[derive(Debug)]
-pub(super) struct Sliding {
+pub(crate) struct Sliding {
     vertical: Window,
     from: [usize; 2],
     to: [usize; 2],
@@ -25,7 +25,7 @@ pub(super) struct Sliding {
 
 /// The running maximum of each window in a row.
 #[derive(Debug)]
-pub(super) struct WindowMax<T> {
+pub(crate) struct WindowMax<T> {
     values: Vec<T>,
     /// The index of each maximum in its plane; [`NO_POSITION`] before the first element.
     places: Vec<u32>,
@@ -44,7 +44,7 @@ const NO_POSITION: u32 = u32::MAX;
 impl Sliding {
     /// Returns `None` if the windows do not slide, if means divide by different numbers, if they are of too many elements
     /// for one running sum, or if indices into the plane exceed 32 bits.
-    pub(super) fn new(
+    pub(crate) fn new(
         pool: PoolReduction,
         axes: [PoolAxis; 2],
         from: [usize; 2],
@@ -84,8 +84,8 @@ impl Sliding {
         }
     }
 
-    /// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
-    pub(super) fn forward<T: Float>(&self, pool: PoolReduction, input: &[T], out: &mut [T]) {
+    /// See [`Pool2d`](crate::backend::kernels::Pool2d).
+    pub(crate) fn forward<T: Float>(&self, pool: PoolReduction, input: &[T], out: &mut [T]) {
         let count = T::from_f64(self.count);
         for (row, out) in out.chunks_mut(self.to[1]).enumerate() {
             match pool {
@@ -110,8 +110,8 @@ impl Sliding {
         }
     }
 
-    /// Overwrites `out`. See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
-    pub(super) fn backward<T: Float>(
+    /// Overwrites `out`. See [`Pool2dGrad`](crate::backend::kernels::Pool2dGrad).
+    pub(crate) fn backward<T: Float>(
         &self,
         pool: PoolReduction,
         input: &[T],

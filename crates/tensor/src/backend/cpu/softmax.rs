@@ -12,9 +12,9 @@ use super::simd;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
-/// See [`Kernel::Softmax`](crate::backend::Kernel::Softmax).
+/// See [`Softmax`](crate::backend::kernels::Softmax).
 #[inline(never)]
-pub(super) fn softmax(
+pub(crate) fn softmax(
     workers: &Workers,
     op: &'static str,
     log: bool,
@@ -39,9 +39,9 @@ pub(super) fn softmax(
     })
 }
 
-/// See [`Kernel::SoftmaxGrad`](crate::backend::Kernel::SoftmaxGrad).
+/// See [`SoftmaxGrad`](crate::backend::kernels::SoftmaxGrad).
 #[inline(never)]
-pub(super) fn softmax_grad(
+pub(crate) fn softmax_grad(
     workers: &Workers,
     op: &'static str,
     log: bool,
@@ -66,9 +66,9 @@ pub(super) fn softmax_grad(
     })
 }
 
-/// See [`Kernel::CrossEntropy`](crate::backend::Kernel::CrossEntropy).
+/// See [`CrossEntropy`](crate::backend::kernels::CrossEntropy).
 #[inline(never)]
-pub(super) fn cross_entropy(
+pub(crate) fn cross_entropy(
     workers: &Workers,
     op: &'static str,
     logits: View<'_>,
@@ -93,9 +93,9 @@ pub(super) fn cross_entropy(
     })
 }
 
-/// See [`Kernel::CrossEntropyGrad`](crate::backend::Kernel::CrossEntropyGrad).
+/// See [`CrossEntropyGrad`](crate::backend::kernels::CrossEntropyGrad).
 #[inline(never)]
-pub(super) fn cross_entropy_grad(
+pub(crate) fn cross_entropy_grad(
     workers: &Workers,
     op: &'static str,
     logits: View<'_>,

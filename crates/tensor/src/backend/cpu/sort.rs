@@ -11,20 +11,15 @@ use super::loop_nest::LoopNest;
 use super::number::Number;
 use super::parallel::{Workers, light_runs};
 use crate::error::Result;
-use crate::shape::{DType, Shape};
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// The cost of sorting an element, in units of light work.
 const COST: usize = 16;
 
-/// See [`Workspace::ArgSort`](crate::backend::Workspace::ArgSort). Only the merge sort of GPUs uses it.
-pub(super) fn workspace(shape: &Shape) -> usize {
-    shape.elements().saturating_mul(size_of::<i64>())
-}
-
-/// See [`Kernel::ArgSort`](crate::backend::Kernel::ArgSort).
+/// See [`ArgSort`](crate::backend::kernels::ArgSort).
 #[inline(never)]
-pub(super) fn arg_sort(
+pub(crate) fn arg_sort(
     workers: &Workers,
     op: &'static str,
     (descending, first): (bool, usize),

@@ -16,12 +16,12 @@ use crate::shape::{DType, RawElement};
 use crate::storage::ViewMut;
 
 /// The elements of a workspace that hold the sums of an output.
-pub(super) const fn elements(dtype: DType, out: usize) -> usize {
+pub(crate) const fn elements(dtype: DType, out: usize) -> usize {
     if dtype.is_half() { out } else { 0 }
 }
 
 /// Calls `multiply` with memory for the sums and with `rest` elements of the workspace. Stores the sums in the output.
-pub(super) fn with_sums<T: Float + RawElement>(
+pub(crate) fn with_sums<T: Float + RawElement>(
     workers: &Workers,
     op: &'static str,
     workspace: &mut Option<ViewMut<'_>>,

@@ -15,23 +15,23 @@ use crate::storage::{Storage, View, ViewMut};
 
 /// A storage with a layout.
 #[derive(Debug)]
-pub(in crate::backend) struct Buffer {
+pub(crate) struct Buffer {
     storage: Arc<Storage>,
     layout: Layout,
 }
 
 /// Creates a shape.
-pub(super) fn shape(dims: &[usize]) -> Shape {
+pub(crate) fn shape(dims: &[usize]) -> Shape {
     Shape::new(dims).unwrap()
 }
 
 /// Backends with one, two and three threads. Their results must be equal.
-pub(super) fn backends() -> [CpuBackend; 3] {
+pub(crate) fn backends() -> [CpuBackend; 3] {
     [1, 2, 3].map(|threads| CpuBackend::new(threads).unwrap())
 }
 
 /// Pseudo-random numbers between -1 and 1.
-pub(super) fn noise(seed: u64, count: usize) -> Vec<f64> {
+pub(crate) fn noise(seed: u64, count: usize) -> Vec<f64> {
     (0..count as u64)
         .map(|i| {
             let mixed =
@@ -44,7 +44,7 @@ pub(super) fn noise(seed: u64, count: usize) -> Vec<f64> {
 
 impl Buffer {
     /// Creates a contiguous, uninitialized output.
-    pub(super) fn output(dims: &[usize], dtype: DType) -> Self {
+    pub(crate) fn output(dims: &[usize], dtype: DType) -> Self {
         let mut buffer =
             Self::from(Arc::new(PassthroughAllocator::new("test", Arc::new(HostMemory::new()))), dims, dtype);
         any!(dtype, T => {
@@ -55,7 +55,7 @@ impl Buffer {
     }
 
     /// Creates a buffer with addresses but without memory.
-    pub(super) fn unreachable(dims: &[usize], dtype: DType) -> Self {
+    pub(crate) fn unreachable(dims: &[usize], dtype: DType) -> Self {
         let pool =
             BfcAllocator::new("test", Arc::new(AddressOnlyMemory::new()), BfcConfig::new(Bytes::mib(1)));
         Self::from(Arc::new(pool), dims, dtype)
@@ -69,12 +69,12 @@ impl Buffer {
     }
 
     /// The values without gaps.
-    pub(super) fn of<T: Element>(dims: &[usize], values: &[T]) -> Self {
+    pub(crate) fn of<T: Element>(dims: &[usize], values: &[T]) -> Self {
         Self::arranged(dims, values, |layout| layout)
     }
 
     /// The values, in a buffer of shape `base` that is then looked at as `arrange` says.
-    pub(super) fn arranged<T: Element>(
+    pub(crate) fn arranged<T: Element>(
         base: &[usize],
         values: &[T],
         arrange: impl Fn(Layout) -> Layout,
@@ -89,7 +89,7 @@ impl Buffer {
 
     /// The same values laid out without gaps, with the axes stored in reverse order, as every second element of a
     /// larger buffer, and both.
-    pub(super) fn arrangements<T: Element>(dims: &[usize], values: &[T]) -> Vec<Self> {
+    pub(crate) fn arrangements<T: Element>(dims: &[usize], values: &[T]) -> Vec<Self> {
         let rank = dims.len();
         let reversed: Vec<usize> = dims.iter().rev().copied().collect();
         let axes: Vec<usize> = (0..rank).rev().collect();
@@ -110,37 +110,37 @@ impl Buffer {
     }
 
     /// The same storage, with the values repeated to fill `dims`.
-    pub(super) fn broadcast(&self, dims: &[usize]) -> Self {
+    pub(crate) fn broadcast(&self, dims: &[usize]) -> Self {
         let layout = self.layout.broadcast_to("test", &shape(dims)).unwrap();
         Self { storage: Arc::clone(&self.storage), layout }
     }
 
     /// The buffer as a kernel reads it.
-    pub(super) fn view(&self) -> View<'_> {
+    pub(crate) fn view(&self) -> View<'_> {
         View::new(&self.storage, &self.layout)
     }
 
     /// The buffer as a kernel writes it.
-    pub(super) fn out(&mut self) -> ViewMut<'_> {
+    pub(crate) fn out(&mut self) -> ViewMut<'_> {
         assert!(self.layout.is_contiguous() && self.layout.offset() == 0);
         ViewMut::new(Arc::get_mut(&mut self.storage).unwrap(), &self.layout)
     }
 
     /// The values in logical order.
-    pub(super) fn values<T: Element>(&self) -> Vec<T> {
+    pub(crate) fn values<T: Element>(&self) -> Vec<T> {
         assert_eq!(T::DTYPE, self.storage.dtype());
         values(&self.view())
     }
 }
 
 /// A view's values in logical order.
-pub(super) fn values<T: Element>(view: &View<'_>) -> Vec<T> {
+pub(crate) fn values<T: Element>(view: &View<'_>) -> Vec<T> {
     let data = view.host::<T::Raw>().unwrap();
     view.layout().positions().map(|place| T::from_raw(data[place])).collect()
 }
 
 /// Asserts that two sequences agree to within `tolerance`, relative to their size where that is above 1.
-pub(super) fn assert_close<T: Into<f64> + Copy>(actual: &[T], expected: &[f64], tolerance: f64, what: &str) {
+pub(crate) fn assert_close<T: Into<f64> + Copy>(actual: &[T], expected: &[f64], tolerance: f64, what: &str) {
     assert_eq!(actual.len(), expected.len(), "{what}");
     for (i, (&actual, &expected)) in actual.iter().zip(expected).enumerate() {
         let actual: f64 = actual.into();

@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::layout::Layout;
 use crate::storage::{View, ViewMut};
 
-/// See [`Kernel::Unary`](crate::backend::Kernel::Unary).
-pub(super) fn unary(
+/// See [`Map`](crate::backend::kernels::Map).
+pub(crate) fn unary(
     workers: &Workers,
     op: &'static str,
     f: Unary,
@@ -178,9 +178,9 @@ fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>,
     }
 }
 
-/// See [`Kernel::UnaryGrad`](crate::backend::Kernel::UnaryGrad).
+/// See [`MapGrad`](crate::backend::kernels::MapGrad).
 #[inline(never)]
-pub(super) fn unary_grad(
+pub(crate) fn unary_grad(
     workers: &Workers,
     op: &'static str,
     f: Unary,
@@ -356,13 +356,13 @@ fn normal_cdf<T: Float>(x: T) -> T {
 
 /// σ(x) = 1 / (1 + e⁻ˣ)
 #[inline(always)]
-pub(super) fn logistic<T: Float>(x: T) -> T {
+pub(crate) fn logistic<T: Float>(x: T) -> T {
     T::ONE / (T::ONE + (-x).exp())
 }
 
 /// x σ(x)
 #[inline(always)]
-pub(super) fn silu<T: Float>(x: T) -> T {
+pub(crate) fn silu<T: Float>(x: T) -> T {
     x * logistic(x)
 }
 
@@ -443,7 +443,7 @@ fn half_of_tanh<T: Float>(x: T) -> T {
 
 /// ½ x (1 + tanh u), Hendrycks and Gimpel's approximation of [`gelu`].
 #[inline(always)]
-pub(super) fn gelu_tanh<T: Float>(x: T) -> T {
+pub(crate) fn gelu_tanh<T: Float>(x: T) -> T {
     x * half_of_tanh(x)
 }
 
@@ -459,7 +459,7 @@ fn gelu_tanh_slope<T: Float>(x: T) -> T {
 
 /// x Φ(x), see Hendrycks and Gimpel, Gaussian error linear units, 2016.
 #[inline(always)]
-pub(super) fn gelu<T: Float>(x: T) -> T {
+pub(crate) fn gelu<T: Float>(x: T) -> T {
     x * normal_cdf(x)
 }
 

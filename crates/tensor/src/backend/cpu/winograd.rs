@@ -58,14 +58,14 @@ const GROUP: usize = 8;
 const SHARED: usize = 1 << 20;
 
 /// An element of images and of panels.
-pub(super) trait Element: Float + Packed<Sum = Self> + Depth + PackInto<Self> {}
+pub(crate) trait Element: Float + Packed<Sum = Self> + Depth + PackInto<Self> {}
 
 impl Element for f32 {}
 impl Element for f64 {}
 
 /// The sizes of a convolution.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Winograd {
+pub(crate) struct Winograd {
     images: usize,
     /// Channels of the input.
     inputs: usize,
@@ -97,7 +97,7 @@ enum Shared {
 
 impl Winograd {
     /// The algorithm for a convolution; `None` if the direct algorithm is faster or necessary.
-    pub(super) fn forward(sizes: &Sizes) -> Option<Self> {
+    pub(crate) fn forward(sizes: &Sizes) -> Option<Self> {
         Self::new(sizes)?.if_faster()
     }
 
@@ -117,7 +117,7 @@ impl Winograd {
     }
 
     /// The algorithm for the gradient of a convolution's input.
-    pub(super) fn input_grad(sizes: &Sizes) -> Option<Self> {
+    pub(crate) fn input_grad(sizes: &Sizes) -> Option<Self> {
         Self::new(sizes)?.backward().if_faster()
     }
 
@@ -227,14 +227,14 @@ impl Winograd {
     }
 
     /// The number of elements of the workspace.
-    pub(super) fn workspace(&self) -> usize {
+    pub(crate) fn workspace(&self) -> usize {
         let [own, products] = self.task_elements();
         self.slots().saturating_mul(own.saturating_add(products)).saturating_add(self.shared_elements())
     }
 
     /// Runs the algorithm of [`forward`](Self::forward), or of [`input_grad`](Self::input_grad) from the gradient of the
     /// output. The operands are converted while they are transformed.
-    pub(super) fn convolve<T: Element, S: PackInto<T>>(
+    pub(crate) fn convolve<T: Element, S: PackInto<T>>(
         &self,
         workers: &Workers,
         [from, weight]: [&[S]; 2],

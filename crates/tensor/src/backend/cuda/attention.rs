@@ -3,15 +3,15 @@
 use bfc_cuda::kernels::{Family, Job, Output};
 
 use super::launch::{Launcher, kernel, operand, origin, output, require_float};
-use crate::backend::Attention;
 use crate::backend::grid::TILE;
+use crate::backend::kernels;
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// Creates a job with the sizes, operands and mask that all attention kernels share.
-fn job(of: &Attention<'_>) -> Job {
-    let Attention { scale, causal, query, key, value, mask } = *of;
+fn job(of: &kernels::AttentionInputs<'_>) -> Job {
+    let kernels::AttentionInputs { scale, causal, query, key, value, mask } = *of;
     let size =
         |view: &View<'_>, axis: usize| view.layout().shape().dims().get(axis).copied().unwrap_or(0) as u64;
     let mut job = Job {
@@ -35,11 +35,11 @@ fn tiles(heads: u64, rows: u64, columns: u64) -> u64 {
     heads * rows.div_ceil(tile) * columns.div_ceil(tile)
 }
 
-/// See [`Kernel::Attention`](crate::backend::Kernel::Attention).
-pub(super) fn forward(
+/// See [`Attention`](crate::backend::kernels::Attention).
+pub(crate) fn forward(
     device: &Launcher,
     op: &'static str,
-    of: &Attention<'_>,
+    of: &kernels::AttentionInputs<'_>,
     [out, log_sums]: [&ViewMut<'_>; 2],
 ) -> Result<()> {
     require_float(op, out.dtype())?;
@@ -51,15 +51,14 @@ pub(super) fn forward(
     device.launch_blocks(op, kernel(Family::Attention, "attention", out.dtype()), job.count, &job)
 }
 
-/// See [`Kernel::AttentionGrad`](crate::backend::Kernel::AttentionGrad).
-pub(super) fn backward(
+/// See [`AttentionGrad`](crate::backend::kernels::AttentionGrad).
+pub(crate) fn backward(
     device: &Launcher,
     op: &'static str,
-    of: &Attention<'_>,
-    (&[result, log_sums], grad): (&[View<'_>; 2], View<'_>),
-    out: &[ViewMut<'_>; 3],
+    of: &kernels::AttentionInputs<'_>,
+    ([result, log_sums], grad): ([View<'_>; 2], View<'_>),
+    [to_query, to_key, to_value]: [&ViewMut<'_>; 3],
 ) -> Result<()> {
-    let [to_query, to_key, to_value] = out;
     let dtype = to_query.dtype();
     require_float(op, dtype)?;
     let mut job = job(of);
@@ -72,6 +71,6 @@ pub(super) fn backward(
     device.launch_blocks(op, kernel(Family::Attention, "attention_key_grad", dtype), job.count, &job)
 }
 
-fn heads(of: &Attention<'_>) -> u64 {
+fn heads(of: &kernels::AttentionInputs<'_>) -> u64 {
     of.query.layout().shape().dims().first().copied().unwrap_or(0) as u64
 }

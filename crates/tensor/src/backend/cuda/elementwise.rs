@@ -11,16 +11,16 @@ use crate::error::{Error, Result};
 use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 
-/// See [`Kernel::Fill`](crate::backend::Kernel::Fill).
-pub(super) fn fill(device: &Launcher, op: &'static str, value: Scalar, out: &ViewMut<'_>) -> Result<()> {
+/// See [`Fill`](crate::backend::kernels::Fill).
+pub(crate) fn fill(device: &Launcher, op: &'static str, value: Scalar, out: &ViewMut<'_>) -> Result<()> {
     let mut job = job_over(out.layout());
     set_constant(&mut job, 0, out.dtype(), value);
     job.outputs[0] = output(out);
     device.launch_elementwise(op, kernel(Family::Elementwise, "fill", out.dtype()), job.count, &job)
 }
 
-/// See [`Kernel::Arange`](crate::backend::Kernel::Arange).
-pub(super) fn arange(
+/// See [`Arange`](crate::backend::kernels::Arange).
+pub(crate) fn arange(
     device: &Launcher,
     op: &'static str,
     start: Scalar,
@@ -35,8 +35,8 @@ pub(super) fn arange(
     device.launch_threads(op, kernel(Family::Elementwise, "arange", out.dtype()), job.count, &job)
 }
 
-/// See [`Kernel::Copy`](crate::backend::Kernel::Copy).
-pub(super) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &ViewMut<'_>) -> Result<()> {
+/// See [`Copy`](crate::backend::kernels::Copy).
+pub(crate) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &ViewMut<'_>) -> Result<()> {
     let mut job = job_over(input.layout());
     job.inputs[0] = operand(&input);
     job.outputs[0] = output(out);
@@ -55,8 +55,8 @@ pub(super) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &V
     device.launch_elementwise(op, kernel, job.count, &job)
 }
 
-/// See [`Kernel::Flip`](crate::backend::Kernel::Flip).
-pub(super) fn flip(
+/// See [`Flip`](crate::backend::kernels::Flip).
+pub(crate) fn flip(
     device: &Launcher,
     op: &'static str,
     input: View<'_>,
@@ -70,8 +70,8 @@ pub(super) fn flip(
     device.launch_threads(op, kernel(Family::Elementwise, "flip", out.dtype()), job.count, &job)
 }
 
-/// See [`Kernel::CopyInto`](crate::backend::Kernel::CopyInto).
-pub(super) fn copy_into(
+/// See [`CopyInto`](crate::backend::kernels::CopyInto).
+pub(crate) fn copy_into(
     device: &Launcher,
     op: &'static str,
     input: View<'_>,
@@ -86,8 +86,8 @@ pub(super) fn copy_into(
     device.launch_elementwise(op, kernel(Family::Elementwise, "place", out.dtype()), job.count, &job)
 }
 
-/// See [`Kernel::Unary`](crate::backend::Kernel::Unary).
-pub(super) fn unary(
+/// See [`Map`](crate::backend::kernels::Map).
+pub(crate) fn unary(
     device: &Launcher,
     op: &'static str,
     f: Unary,
@@ -160,8 +160,8 @@ fn set_parameters(job: &mut Job, dtype: DType, f: Unary) {
     }
 }
 
-/// See [`Kernel::UnaryGrad`](crate::backend::Kernel::UnaryGrad).
-pub(super) fn unary_grad(
+/// See [`MapGrad`](crate::backend::kernels::MapGrad).
+pub(crate) fn unary_grad(
     device: &Launcher,
     op: &'static str,
     f: Unary,
@@ -211,8 +211,8 @@ pub(super) fn unary_grad(
     device.launch_elementwise(op, kernel(Family::Float, "derivative", dtype), job.count, &job)
 }
 
-/// See [`Kernel::Binary`](crate::backend::Kernel::Binary).
-pub(super) fn binary(
+/// See [`Zip`](crate::backend::kernels::Zip).
+pub(crate) fn binary(
     device: &Launcher,
     op: &'static str,
     f: Binary,
@@ -232,8 +232,8 @@ pub(super) fn binary(
     launch_binary(device, op, f, dtype, job)
 }
 
-/// See [`Kernel::Accumulate`](crate::backend::Kernel::Accumulate). One thread reads each element before it overwrites it.
-pub(super) fn accumulate(
+/// See [`Accumulate`](crate::backend::kernels::Accumulate). One thread reads each element before it overwrites it.
+pub(crate) fn accumulate(
     device: &Launcher,
     op: &'static str,
     f: Binary,
@@ -260,8 +260,8 @@ fn launch_binary(device: &Launcher, op: &'static str, f: Binary, dtype: DType, m
     device.launch_elementwise(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
 }
 
-/// See [`Kernel::Compare`](crate::backend::Kernel::Compare).
-pub(super) fn compare(
+/// See [`Comparison`](crate::backend::kernels::Comparison).
+pub(crate) fn compare(
     device: &Launcher,
     op: &'static str,
     f: Compare,
@@ -288,8 +288,8 @@ pub(super) fn compare(
     )
 }
 
-/// See [`Kernel::Select`](crate::backend::Kernel::Select).
-pub(super) fn select(
+/// See [`Select`](crate::backend::kernels::Select).
+pub(crate) fn select(
     device: &Launcher,
     op: &'static str,
     condition: View<'_>,

@@ -3,7 +3,7 @@
 use bfc_cuda::kernels::{ElementType, Family, Job, KernelId, Operand, Output};
 
 use super::launch::{Launcher, origin, required_workspace};
-use crate::backend::{Precision, rules};
+use crate::backend::{Precision, precision};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::DType;
@@ -11,18 +11,18 @@ use crate::storage::{View, ViewMut};
 
 /// A factor in device memory.
 #[derive(Clone, Copy)]
-pub(super) struct Factor {
+pub(crate) struct Factor {
     /// The address of the element at the layout's origin.
-    pub(super) address: u64,
+    pub(crate) address: u64,
     /// The shape and the strides.
-    pub(super) layout: Layout,
+    pub(crate) layout: Layout,
 }
 
 /// The factors of a kernel, and the part of its workspace that they leave.
-pub(super) struct Factors {
+pub(crate) struct Factors {
     /// The element type of both factors.
-    pub(super) dtype: DType,
-    pub(super) both: [Factor; 2],
+    pub(crate) dtype: DType,
+    pub(crate) both: [Factor; 2],
     /// The address and the size in bytes.
     workspace: (u64, u64),
 }
@@ -32,7 +32,7 @@ impl Factors {
     ///
     /// # Errors
     /// If a launch fails, or the workspace is too small.
-    pub(super) fn new(
+    pub(crate) fn new(
         device: &Launcher,
         op: &'static str,
         precision: Precision,
@@ -45,13 +45,13 @@ impl Factors {
             return Ok(Self { dtype: factors[0].dtype(), both, workspace: room });
         }
         let elements = factors.map(|factor| factor.layout().distinct().shape().elements());
-        let bytes = rules::bf16_copies(precision, elements);
+        let bytes = precision::bf16_copies(precision, elements);
         if bytes == 0 {
             let both = factors.each_ref().map(Factor::of);
             return Ok(Self { dtype: DType::BF16, both, workspace: room });
         }
         let start = required_workspace(op, workspace, bytes)?.storage().address();
-        let second = start + rules::bf16_copy(elements[0]) as u64;
+        let second = start + precision::bf16_copy(elements[0]) as u64;
         let both = [
             Factor::bf16_copy(device, op, factors[0], start)?,
             Factor::bf16_copy(device, op, factors[1], second)?,
@@ -60,12 +60,12 @@ impl Factors {
     }
 
     /// The address and the size of the free part of the workspace.
-    pub(super) const fn workspace(&self) -> (u64, u64) {
+    pub(crate) const fn workspace(&self) -> (u64, u64) {
         self.workspace
     }
 
     /// The address of the free part of the workspace, or an error if it has fewer than `bytes` bytes.
-    pub(super) fn required_workspace(&self, op: &'static str, bytes: usize) -> Result<u64> {
+    pub(crate) fn required_workspace(&self, op: &'static str, bytes: usize) -> Result<u64> {
         let (address, free) = self.workspace;
         if free >= bytes as u64 { Ok(address) } else { Err(crate::backend::not_host(op)) }
     }
@@ -98,12 +98,12 @@ impl Factor {
     }
 
     /// The operand of a contiguous factor.
-    pub(super) const fn contiguous(&self) -> Operand {
+    pub(crate) const fn contiguous(&self) -> Operand {
         Operand::contiguous(self.address)
     }
 
     /// The operand with the strides of the first axes.
-    pub(super) fn strided(&self, axes: usize) -> Operand {
+    pub(crate) fn strided(&self, axes: usize) -> Operand {
         Operand::strided(self.address, &self.layout.strides()[..axes])
     }
 }

@@ -15,7 +15,7 @@ use crate::storage::{View, ViewMut};
 
 /// Checks on the device that all indices are below `len`, and fails with the first that is not. Waits for the device,
 /// unless the host uploaded the indices and knows their range.
-pub(super) fn check(device: &Launcher, op: &'static str, indices: &View<'_>, len: usize) -> Result<()> {
+pub(crate) fn check(device: &Launcher, op: &'static str, indices: &View<'_>, len: usize) -> Result<()> {
     const NONE: u64 = u64::MAX;
     let mut job = job_over(indices.layout());
     if job.count == 0 || indices.are_indices_below(len) {
@@ -45,8 +45,8 @@ fn stride(view: &View<'_>, axis: usize) -> u64 {
     view.layout().strides().get(axis).copied().unwrap_or(0) as u64
 }
 
-/// See [`Kernel::Gather`](crate::backend::Kernel::Gather).
-pub(super) fn gather(
+/// See [`Gather`](crate::backend::kernels::Gather).
+pub(crate) fn gather(
     device: &Launcher,
     op: &'static str,
     input: View<'_>,
@@ -62,11 +62,11 @@ pub(super) fn gather(
     device.launch_elementwise(op, kernel(Family::Index, "gather", out.dtype()), job.count, &job)
 }
 
-/// See [`Kernel::ScatterAdd`](crate::backend::Kernel::ScatterAdd).
+/// See [`ScatterAdd`](crate::backend::kernels::ScatterAdd).
 ///
 /// The kernels sum 16-bit floats in f32. `out` may hold 16-bit floats only if the kernel sorts the indices, because only
 /// then does it finish each sum before it writes.
-pub(super) fn scatter_add(
+pub(crate) fn scatter_add(
     device: &Launcher,
     op: &'static str,
     input: View<'_>,
@@ -113,8 +113,8 @@ pub(super) fn scatter_add(
     device.launch_threads(op, kernel(Family::Index, "scatter_add_sorted", dtype), job.count, &job)
 }
 
-/// See [`Kernel::OneHot`](crate::backend::Kernel::OneHot).
-pub(super) fn one_hot(
+/// See [`OneHot`](crate::backend::kernels::OneHot).
+pub(crate) fn one_hot(
     device: &Launcher,
     op: &'static str,
     indices: View<'_>,

@@ -22,23 +22,23 @@ const ELEMENTS_PER_THREAD: u64 = 4;
 
 /// The device, with methods that launch kernels and copy memory.
 #[derive(Debug)]
-pub(super) struct Launcher {
+pub(crate) struct Launcher {
     compute: Arc<dyn Compute>,
     /// Serializes the users of the device's scratch memory.
     scratch_lock: Mutex<()>,
 }
 
 impl Launcher {
-    pub(super) const fn new(compute: Arc<dyn Compute>) -> Self {
+    pub(crate) const fn new(compute: Arc<dyn Compute>) -> Self {
         Self { compute, scratch_lock: Mutex::new(()) }
     }
 
-    pub(super) fn compute(&self) -> &dyn Compute {
+    pub(crate) fn compute(&self) -> &dyn Compute {
         self.compute.as_ref()
     }
 
     /// Launches a kernel with one thread per element.
-    pub(super) fn launch_threads(
+    pub(crate) fn launch_threads(
         &self,
         op: &'static str,
         kernel: KernelId,
@@ -50,7 +50,7 @@ impl Launcher {
 
     /// Launches an elementwise kernel whose threads process several elements. If all operands consist of aligned packs,
     /// the kernel uses vectorized loads. Otherwise threads process several elements once the grid fills a GPU.
-    pub(super) fn launch_elementwise(
+    pub(crate) fn launch_elementwise(
         &self,
         op: &'static str,
         kernel: KernelId,
@@ -70,7 +70,7 @@ impl Launcher {
     }
 
     /// Launches a kernel with this number of blocks; does nothing for 0 blocks.
-    pub(super) fn launch_blocks(
+    pub(crate) fn launch_blocks(
         &self,
         op: &'static str,
         kernel: KernelId,
@@ -88,19 +88,19 @@ impl Launcher {
     }
 
     /// Whether the device has a library for matrix products (cuBLAS).
-    pub(super) fn has_products(&self) -> bool {
+    pub(crate) fn has_products(&self) -> bool {
         self.compute.supports_products()
     }
 
     /// Multiplies matrices with cuBLAS. Returns false if it does not support the product.
-    pub(super) fn multiply(&self, op: &'static str, product: &Product) -> Result<bool> {
+    pub(crate) fn multiply(&self, op: &'static str, product: &Product) -> Result<bool> {
         // SAFETY: as in `launch_blocks`; the op owns the workspace, whose size is that of its buffer.
         let multiplied = unsafe { self.compute.multiply(product) };
         multiplied.map_err(|error| self.failed(op, &error))
     }
 
     /// Copies bytes to the start of a buffer.
-    pub(super) fn upload(&self, op: &'static str, bytes: &[u8], out: &ViewMut<'_>) -> Result<()> {
+    pub(crate) fn upload(&self, op: &'static str, bytes: &[u8], out: &ViewMut<'_>) -> Result<()> {
         debug_assert!(bytes.len() <= out.storage().bytes());
         // SAFETY: the view is exclusive, and the caller has checked the size of the buffer.
         let copied = unsafe { self.compute.upload(bytes, out.storage().address()) };
@@ -108,7 +108,7 @@ impl Launcher {
     }
 
     /// Copies bytes from a buffer to the host, starting at byte `start`.
-    pub(super) fn download(
+    pub(crate) fn download(
         &self,
         op: &'static str,
         view: &View<'_>,
@@ -129,7 +129,7 @@ impl Launcher {
 
     /// Launches a kernel that updates one integer in the device's scratch memory, waits for it, and returns the integer.
     /// Allocates nothing, so that a dry run need not imitate it.
-    pub(super) fn launch_and_read(
+    pub(crate) fn launch_and_read(
         &self,
         op: &'static str,
         kernel: KernelId,
@@ -151,13 +151,13 @@ impl Launcher {
         Ok(u64::from_ne_bytes(answer))
     }
 
-    pub(super) fn failed(&self, op: &'static str, error: &ComputeError) -> Error {
+    pub(crate) fn failed(&self, op: &'static str, error: &ComputeError) -> Error {
         Error::Device { op, device: self.compute.name().to_owned(), reason: error.clone().into() }
     }
 }
 
 /// The element type of kernels; they process booleans as bytes.
-pub(super) const fn element_type(dtype: DType) -> ElementType {
+pub(crate) const fn element_type(dtype: DType) -> ElementType {
     match dtype {
         DType::F32 => ElementType::F32,
         DType::F64 => ElementType::F64,
@@ -170,22 +170,22 @@ pub(super) const fn element_type(dtype: DType) -> ElementType {
     }
 }
 
-pub(super) const fn kernel(family: Family, name: &'static str, dtype: DType) -> KernelId {
+pub(crate) const fn kernel(family: Family, name: &'static str, dtype: DType) -> KernelId {
     KernelId::new(family, name, element_type(dtype))
 }
 
 /// The element type of the kernel for operands that may mix a 16-bit float type with f32: the 16-bit type, if any.
-pub(super) fn kernel_dtype<const N: usize>(dtypes: [DType; N]) -> DType {
+pub(crate) fn kernel_dtype<const N: usize>(dtypes: [DType; N]) -> DType {
     dtypes.into_iter().find(|dtype| dtype.is_half()).unwrap_or(dtypes[0])
 }
 
 /// Fails for booleans.
-pub(super) fn require_number(op: &'static str, dtype: DType) -> Result<()> {
+pub(crate) fn require_number(op: &'static str, dtype: DType) -> Result<()> {
     if dtype == DType::Bool { Err(Error::UnsupportedDType { op, dtype }) } else { Ok(()) }
 }
 
 /// Fails for all types but floats.
-pub(super) fn require_float(op: &'static str, dtype: DType) -> Result<()> {
+pub(crate) fn require_float(op: &'static str, dtype: DType) -> Result<()> {
     if dtype.is_float() { Ok(()) } else { Err(Error::UnsupportedDType { op, dtype }) }
 }
 
@@ -199,7 +199,7 @@ fn is_vectorizable(job: &Job) -> bool {
 }
 
 /// Whether rows of the first inputs and of the first output consist of whole, aligned packs.
-pub(super) fn has_packed_rows(job: &Job, inputs: usize) -> bool {
+pub(crate) fn has_packed_rows(job: &Job, inputs: usize) -> bool {
     let mut operands = job.inputs.iter().take(inputs).filter(|operand| operand.address != 0);
     job.counts[0].is_multiple_of(LARGEST_PACK)
         && job.outputs[0].address.is_multiple_of(PACK)
@@ -223,12 +223,12 @@ fn is_packed(job: &Job, operand: &Operand) -> bool {
 }
 
 /// The address of the element at a layout's origin.
-pub(super) fn origin(view: &View<'_>) -> u64 {
+pub(crate) fn origin(view: &View<'_>) -> u64 {
     view.storage().address() + (view.layout().offset() * view.dtype().size()) as u64
 }
 
 /// The operand of a view that a kernel reads.
-pub(super) fn operand(view: &View<'_>) -> Operand {
+pub(crate) fn operand(view: &View<'_>) -> Operand {
     if !view.layout().is_contiguous() {
         return strided(view);
     }
@@ -236,27 +236,27 @@ pub(super) fn operand(view: &View<'_>) -> Operand {
 }
 
 /// The operand of a view, described by strides even if it is contiguous.
-pub(super) fn strided(view: &View<'_>) -> Operand {
+pub(crate) fn strided(view: &View<'_>) -> Operand {
     Operand::strided(origin(view), view.layout().strides()).of_floats(view.dtype() == DType::F32)
 }
 
 /// The operand of a view that a kernel writes.
-pub(super) fn output(view: &ViewMut<'_>) -> Output {
+pub(crate) fn output(view: &ViewMut<'_>) -> Output {
     Output::new(view.storage().address()).of_floats(view.dtype() == DType::F32)
 }
 
 /// The operand of a workspace from which a kernel reads partial results, in the type of the computation.
-pub(super) fn workspace_operand(workspace: &ViewMut<'_>) -> Operand {
+pub(crate) fn workspace_operand(workspace: &ViewMut<'_>) -> Operand {
     Operand::contiguous(workspace.storage().address()).of_floats(true)
 }
 
 /// The output of a kernel that writes partial results to a workspace.
-pub(super) fn workspace_output(workspace: &ViewMut<'_>) -> Output {
+pub(crate) fn workspace_output(workspace: &ViewMut<'_>) -> Output {
     Output::new(workspace.storage().address()).of_floats(true)
 }
 
 /// Returns the workspace, or fails if it has fewer than `bytes` bytes.
-pub(super) fn required_workspace<'w, 'm>(
+pub(crate) fn required_workspace<'w, 'm>(
     op: &'static str,
     workspace: Option<&'w ViewMut<'m>>,
     bytes: usize,
@@ -267,12 +267,12 @@ pub(super) fn required_workspace<'w, 'm>(
 }
 
 /// Creates a job over the elements of a layout's shape.
-pub(super) fn job_over(layout: &Layout) -> Job {
+pub(crate) fn job_over(layout: &Layout) -> Job {
     Job::over(layout.shape().elements() as u64, layout.shape().dims())
 }
 
 /// Sets constant `n` of a job, as kernels for `dtype` read it.
-pub(super) fn set_constant(job: &mut Job, n: usize, dtype: DType, value: Scalar) {
+pub(crate) fn set_constant(job: &mut Job, n: usize, dtype: DType, value: Scalar) {
     job.constants[n] = value.as_f64();
     job.integers[n] = match (dtype, value) {
         (DType::U8, Scalar::Float(value)) => i64::from(value as u8),

@@ -12,7 +12,7 @@ use super::launch::{
     Launcher, element_type, job_over, kernel, operand, origin, output, require_float, require_number, strided,
 };
 use crate::backend::grid::TILE;
-use crate::backend::{Activated, Activation, Precision};
+use crate::backend::{Activation, Precision, kernels};
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
@@ -25,9 +25,9 @@ const ALIGNMENT: u64 = 256;
 
 /// The epilogue of a matrix product: a bias and an activation.
 #[derive(Clone, Copy)]
-pub(super) struct Epilogue<'a, 'm> {
-    pub(super) bias: Option<View<'a>>,
-    pub(super) activation: Option<&'a Activated<'m>>,
+pub(crate) struct Epilogue<'a, 'm> {
+    pub(crate) bias: Option<View<'a>>,
+    pub(crate) activation: Option<&'a kernels::Activated<'m>>,
 }
 
 impl<'m> Epilogue<'_, 'm> {
@@ -48,8 +48,8 @@ impl<'m> Epilogue<'_, 'm> {
     }
 }
 
-/// See [`Kernel::MatMul`](crate::backend::Kernel::MatMul).
-pub(super) fn matmul(
+/// See [`MatMul`](crate::backend::kernels::MatMul).
+pub(crate) fn matmul(
     device: &Launcher,
     op: &'static str,
     epilogue: Epilogue<'_, '_>,

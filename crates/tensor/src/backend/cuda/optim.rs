@@ -7,8 +7,8 @@ use crate::backend::{AdamStep, LionStep, RmsPropStep, SgdStep};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
-/// See [`Kernel::Clip`](crate::backend::Kernel::Clip). `limits`: scale, low, high.
-pub(super) fn clip(
+/// See [`Clip`](crate::backend::kernels::Clip). `limits`: scale, low, high.
+pub(crate) fn clip(
     device: &Launcher,
     op: &'static str,
     limits: [f64; 3],
@@ -21,8 +21,8 @@ pub(super) fn clip(
     device.launch_elementwise(op, kernel(Family::Optim, "clip", values.dtype()), job.count, &job)
 }
 
-/// See [`Kernel::Sgd`](crate::backend::Kernel::Sgd).
-pub(super) fn sgd(
+/// See [`Sgd`](crate::backend::kernels::Sgd).
+pub(crate) fn sgd(
     device: &Launcher,
     op: &'static str,
     step: SgdStep,
@@ -49,8 +49,8 @@ pub(super) fn sgd(
     )
 }
 
-/// See [`Kernel::Adam`](crate::backend::Kernel::Adam). `state`: parameters, means, variances, and the largest variances.
-pub(super) fn adam(
+/// See [`Adam`](crate::backend::kernels::Adam). `state`: parameters, means, variances, and the largest variances.
+pub(crate) fn adam(
     device: &Launcher,
     op: &'static str,
     step: AdamStep,
@@ -82,8 +82,8 @@ pub(super) fn adam(
     device.launch_elementwise(op, kernel(Family::Optim, "adam", dtype), job.count, &job)
 }
 
-/// See [`Kernel::RmsProp`](crate::backend::Kernel::RmsProp). `state`: parameters, means of squares, means of steps.
-pub(super) fn rms_prop(
+/// See [`RmsProp`](crate::backend::kernels::RmsProp). `state`: parameters, means of squares, means of steps.
+pub(crate) fn rms_prop(
     device: &Launcher,
     op: &'static str,
     step: RmsPropStep,
@@ -107,8 +107,8 @@ pub(super) fn rms_prop(
     )
 }
 
-/// See [`Kernel::Lion`](crate::backend::Kernel::Lion). `state`: parameters, means.
-pub(super) fn lion(
+/// See [`Lion`](crate::backend::kernels::Lion). `state`: parameters, means.
+pub(crate) fn lion(
     device: &Launcher,
     op: &'static str,
     step: LionStep,

@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::shape::{DType, Scalar};
 use crate::storage::ViewMut;
 
-/// See [`Kernel::Random`](crate::backend::Kernel::Random).
-pub(super) fn random(
+/// See [`Random`](crate::backend::kernels::Random).
+pub(crate) fn random(
     device: &Launcher,
     op: &'static str,
     distribution: Distribution,

@@ -7,8 +7,8 @@ use super::launch::{
     Launcher, element_type, kernel, origin, output, require_float, required_workspace, strided,
 };
 use crate::backend::grid::TILE;
-use crate::backend::rules::recurrent_workspace;
-use crate::backend::{Recurrence, RecurrentCell};
+use crate::backend::kernels::{RecurrentWorkspace, Workspace};
+use crate::backend::{RecurrentCell, kernels};
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
@@ -21,7 +21,7 @@ const LAST: u64 = 2;
 struct Layer<'a> {
     device: &'a Launcher,
     op: &'static str,
-    of: &'a Recurrence<'a>,
+    of: &'a kernels::Recurrence<'a>,
     dtype: DType,
     sequences: usize,
     hidden: usize,
@@ -41,7 +41,7 @@ impl<'a> Layer<'a> {
     fn new(
         device: &'a Launcher,
         op: &'static str,
-        of: &'a Recurrence<'_>,
+        of: &'a kernels::Recurrence<'_>,
         workspace: Option<&ViewMut<'_>>,
         gates: &ViewMut<'_>,
     ) -> Result<Option<Self>> {
@@ -53,7 +53,8 @@ impl<'a> Layer<'a> {
         }
         let sequences = rows / of.len;
         let (size, computed) = (dtype.size(), dtype.computed_as().size());
-        let bytes = recurrent_workspace(of.cell, [sequences, of.len, hidden]) * computed;
+        let request = RecurrentWorkspace { cell: of.cell, sizes: [sequences, of.len, hidden], dtype };
+        let bytes = request.gpu_bytes();
         let carry = required_workspace(op, workspace, bytes)?.storage().address();
         let state = sequences * hidden;
         let shares = carry + (state * computed) as u64;
@@ -85,8 +86,8 @@ impl<'a> Layer<'a> {
             RecurrentCell::Tanh => 2,
             RecurrentCell::Relu => 3,
         };
-        if let Some(initial) = &self.of.initial[self.of.cell.states() - 1] {
-            job.inputs[2] = strided(initial);
+        if let Some(initial) = [self.of.initial_state, self.of.initial_cell][self.of.cell.states() - 1] {
+            job.inputs[2] = strided(&initial);
         }
         job
     }
@@ -157,11 +158,11 @@ fn matrix(view: &View<'_>) -> Matrix {
     (origin(view), [strides[0], strides[1]])
 }
 
-/// See [`Kernel::Recurrent`](crate::backend::Kernel::Recurrent).
-pub(super) fn forward(
+/// See [`Recurrent`](crate::backend::kernels::Recurrent).
+pub(crate) fn forward(
     device: &Launcher,
     op: &'static str,
-    of: &Recurrence<'_>,
+    of: &kernels::Recurrence<'_>,
     bias: View<'_>,
     workspace: Option<&ViewMut<'_>>,
     (gates, extra, out): (&ViewMut<'_>, Option<&ViewMut<'_>>, &ViewMut<'_>),
@@ -170,7 +171,7 @@ pub(super) fn forward(
     let (hidden, width) = (layer.hidden, layer.width());
     let weight = matrix(&of.weight);
     for step in 0..of.len {
-        let before = match (step, &of.initial[0]) {
+        let before = match (step, &of.initial_state) {
             (0, initial) => initial.as_ref().map(matrix),
             (step, _) => Some(layer.step_rows(output(out).address, hidden, step - 1)),
         };
@@ -187,14 +188,14 @@ pub(super) fn forward(
     Ok(())
 }
 
-/// See [`Kernel::RecurrentGrad`](crate::backend::Kernel::RecurrentGrad).
-pub(super) fn backward(
+/// See [`RecurrentGrad`](crate::backend::kernels::RecurrentGrad).
+pub(crate) fn backward(
     device: &Launcher,
     op: &'static str,
-    of: &Recurrence<'_>,
+    of: &kernels::Recurrence<'_>,
     (states, grad, cell_grad): (View<'_>, View<'_>, Option<View<'_>>),
     workspace: Option<&ViewMut<'_>>,
-    (gates, extra, initial_grads): (&ViewMut<'_>, Option<&ViewMut<'_>>, &[Option<ViewMut<'_>>; 2]),
+    (gates, extra, initial_grads): (&ViewMut<'_>, Option<&ViewMut<'_>>, [&Option<ViewMut<'_>>; 2]),
 ) -> Result<()> {
     let Some(layer) = Layer::new(device, op, of, workspace, gates)? else { return Ok(()) };
     let (hidden, width, is_gru) = (layer.hidden, layer.width(), of.cell == RecurrentCell::Gru);

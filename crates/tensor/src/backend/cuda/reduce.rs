@@ -20,8 +20,8 @@ const SHORT: usize = 64;
 /// The smallest number of outputs for which one thread per output keeps a GPU busy.
 const MANY_OUTPUTS: u64 = 1 << 14;
 
-/// See [`Kernel::Reduce`](crate::backend::Kernel::Reduce).
-pub(super) fn reduce(
+/// See [`Reduction`](crate::backend::kernels::Reduction).
+pub(crate) fn reduce(
     device: &Launcher,
     op: &'static str,
     (f, divisor): (Reduce, f64),
@@ -90,8 +90,8 @@ pub(super) fn reduce(
     fold_rows(device, op, &joined, out.dtype())
 }
 
-/// See [`Kernel::ArgReduce`](crate::backend::Kernel::ArgReduce).
-pub(super) fn arg_reduce(
+/// See [`ArgReduce`](crate::backend::kernels::ArgReduce).
+pub(crate) fn arg_reduce(
     device: &Launcher,
     op: &'static str,
     largest: bool,
@@ -123,7 +123,7 @@ pub(super) fn arg_reduce(
 }
 
 /// Sums the columns of a `[rows, columns]` workspace, in an order that depends only on these sizes.
-pub(super) fn sum_rows(
+pub(crate) fn sum_rows(
     device: &Launcher,
     op: &'static str,
     input: Operand,

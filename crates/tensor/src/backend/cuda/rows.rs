@@ -9,8 +9,8 @@ use super::launch::{
     required_workspace, strided, workspace_operand, workspace_output,
 };
 use super::reduce::sum_rows;
-use crate::backend::Normalized;
 use crate::backend::grid::{COLUMNS_PER_BLOCK, split_rows};
+use crate::backend::kernels;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::{DType, Scalar};
@@ -56,8 +56,8 @@ fn job_over_normalized(out: &ViewMut<'_>, statistics: &Layout) -> Job {
     job_over_width(out, out.layout().shape().elements().checked_div(rows).unwrap_or(0))
 }
 
-/// See [`Kernel::Softmax`](crate::backend::Kernel::Softmax).
-pub(super) fn softmax(
+/// See [`Softmax`](crate::backend::kernels::Softmax).
+pub(crate) fn softmax(
     device: &Launcher,
     op: &'static str,
     log: bool,
@@ -71,8 +71,8 @@ pub(super) fn softmax(
     launch_rows(device, op, ("softmax", 1), kernel_dtype([out.dtype(), input.dtype()]), job)
 }
 
-/// See [`Kernel::SoftmaxGrad`](crate::backend::Kernel::SoftmaxGrad).
-pub(super) fn softmax_grad(
+/// See [`SoftmaxGrad`](crate::backend::kernels::SoftmaxGrad).
+pub(crate) fn softmax_grad(
     device: &Launcher,
     op: &'static str,
     log: bool,
@@ -88,8 +88,8 @@ pub(super) fn softmax_grad(
     launch_rows(device, op, ("softmax_grad", 2), dtype, job)
 }
 
-/// See [`Kernel::CrossEntropy`](crate::backend::Kernel::CrossEntropy).
-pub(super) fn cross_entropy(
+/// See [`CrossEntropy`](crate::backend::kernels::CrossEntropy).
+pub(crate) fn cross_entropy(
     device: &Launcher,
     op: &'static str,
     logits: View<'_>,
@@ -107,8 +107,8 @@ pub(super) fn cross_entropy(
     launch_rows(device, op, ("cross_entropy", 1), dtype, job)
 }
 
-/// See [`Kernel::CrossEntropyGrad`](crate::backend::Kernel::CrossEntropyGrad).
-pub(super) fn cross_entropy_grad(
+/// See [`CrossEntropyGrad`](crate::backend::kernels::CrossEntropyGrad).
+pub(crate) fn cross_entropy_grad(
     device: &Launcher,
     op: &'static str,
     logits: View<'_>,
@@ -152,8 +152,8 @@ fn repeats_one_row(layout: &Layout, width: u64) -> bool {
     elements == width
 }
 
-/// See [`Kernel::LayerNorm`](crate::backend::Kernel::LayerNorm).
-pub(super) fn layer_norm(
+/// See [`LayerNorm`](crate::backend::kernels::LayerNorm).
+pub(crate) fn layer_norm(
     device: &Launcher,
     op: &'static str,
     (centered, epsilon): (bool, f64),
@@ -171,11 +171,11 @@ pub(super) fn layer_norm(
     launch_rows(device, op, ("layer_norm", 3), kernel_dtype([out.dtype(), input.dtype()]), job)
 }
 
-/// See [`Kernel::LayerNormGrad`](crate::backend::Kernel::LayerNormGrad).
-pub(super) fn layer_norm_grad(
+/// See [`LayerNormGrad`](crate::backend::kernels::LayerNormGrad).
+pub(crate) fn layer_norm_grad(
     device: &Launcher,
     op: &'static str,
-    of: &Normalized<'_>,
+    of: &kernels::Normalized<'_>,
     grad: View<'_>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
@@ -189,11 +189,11 @@ pub(super) fn layer_norm_grad(
     launch_rows(device, op, ("layer_norm_grad", 3), dtype, job)
 }
 
-/// See [`Kernel::LayerNormSums`](crate::backend::Kernel::LayerNormSums).
-pub(super) fn layer_norm_sums(
+/// See [`LayerNormSums`](crate::backend::kernels::LayerNormSums).
+pub(crate) fn layer_norm_sums(
     device: &Launcher,
     op: &'static str,
-    of: &Normalized<'_>,
+    of: &kernels::Normalized<'_>,
     (grad, places): (View<'_>, usize),
     workspace: Option<&ViewMut<'_>>,
     (weight, bias): (&ViewMut<'_>, Option<&ViewMut<'_>>),

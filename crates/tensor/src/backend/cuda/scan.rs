@@ -12,8 +12,8 @@ const LONG: usize = 512;
 /// The largest number of lines that whole blocks sum. With more lines, one thread per line fills a GPU.
 const FEW: usize = 1 << 14;
 
-/// See [`Kernel::RunningSum`](crate::backend::Kernel::RunningSum).
-pub(super) fn running_sum(
+/// See [`RunningSum`](crate::backend::kernels::RunningSum).
+pub(crate) fn running_sum(
     device: &Launcher,
     op: &'static str,
     axis: usize,

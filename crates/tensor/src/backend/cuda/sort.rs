@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
-/// See [`Kernel::ArgSort`](crate::backend::Kernel::ArgSort).
-pub(super) fn arg_sort(
+/// See [`ArgSort`](crate::backend::kernels::ArgSort).
+pub(crate) fn arg_sort(
     device: &Launcher,
     op: &'static str,
     descending: bool,
@@ -35,7 +35,7 @@ pub(super) fn arg_sort(
 }
 
 /// Sorts lines of `counts[0]` elements with stride `counts[2]`. Writes the indices to `out`; `workspace` has the same size.
-pub(super) fn merge(
+pub(crate) fn merge(
     device: &Launcher,
     op: &'static str,
     dtype: DType,

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::storage::{View, ViewMut};
 
 /// See [`Backend::upload`](crate::backend::Backend::upload).
-pub(super) fn upload(device: &Launcher, op: &'static str, values: &[u8], out: &ViewMut<'_>) -> Result<()> {
+pub(crate) fn upload(device: &Launcher, op: &'static str, values: &[u8], out: &ViewMut<'_>) -> Result<()> {
     let (shape, size) = (*out.layout().shape(), out.dtype().size());
     if shape.elements().checked_mul(size) != Some(values.len()) {
         return Err(Error::ElementCount { op, elements: values.len() / size, shape });
@@ -14,7 +14,7 @@ pub(super) fn upload(device: &Launcher, op: &'static str, values: &[u8], out: &V
 }
 
 /// See [`Backend::download`](crate::backend::Backend::download).
-pub(super) fn download(
+pub(crate) fn download(
     device: &Launcher,
     op: &'static str,
     input: View<'_>,

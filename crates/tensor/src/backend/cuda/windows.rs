@@ -42,8 +42,8 @@ fn convolution(
     job
 }
 
-/// See [`Kernel::Conv2d`](crate::backend::Kernel::Conv2d).
-pub(super) fn conv2d(
+/// See [`Conv2d`](crate::backend::kernels::Conv2d).
+pub(crate) fn conv2d(
     device: &Launcher,
     op: &'static str,
     conv: &Convolution,
@@ -62,8 +62,8 @@ pub(super) fn conv2d(
     device.launch_threads(op, named("conv2d"), job.count, &job)
 }
 
-/// See [`Kernel::Conv2dInputGrad`](crate::backend::Kernel::Conv2dInputGrad).
-pub(super) fn conv2d_input_grad(
+/// See [`Conv2dInputGrad`](crate::backend::kernels::Conv2dInputGrad).
+pub(crate) fn conv2d_input_grad(
     device: &Launcher,
     op: &'static str,
     conv: &Convolution,
@@ -84,8 +84,8 @@ pub(super) fn conv2d_input_grad(
     device.launch_threads(op, named("conv2d_input_grad"), job.count, &job)
 }
 
-/// See [`Kernel::Conv2dWeightGrad`](crate::backend::Kernel::Conv2dWeightGrad).
-pub(super) fn conv2d_weight_grad(
+/// See [`Conv2dWeightGrad`](crate::backend::kernels::Conv2dWeightGrad).
+pub(crate) fn conv2d_weight_grad(
     device: &Launcher,
     op: &'static str,
     conv: &Convolution,
@@ -150,8 +150,8 @@ fn pool(pool: PoolReduction, axes: [PoolAxis; 2], large: &Layout, small: &Layout
     job
 }
 
-/// See [`Kernel::Pool2d`](crate::backend::Kernel::Pool2d).
-pub(super) fn pool2d(
+/// See [`Pool2d`](crate::backend::kernels::Pool2d).
+pub(crate) fn pool2d(
     device: &Launcher,
     op: &'static str,
     (kind, axes): (PoolReduction, [PoolAxis; 2]),
@@ -166,8 +166,8 @@ pub(super) fn pool2d(
     device.launch_threads(op, kernel(Family::Pool, "pool2d", out.dtype()), job.count, &job)
 }
 
-/// See [`Kernel::Pool2dGrad`](crate::backend::Kernel::Pool2dGrad).
-pub(super) fn pool2d_grad(
+/// See [`Pool2dGrad`](crate::backend::kernels::Pool2dGrad).
+pub(crate) fn pool2d_grad(
     device: &Launcher,
     op: &'static str,
     (kind, axes): (PoolReduction, [PoolAxis; 2]),

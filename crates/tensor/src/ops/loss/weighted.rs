@@ -10,7 +10,7 @@
 use super::positions;
 use super::reduction::Reduction;
 use crate::autograd::apply;
-use crate::backend::{Kernel, Precision};
+use crate::backend::{Precision, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::autocast::within;
@@ -126,7 +126,7 @@ impl Op for WeightedCrossEntropy {
         let class_weights = class_weights.map(Tensor::upcast).transpose()?;
         let kept = Rows::kept(self.ignored, as_i64(ctx, targets)?)?;
         let mut losses = ctx.temp(targets.shape(), logits.dtype())?;
-        ctx.compute(Kernel::CrossEntropy {
+        ctx.compute(kernels::CrossEntropy {
             logits: logits.view(),
             targets: kept.0.view(),
             losses: losses.view_mut(),
@@ -165,7 +165,7 @@ impl Op for WeightedCrossEntropy {
         };
         let sharp = rows.only_kept(share.mul(&rows.weights)?.mul_scalar(1.0 - self.smoothing)?)?;
         let mut out = ctx.output(logits.shape(), logits.dtype())?;
-        ctx.compute(Kernel::CrossEntropyGrad {
+        ctx.compute(kernels::CrossEntropyGrad {
             logits: logits.view(),
             targets: rows.targets.view(),
             grad: sharp.view(),

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use super::{Widths, check_sizes, checked, inside, padded};
 use crate::autograd::apply;
-use crate::backend::{Binary, Kernel, Reduce};
+use crate::backend::{Binary, Reduce, kernels};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::Saved;
@@ -93,7 +93,7 @@ impl Border {
         let to = self.region(of, &whole, axis, side.border)?;
         let mut copy = ctx.temp(from.shape(), out.view().dtype())?;
         let (input, axes) = (out.view().with_layout(&from), self.mirrored(axis, of.rank()));
-        ctx.compute(Kernel::Flip { input, axes: axes.as_slice(), out: copy.view_mut() })?;
+        ctx.compute(kernels::Flip { input, axes: axes.as_slice(), out: copy.view_mut() })?;
         // Replication broadcasts the edge.
         let spread = copy.view().layout().broadcast_to(OP, to.shape())?;
         write(ctx, &copy, &spread, out, &to)
@@ -119,15 +119,15 @@ impl Border {
             fold(ctx, Reduce::Sum, border, &axes, &mut border_gradient)?;
         } else {
             let axes = self.mirrored(axis, of.rank());
-            ctx.compute(Kernel::Flip {
+            ctx.compute(kernels::Flip {
                 input: border,
                 axes: axes.as_slice(),
                 out: border_gradient.view_mut(),
             })?;
         }
         let mut sum = ctx.temp(to.shape(), dtype)?;
-        ctx.compute(Kernel::Copy { input: grad.view().with_layout(&to), out: sum.view_mut() })?;
-        ctx.compute(Kernel::Accumulate {
+        ctx.compute(kernels::Copy { input: grad.view().with_layout(&to), out: sum.view_mut() })?;
+        ctx.compute(kernels::Accumulate {
             f: Binary::Add,
             input: border_gradient.view(),
             acc: sum.view_mut(),
@@ -140,7 +140,7 @@ impl Border {
 /// Copies the elements at layout `from` to the positions of layout `to`.
 fn write(ctx: &OpContext<'_>, input: &Buffer, from: &Layout, out: &mut Buffer, to: &Layout) -> Result<()> {
     let (input, mut out) = (input.view().with_layout(from), out.view_mut());
-    ctx.compute(Kernel::CopyInto { input, axis: 0, start: 0, step: 1, out: out.with_layout(to) })
+    ctx.compute(kernels::CopyInto { input, axis: 0, start: 0, step: 1, out: out.with_layout(to) })
 }
 
 impl Op for Border {
@@ -155,7 +155,7 @@ impl Op for Border {
         let place = inside(OP, &self.widths, of, out.view().layout(), 0)?;
         let mut out_view = out.view_mut();
         let out_view = out_view.with_layout(&place);
-        ctx.compute(Kernel::CopyInto { input: x.view(), axis: 0, start: 0, step: 1, out: out_view })?;
+        ctx.compute(kernels::CopyInto { input: x.view(), axis: 0, start: 0, step: 1, out: out_view })?;
         for axis in 0..of.rank() {
             for side in self.sides(axis, of[axis]) {
                 self.fill(ctx, of, axis, side, &mut out)?;
@@ -167,7 +167,7 @@ impl Op for Border {
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let of = saved.input_shape(0);
         let mut sums = ctx.output(grad.shape(), grad.dtype())?;
-        ctx.compute(Kernel::Copy { input: grad.view(), out: sums.view_mut() })?;
+        ctx.compute(kernels::Copy { input: grad.view(), out: sums.view_mut() })?;
         for axis in (0..of.rank()).rev() {
             for side in self.sides(axis, of[axis]) {
                 self.add_border_gradient(ctx, &of, axis, side, &mut sums)?;

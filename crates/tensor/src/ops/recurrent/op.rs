@@ -1,6 +1,6 @@
 //! The op: one product for the inputs of all steps, one kernel for the sequence, and the products of the gradients.
 
-use crate::backend::{Kernel, Recurrence, RecurrentCell, Reduce, Workspace};
+use crate::backend::{RecurrentCell, Reduce, kernels};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::op::{Buffer, Op, OpContext, Saved};
@@ -48,7 +48,7 @@ impl Op for Recurrent {
         multiply(ctx, Some(inputs[INPUT_BIAS]), [x.view(), weight.view()], gates.view_mut())?;
         let mut workspace = self.workspace(ctx, [sequences, hidden], dtype)?;
         let initial = inputs[INITIAL..].iter().copied();
-        ctx.compute(Kernel::Recurrent {
+        ctx.compute(kernels::Recurrent {
             of: self.recurrence(ctx, of_state, initial),
             bias: inputs[HIDDEN_BIAS].view(),
             workspace: workspace.as_mut().map(Buffer::view_mut),
@@ -61,7 +61,7 @@ impl Op for Recurrent {
             let last = self.step(cells.view().layout(), self.len - 1)?;
             let (input, out) = (cells.view(), out.view_mut());
             let input = input.with_layout(&last);
-            ctx.compute(Kernel::CopyInto { input, axis: 0, start: rows, step: 1, out })?;
+            ctx.compute(kernels::CopyInto { input, axis: 0, start: rows, step: 1, out })?;
         }
         let out = out.finish();
         ctx.save(of_state);
@@ -93,12 +93,19 @@ impl Recurrent {
         ctx: &OpContext<'_>,
         weight: &'a Tensor,
         initial: impl IntoIterator<Item = &'a Tensor>,
-    ) -> Recurrence<'a> {
+    ) -> kernels::Recurrence<'a> {
         let Self { cell, reverse, len, .. } = *self;
         let mut initial = initial.into_iter().map(Tensor::view);
         let precision = ctx.precision(weight.dtype());
-        let initial = [initial.next(), initial.next()];
-        Recurrence { cell, precision, reverse, len, weight: weight.view(), initial }
+        kernels::Recurrence {
+            cell,
+            precision,
+            reverse,
+            len,
+            weight: weight.view(),
+            initial_state: initial.next(),
+            initial_cell: initial.next(),
+        }
     }
 
     fn workspace(
@@ -107,7 +114,11 @@ impl Recurrent {
         [sequences, hidden]: [usize; 2],
         dtype: DType,
     ) -> Result<Option<Buffer>> {
-        ctx.workspace(Workspace::Recurrent { cell: self.cell, sizes: [sequences, self.len, hidden], dtype })
+        ctx.workspace(kernels::RecurrentWorkspace {
+            cell: self.cell,
+            sizes: [sequences, self.len, hidden],
+            dtype,
+        })
     }
 
     /// Returns the layout of the rows of one step, in the order of the computation, of rows in `layout`.
@@ -147,7 +158,7 @@ impl Recurrent {
             // Of the gradients of h·U, only that of gate n differs from that of x·W.
             let (input, start) = (inner.view(), gates.dims()[1] - inner.dims()[1]);
             let out = writable(&mut gates);
-            ctx.compute(Kernel::CopyInto { input, axis: 1, start, step: 1, out })?;
+            ctx.compute(kernels::CopyInto { input, axis: 1, start, step: 1, out })?;
         }
         gradients[HIDDEN_BIAS] = match &gradients[INPUT_BIAS] {
             Some(same) if !is_gru => Some(same.clone()).filter(|_| saved.needs_grad(HIDDEN_BIAS)),
@@ -182,7 +193,7 @@ impl Recurrent {
         };
         let (mut state_grad, mut cell_grad) = (initial_grad(0)?, initial_grad(1)?);
         let mut workspace = self.workspace(ctx, [sequences, hidden], dtype)?;
-        ctx.compute(Kernel::RecurrentGrad {
+        ctx.compute(kernels::RecurrentGrad {
             of,
             states: out.view().with_layout(&states),
             grad: grad.view().with_layout(&of_states),
@@ -190,7 +201,8 @@ impl Recurrent {
             workspace: workspace.as_mut().map(Buffer::view_mut),
             gates: writable(gates),
             extra: extra.map(writable),
-            initial_grads: [&mut state_grad, &mut cell_grad].map(|grad| grad.as_mut().map(Buffer::view_mut)),
+            initial_state_grad: state_grad.as_mut().map(Buffer::view_mut),
+            initial_cell_grad: cell_grad.as_mut().map(Buffer::view_mut),
         })?;
         Ok([state_grad, cell_grad].map(|grad| grad.map(Buffer::finish)))
     }
@@ -207,14 +219,14 @@ impl Recurrent {
             let layout = initial.layout().with_axis(1)?;
             let (input, mut out) = (initial.view(), before.view_mut());
             let (input, out) = (input.with_layout(&layout), out.with_layout(&cube));
-            ctx.compute(Kernel::CopyInto { input, axis: 1, start: first, step: 1, out })?;
+            ctx.compute(kernels::CopyInto { input, axis: 1, start: first, step: 1, out })?;
         } else {
-            ctx.compute(Kernel::Fill { value: Scalar::Int(0), out: before.view_mut() })?;
+            ctx.compute(kernels::Fill { value: Scalar::Int(0), out: before.view_mut() })?;
         }
         let states = cube.sliced(op, 1, others, 1)?;
         let (input, mut out) = (out.view(), before.view_mut());
         let (input, out) = (input.with_layout(&states), out.with_layout(&cube));
-        ctx.compute(Kernel::CopyInto { input, axis: 1, start, step: 1, out })?;
+        ctx.compute(kernels::CopyInto { input, axis: 1, start, step: 1, out })?;
         Ok(before.finish())
     }
 }
@@ -225,7 +237,7 @@ fn exclusive(ctx: &OpContext<'_>, mut tensor: Tensor) -> Result<Tensor> {
         return Ok(tensor);
     }
     let mut copy = ctx.temp(tensor.shape(), tensor.dtype())?;
-    ctx.compute(Kernel::Copy { input: tensor.view(), out: copy.view_mut() })?;
+    ctx.compute(kernels::Copy { input: tensor.view(), out: copy.view_mut() })?;
     Ok(copy.finish())
 }
 
@@ -244,7 +256,7 @@ fn multiply(
     let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
     let (bias, workspace) = (bias.map(Tensor::view), workspace.as_mut().map(Buffer::view_mut));
     let precision = ctx.precision(lhs.dtype());
-    ctx.compute(Kernel::MatMul { precision, bias, lhs, rhs, activation: None, workspace, out })
+    ctx.compute(kernels::MatMul { precision, bias, lhs, rhs, activation: None, workspace, out })
 }
 
 /// Returns the product of two matrices.

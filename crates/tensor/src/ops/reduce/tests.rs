@@ -123,7 +123,7 @@ fn sums_of_no_elements_along_huge_axes_do_not_overflow() {
 #[test]
 fn narrow_integers_are_widened_piece_by_piece() {
     let device = cpu();
-    let piece = device.backend().chunk_elements();
+    let piece = device.backend().rules().chunk_elements();
     // Of several shapes, so that the longest axis is folded or stays, and the last piece is a shorter one.
     for (dims, axes) in [
         ([3, piece + 5], &[1][..]),

@@ -3,7 +3,7 @@
 use bfc_core::Category;
 
 use crate::autograd::Gradients;
-use crate::backend::{AdamStep, Kernel, RecurrentCell, SgdStep};
+use crate::backend::{AdamStep, RecurrentCell, SgdStep, kernels};
 use crate::device::Device;
 use crate::error::Result;
 use crate::op::{Buffer, OpContext};
@@ -101,7 +101,7 @@ fn perceptron(device: &Device, batch: usize, sizes: &[usize]) -> Result<Step> {
         for (parameter, copy) in layers.iter().flatten().zip(&mut copies) {
             if let Some(gradient) = gradients.get(parameter) {
                 let (grad, param) = (gradient.view(), copy.view_mut());
-                ctx.compute(Kernel::Sgd { step: PLAIN, grad, momentum: None, param })?;
+                ctx.compute(kernels::Sgd { step: PLAIN, grad, momentum: None, param })?;
             }
         }
         Ok(())
@@ -114,7 +114,7 @@ const PLAIN: SgdStep = SgdStep { lr: 1e-9, momentum: 0.0, weight_decay: 0.0, nes
 /// A buffer that holds one value.
 fn filled(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
     let mut buffer = ctx.output(shape, DType::F32)?;
-    ctx.compute(Kernel::Fill { value: Scalar::Float(0.01), out: buffer.view_mut() })?;
+    ctx.compute(kernels::Fill { value: Scalar::Float(0.01), out: buffer.view_mut() })?;
     Ok(buffer)
 }
 
@@ -275,11 +275,11 @@ fn optimizers(device: &Device) -> Result<Step> {
         for [param, grad, mean, variance] in &mut states {
             let (grad, mean, param) = (grad.view(), mean.view_mut(), param.view_mut());
             let (variance, max_variance) = (variance.view_mut(), None);
-            ctx.compute(Kernel::Adam { step: adam, grad, mean, variance, max_variance, param })?;
+            ctx.compute(kernels::Adam { step: adam, grad, mean, variance, max_variance, param })?;
         }
         for [param, grad, momentum, _] in &mut states {
             let (grad, momentum, param) = (grad.view(), Some(momentum.view_mut()), param.view_mut());
-            ctx.compute(Kernel::Sgd { step: sgd, grad, momentum, param })?;
+            ctx.compute(kernels::Sgd { step: sgd, grad, momentum, param })?;
         }
         Ok(())
     }))

@@ -1,7 +1,7 @@
 //! Tests of batch normalization.
 
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
-use crate::backend::{Kernel, Normalized};
+use crate::backend::kernels;
 use crate::shape::DType;
 
 const EPSILON: f64 = 1e-3;
@@ -53,10 +53,11 @@ fn channels_are_normalized_for_any_number_of_threads() {
             let mut out = Buffer::output(&dims, DType::F32);
             let mut statistics = Buffer::output(&[channels, 2], DType::F32);
             let mut variance = Buffer::output(&[channels], DType::F32);
-            let kernel = Kernel::BatchNorm {
+            let kernel = kernels::BatchNorm {
                 epsilon: EPSILON,
                 input: input.view(),
-                affine: [weight.view(), bias.view()],
+                weight: weight.view(),
+                bias: bias.view(),
                 out: out.out(),
                 statistics: statistics.out(),
                 variance: variance.out(),
@@ -108,13 +109,13 @@ fn gradients_agree_with_their_formulas() {
             for with_input in [true, false] {
                 let mut out = Buffer::output(&dims, DType::F64);
                 let [mut of_weight, mut of_bias] = [(); 2].map(|()| Buffer::output(&[channels], DType::F64));
-                let of = Normalized {
+                let of = kernels::Normalized {
                     centered: true,
                     input: input.view(),
                     weight: Some(weight.view()),
                     statistics: statistics.view(),
                 };
-                let kernel = Kernel::BatchNormGrad {
+                let kernel = kernels::BatchNormGrad {
                     of,
                     grad: grad.view(),
                     out: with_input.then(|| out.out()),

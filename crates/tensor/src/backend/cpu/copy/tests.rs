@@ -2,7 +2,7 @@
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends, noise};
-use crate::backend::{Backend, Checked, Kernel};
+use crate::backend::{Backend, Checked, kernels};
 use crate::error::Error;
 use crate::shape::{DType, Element, Scalar};
 
@@ -58,7 +58,7 @@ fn conversion<A: Element, B: Element>(values: &[A], expected: &[B]) {
     for dims in [vec![values.len()], vec![1, values.len(), 1]] {
         for buffer in Buffer::arrangements(&dims, values) {
             let mut out = Buffer::output(&dims, B::DTYPE);
-            cpu().run("to_dtype", Kernel::Copy { input: buffer.view(), out: out.out() }).unwrap();
+            cpu().run("to_dtype", kernels::Copy { input: buffer.view(), out: out.out() }).unwrap();
             let actual: Vec<B> = out.values();
             // Compares text, so that NaN equals NaN.
             assert_eq!(format!("{actual:?}"), format!("{expected:?}"));
@@ -100,7 +100,7 @@ fn large_copies_do_not_depend_on_threads_or_layout() {
     for backend in backends() {
         for buffer in Buffer::arrangements(&dims, &values) {
             let mut out = Buffer::output(&dims, DType::F32);
-            backend.run("contiguous", Kernel::Copy { input: buffer.view(), out: out.out() }).unwrap();
+            backend.run("contiguous", kernels::Copy { input: buffer.view(), out: out.out() }).unwrap();
             assert_eq!(out.values::<f32>(), values);
         }
     }
@@ -110,11 +110,11 @@ fn large_copies_do_not_depend_on_threads_or_layout() {
 fn broadcast_elements_are_copied_repeatedly() {
     let row = Buffer::of(&[3], &[1_i64, 2, 3]);
     let mut out = Buffer::output(&[2, 3], DType::I64);
-    cpu().run("expand", Kernel::Copy { input: row.broadcast(&[2, 3]).view(), out: out.out() }).unwrap();
+    cpu().run("expand", kernels::Copy { input: row.broadcast(&[2, 3]).view(), out: out.out() }).unwrap();
     assert_eq!(out.values::<i64>(), [1, 2, 3, 1, 2, 3]);
     let number = Buffer::of(&[], &[true]);
     let mut out = Buffer::output(&[2, 2], DType::U8);
-    cpu().run("expand", Kernel::Copy { input: number.broadcast(&[2, 2]).view(), out: out.out() }).unwrap();
+    cpu().run("expand", kernels::Copy { input: number.broadcast(&[2, 2]).view(), out: out.out() }).unwrap();
     assert_eq!(out.values::<u8>(), [1; 4]);
 }
 
@@ -128,7 +128,7 @@ fn broadcast_elements_are_copied_from_any_start() {
         for backend in backends() {
             let mut out = Buffer::output(&dims, DType::I64);
             backend
-                .run("expand", Kernel::Copy { input: column.broadcast(&dims).view(), out: out.out() })
+                .run("expand", kernels::Copy { input: column.broadcast(&dims).view(), out: out.out() })
                 .unwrap();
             assert!(out.values::<i64>().into_iter().eq(expected.clone()), "{times}");
         }
@@ -146,7 +146,7 @@ fn a_flip_reverses_only_the_given_axes() {
         for backend in backends() {
             for buffer in Buffer::arrangements(&[rows, columns], &values) {
                 let mut out = Buffer::output(&[rows, columns], DType::I64);
-                let flip = Kernel::Flip { input: buffer.view(), axes: &axes, out: out.out() };
+                let flip = kernels::Flip { input: buffer.view(), axes: &axes, out: out.out() };
                 backend.run("flip", flip).unwrap();
                 assert!(out.values::<i64>().into_iter().eq(expected.clone()), "{axes:?}");
             }
@@ -156,7 +156,7 @@ fn a_flip_reverses_only_the_given_axes() {
         let values = small(dims, |i| i as i64);
         let mut out = Buffer::output(dims, DType::I64);
         let (input, axes) = (Buffer::of(dims, &values), &[true; 3][..dims.len()]);
-        cpu().run("flip", Kernel::Flip { input: input.view(), axes, out: out.out() }).unwrap();
+        cpu().run("flip", kernels::Flip { input: input.view(), axes, out: out.out() }).unwrap();
         assert!(out.values::<i64>().into_iter().eq(values.into_iter().rev()));
     }
 }
@@ -166,15 +166,15 @@ fn a_fill_sets_every_element() {
     for backend in backends() {
         for dims in [&[][..], &[0], &[3, 5], &[70_000]] {
             let mut out = Buffer::output(dims, DType::F32);
-            backend.run("full", Kernel::Fill { value: Scalar::Float(2.5), out: out.out() }).unwrap();
+            backend.run("full", kernels::Fill { value: Scalar::Float(2.5), out: out.out() }).unwrap();
             assert!(out.values::<f32>().iter().all(|&x| x == 2.5));
         }
     }
     let mut out = Buffer::output(&[2], DType::Bool);
-    cpu().run("full", Kernel::Fill { value: Scalar::Float(0.5), out: out.out() }).unwrap();
+    cpu().run("full", kernels::Fill { value: Scalar::Float(0.5), out: out.out() }).unwrap();
     assert_eq!(out.values::<bool>(), [true, true]);
     let mut out = Buffer::output(&[2], DType::I64);
-    cpu().run("full", Kernel::Fill { value: Scalar::Int(i64::MIN), out: out.out() }).unwrap();
+    cpu().run("full", kernels::Fill { value: Scalar::Int(i64::MIN), out: out.out() }).unwrap();
     assert_eq!(out.values::<i64>(), [i64::MIN; 2]);
 }
 
@@ -187,7 +187,7 @@ fn a_range_of_floats_is_rounded_once_per_element() {
         backend
             .run(
                 "arange",
-                Kernel::Arange { start: Scalar::Float(0.1), step: Scalar::Float(0.1), out: out.out() },
+                kernels::Arange { start: Scalar::Float(0.1), step: Scalar::Float(0.1), out: out.out() },
             )
             .unwrap();
         assert_eq!(out.values::<f32>(), expected);
@@ -200,22 +200,22 @@ fn a_range_of_integers_is_exact_and_wraps() {
     cpu()
         .run(
             "arange",
-            Kernel::Arange { start: Scalar::Int(i64::MAX - 1), step: Scalar::Int(1), out: out.out() },
+            kernels::Arange { start: Scalar::Int(i64::MAX - 1), step: Scalar::Int(1), out: out.out() },
         )
         .unwrap();
     assert_eq!(out.values::<i64>(), [i64::MAX - 1, i64::MAX, i64::MIN]);
     let mut out = Buffer::output(&[3], DType::U8);
     cpu()
-        .run("arange", Kernel::Arange { start: Scalar::Int(254), step: Scalar::Int(1), out: out.out() })
+        .run("arange", kernels::Arange { start: Scalar::Int(254), step: Scalar::Int(1), out: out.out() })
         .unwrap();
     assert_eq!(out.values::<u8>(), [254, 255, 0]);
     let mut out = Buffer::output(&[0], DType::F64);
     cpu()
-        .run("arange", Kernel::Arange { start: Scalar::Int(0), step: Scalar::Int(1), out: out.out() })
+        .run("arange", kernels::Arange { start: Scalar::Int(0), step: Scalar::Int(1), out: out.out() })
         .unwrap();
     let mut out = Buffer::output(&[1], DType::Bool);
     let refused =
-        cpu().run("arange", Kernel::Arange { start: Scalar::Int(0), step: Scalar::Int(1), out: out.out() });
+        cpu().run("arange", kernels::Arange { start: Scalar::Int(0), step: Scalar::Int(1), out: out.out() });
     assert_eq!(refused, Err(Error::UnsupportedDType { op: "arange", dtype: DType::Bool }));
 }
 
@@ -228,13 +228,13 @@ fn copies_into_slices_concatenate() {
             cpu()
                 .run(
                     "cat",
-                    Kernel::CopyInto { input: left.view(), axis: 1, start: 0, step: 1, out: out.out() },
+                    kernels::CopyInto { input: left.view(), axis: 1, start: 0, step: 1, out: out.out() },
                 )
                 .unwrap();
             cpu()
                 .run(
                     "cat",
-                    Kernel::CopyInto { input: right.view(), axis: 1, start: 2, step: 1, out: out.out() },
+                    kernels::CopyInto { input: right.view(), axis: 1, start: 2, step: 1, out: out.out() },
                 )
                 .unwrap();
             assert_eq!(out.values::<f32>(), [1.0, 2.0, 5.0, 3.0, 4.0, 6.0]);
@@ -249,7 +249,7 @@ fn copies_with_a_step_keep_the_other_elements() {
         cpu()
             .run(
                 "slice",
-                Kernel::CopyInto { input: values.view(), axis: 0, start: 1, step: 2, out: out.out() },
+                kernels::CopyInto { input: values.view(), axis: 0, start: 1, step: 2, out: out.out() },
             )
             .unwrap();
         assert_eq!(out.values::<i64>(), [0, 0, 1, 2, 0, 0, 3, 4, 0, 0]);
@@ -257,7 +257,7 @@ fn copies_with_a_step_keep_the_other_elements() {
     let none = Buffer::of::<i64>(&[0, 2], &[]);
     let mut out = Buffer::of(&[1, 2], &[7_i64, 7]);
     cpu()
-        .run("slice", Kernel::CopyInto { input: none.view(), axis: 0, start: 1, step: 1, out: out.out() })
+        .run("slice", kernels::CopyInto { input: none.view(), axis: 0, start: 1, step: 1, out: out.out() })
         .unwrap();
     assert_eq!(out.values::<i64>(), [7, 7]);
 }
@@ -269,7 +269,7 @@ fn copying_past_the_end_is_an_error_and_writes_nothing() {
         let mut out = Buffer::of(&[3], &[9_u8; 3]);
         assert!(
             cpu()
-                .run("cat", Kernel::CopyInto { input: values.view(), axis: 0, start, step, out: out.out() })
+                .run("cat", kernels::CopyInto { input: values.view(), axis: 0, start, step, out: out.out() })
                 .is_err()
         );
         assert_eq!(out.values::<u8>(), [9; 3]);
@@ -277,7 +277,10 @@ fn copying_past_the_end_is_an_error_and_writes_nothing() {
     let mut out = Buffer::of(&[3, 3], &[9_u8; 9]);
     assert!(
         cpu()
-            .run("cat", Kernel::CopyInto { input: values.view(), axis: 0, start: 0, step: 1, out: out.out() })
+            .run(
+                "cat",
+                kernels::CopyInto { input: values.view(), axis: 0, start: 0, step: 1, out: out.out() }
+            )
             .is_err()
     );
 }

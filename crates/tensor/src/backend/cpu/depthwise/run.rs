@@ -26,17 +26,17 @@ fn slots(sizes: &Sizes) -> usize {
 }
 
 /// The number of elements in the workspace of the convolution and of its input gradient.
-pub(in super::super) fn workspace(sizes: &Sizes) -> usize {
+pub(crate) fn workspace(sizes: &Sizes) -> usize {
     product(&[slots(sizes), space(sizes)])
 }
 
 /// The number of elements in the workspace of the weight gradient.
-pub(in super::super) fn weight_grad_workspace(sizes: &Sizes) -> usize {
+pub(crate) fn weight_grad_workspace(sizes: &Sizes) -> usize {
     slots(sizes).saturating_mul(space(sizes).saturating_add(sizes.weights()))
 }
 
 /// Convolves the channels of each image.
-pub(in super::super) fn forward(
+pub(crate) fn forward(
     workers: &Workers,
     op: &'static str,
     sizes: &Sizes,
@@ -66,7 +66,7 @@ pub(in super::super) fn forward(
 }
 
 /// Computes the gradient of the images.
-pub(in super::super) fn input_grad(
+pub(crate) fn input_grad(
     workers: &Workers,
     op: &'static str,
     sizes: &Sizes,
@@ -96,7 +96,7 @@ pub(in super::super) fn input_grad(
 }
 
 /// Computes the gradient of the filters. The sums of slots are added in order.
-pub(in super::super) fn weight_grad(
+pub(crate) fn weight_grad(
     workers: &Workers,
     op: &'static str,
     sizes: &Sizes,

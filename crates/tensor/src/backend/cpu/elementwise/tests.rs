@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
-use crate::backend::{Binary, Compare, Kernel};
+use crate::backend::{Binary, Compare, kernels};
 use crate::error::Error;
 use crate::shape::{DType, Element};
 use crate::storage::View;
@@ -42,13 +42,13 @@ fn holds<T: PartialOrd>(f: Compare, a: T, b: T) -> bool {
 
 fn binary<T: Element>(backend: &CpuBackend, f: Binary, lhs: View<'_>, rhs: View<'_>) -> Vec<T> {
     let mut out = Buffer::output(lhs.layout().shape().dims(), T::DTYPE);
-    backend.run(f.name(), Kernel::Binary { f, lhs, rhs, out: out.out() }).unwrap();
+    backend.run(f.name(), kernels::Zip { f, lhs, rhs, out: out.out() }).unwrap();
     out.values()
 }
 
 fn compare(f: Compare, lhs: View<'_>, rhs: View<'_>) -> Vec<bool> {
     let mut out = Buffer::output(lhs.layout().shape().dims(), DType::Bool);
-    cpu().run(f.name(), Kernel::Compare { f, lhs, rhs, out: out.out() }).unwrap();
+    cpu().run(f.name(), kernels::Comparison { f, lhs, rhs, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -158,7 +158,7 @@ fn boolean_functions_return_booleans() {
     for f in [Binary::Add, Binary::Sub, Binary::Div] {
         let mut out = Buffer::output(&[4], DType::Bool);
         assert_eq!(
-            cpu().run(f.name(), Kernel::Binary { f, lhs: a.view(), rhs: b.view(), out: out.out() }),
+            cpu().run(f.name(), kernels::Zip { f, lhs: a.view(), rhs: b.view(), out: out.out() }),
             Err(Error::UnsupportedDType { op: f.name(), dtype: DType::Bool })
         );
     }
@@ -200,7 +200,7 @@ fn select_chooses_by_condition() {
                 cpu()
                     .run(
                         "where",
-                        Kernel::Select {
+                        kernels::Select {
                             condition: condition.view(),
                             lhs: lhs.view(),
                             rhs: rhs.view(),
@@ -219,7 +219,7 @@ fn select_chooses_by_condition() {
     cpu()
         .run(
             "where",
-            Kernel::Select {
+            kernels::Select {
                 condition: condition.broadcast(&dims).view(),
                 lhs: lhs.broadcast(&dims).view(),
                 rhs: rhs.broadcast(&dims).view(),
@@ -243,8 +243,8 @@ fn accumulation_in_place_matches_the_function() {
             let (mut acc, mut out) = (Buffer::of(&dims, &a), Buffer::output(&dims, DType::F64));
             let lhs = Buffer::of(&dims, &a);
             let rhs = input.view();
-            cpu().run(f.name(), Kernel::Binary { f, lhs: lhs.view(), rhs, out: out.out() }).unwrap();
-            cpu().run(f.name(), Kernel::Accumulate { f, input: rhs, acc: acc.out() }).unwrap();
+            cpu().run(f.name(), kernels::Zip { f, lhs: lhs.view(), rhs, out: out.out() }).unwrap();
+            cpu().run(f.name(), kernels::Accumulate { f, input: rhs, acc: acc.out() }).unwrap();
             assert_eq!(acc.values::<f64>(), out.values::<f64>(), "{}", f.name());
         }
     }
@@ -253,7 +253,7 @@ fn accumulation_in_place_matches_the_function() {
     cpu()
         .run(
             "accumulate",
-            Kernel::Accumulate { f: Binary::Add, input: one.broadcast(&[2]).view(), acc: acc.out() },
+            kernels::Accumulate { f: Binary::Add, input: one.broadcast(&[2]).view(), acc: acc.out() },
         )
         .unwrap();
     assert_eq!(acc.values::<i64>(), [i64::MIN, 2]);

@@ -4,7 +4,7 @@ use super::super::number::Number;
 use super::GROUP;
 
 /// An operation that reduces two values to one.
-pub(in super::super) trait ReduceOp<T>: Sync {
+pub(crate) trait ReduceOp<T>: Sync {
     /// The neutral element.
     const IDENTITY: T;
 
@@ -32,7 +32,7 @@ macro_rules! reductions {
     ($($(#[$doc:meta])* $name:ident: $identity:ident, $fold:expr $(, each $element:expr)? $(, group $group:expr)?;)*) => {$(
         $(#[$doc])*
         #[derive(Debug)]
-        pub(in super::super) struct $name;
+        pub(crate) struct $name;
 
         impl<T: Number> ReduceOp<T> for $name {
             const IDENTITY: T = T::$identity;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// A rectangular block of a matrix that is borrowed exclusively. Other blocks of the same matrix do not overlap with it.
 #[derive(Debug)]
-pub(in super::super) struct Block<'a, T> {
+pub(crate) struct Block<'a, T> {
     /// The first element of the matrix.
     matrix: *mut T,
     /// Elements from one row of the matrix to the next.
@@ -20,7 +20,7 @@ unsafe impl<T: Send> Send for Block<'_, T> {}
 
 impl<'a, T> Block<'a, T> {
     /// The block that is a whole matrix with rows of `columns` elements.
-    pub(in super::super) fn new(matrix: &'a mut [T], columns: usize) -> Self {
+    pub(crate) fn new(matrix: &'a mut [T], columns: usize) -> Self {
         let rows = matrix.len().checked_div(columns).unwrap_or(0);
         Self {
             matrix: matrix.as_mut_ptr(),
@@ -32,18 +32,18 @@ impl<'a, T> Block<'a, T> {
     }
 
     /// The rows of the matrix in this block.
-    pub(in super::super) fn rows(&self) -> Range<usize> {
+    pub(crate) fn rows(&self) -> Range<usize> {
         self.rows.clone()
     }
 
     /// The columns of the matrix in this block.
-    pub(in super::super) fn columns(&self) -> Range<usize> {
+    pub(crate) fn columns(&self) -> Range<usize> {
         self.columns.clone()
     }
 
     /// The elements of a row in a range of columns.
     #[inline]
-    pub(in super::super) fn row(&mut self, row: usize, columns: Range<usize>) -> &mut [T] {
+    pub(crate) fn row(&mut self, row: usize, columns: Range<usize>) -> &mut [T] {
         let inside = self.columns.start <= columns.start && columns.end <= self.columns.end;
         assert!(self.rows.contains(&row) && inside && columns.start <= columns.end);
         // SAFETY: the assertion checks that the elements are in the block, which is a part of the matrix.
@@ -53,7 +53,7 @@ impl<'a, T> Block<'a, T> {
     }
 
     /// Splits the block into blocks of at most `rows` × `columns` elements.
-    pub(in super::super) fn split(self, [rows, columns]: [usize; 2]) -> impl Iterator<Item = Self> {
+    pub(crate) fn split(self, [rows, columns]: [usize; 2]) -> impl Iterator<Item = Self> {
         pieces(&self.rows, rows).flat_map(move |rows| {
             pieces(&self.columns, columns).map(move |columns| Self {
                 matrix: self.matrix,
@@ -68,7 +68,7 @@ impl<'a, T> Block<'a, T> {
 }
 
 /// Splits a range into pieces of `size` elements and a rest.
-pub(super) fn pieces(range: &Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+pub(crate) fn pieces(range: &Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
     let end = range.end;
     range.clone().step_by(size).map(move |start| start..end.min(start + size))
 }

@@ -23,27 +23,27 @@ mod vector;
 mod x86;
 
 use self::right::Row;
-pub(in super::super) use self::right::{HALF, Right, Stored};
+pub(crate) use self::right::{HALF, Right, Stored};
 use super::super::number::Float;
 use super::super::simd::{Instructions, instructions};
 
 /// Rows of a tile, and elements in a row of a panel of the left operand.
-pub(in super::super) const ROWS: usize = 12;
+pub(crate) const ROWS: usize = 12;
 
 /// Columns of a tile, and elements in a row of a panel of the right operand.
-pub(in super::super) const COLUMNS: usize = 32;
+pub(crate) const COLUMNS: usize = 32;
 
 /// The sums of one tile.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(in super::super) struct Tile<T>(pub(in super::super) [[T; COLUMNS]; ROWS]);
+pub(crate) struct Tile<T>(pub(in super::super) [[T; COLUMNS]; ROWS]);
 
 impl<T: Float> Tile<T> {
-    pub(in super::super) const ZERO: Self = Self([[T::ZERO; COLUMNS]; ROWS]);
+    pub(crate) const ZERO: Self = Self([[T::ZERO; COLUMNS]; ROWS]);
 }
 
 /// An element of packed panels.
-pub(in super::super) trait Packed: bytemuck::Pod + Send + Sync {
+pub(crate) trait Packed: bytemuck::Pod + Send + Sync {
     /// The type of the sums.
     type Sum: Float;
 
@@ -55,11 +55,11 @@ pub(in super::super) trait Packed: bytemuck::Pod + Send + Sync {
 /// Two consecutive bf16 elements of one row or column of a matrix, the first one in the lower half.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
-pub(in super::super) struct Pair(pub(in super::super) u32);
+pub(crate) struct Pair(pub(in super::super) u32);
 
 impl Pair {
     /// Whether this processor has an instruction that multiplies pairs.
-    pub(in super::super) fn is_supported() -> bool {
+    pub(crate) fn is_supported() -> bool {
         match instructions() {
             #[cfg(target_arch = "x86_64")]
             Instructions::V4 { bf16 } => bf16,
@@ -71,7 +71,7 @@ impl Pair {
 /// An element that was rounded to bf16, for processors that multiply no pairs.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
-pub(in super::super) struct Rounded(pub(in super::super) f32);
+pub(crate) struct Rounded(pub(in super::super) f32);
 
 /// Rounded elements as floats.
 #[derive(Clone, Copy)]

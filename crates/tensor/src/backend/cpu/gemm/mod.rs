@@ -22,9 +22,9 @@ use std::ops::Range;
 
 use self::blocks::pieces;
 
-pub(super) use blocks::Block;
-pub(super) use kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Rounded, Stored, Tile};
-pub(super) use pack::{Depth, GROUP, Operand, PackInto, RUN, Strided, Unrounded, interleave, to_bf16};
+pub(crate) use blocks::Block;
+pub(crate) use kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Rounded, Stored, Tile};
+pub(crate) use pack::{Depth, GROUP, Operand, PackInto, RUN, Strided, Unrounded, interleave, to_bf16};
 
 use super::number::Float;
 
@@ -39,7 +39,7 @@ const WIDE: usize = 16 * COLUMNS;
 
 /// Whether a product overwrites its output or adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Output {
+pub(crate) enum Output {
     /// `out = lhs · rhs`.
     Overwrite,
     /// `out += lhs · rhs`.
@@ -47,7 +47,7 @@ pub(super) enum Output {
 }
 
 /// Where a product puts its tiles.
-pub(super) trait Destination<T> {
+pub(crate) trait Destination<T> {
     /// Stores or adds the upper left part of a tile. The ranges are the rows and columns of the product.
     fn put(&mut self, rows: Range<usize>, columns: Range<usize>, tile: &Tile<T>, output: Output);
 
@@ -71,7 +71,7 @@ impl<T: Float> Destination<T> for Block<'_, T> {
 }
 
 /// The elements of the panels that a product of these sizes packs at a time.
-pub(super) fn scratch_elements([rows, columns, depth]: [usize; 3]) -> usize {
+pub(crate) fn scratch_elements([rows, columns, depth]: [usize; 3]) -> usize {
     let [lhs, rhs] = panels::<f32>([rows, columns, depth]);
     lhs + rhs
 }
@@ -83,7 +83,7 @@ fn panels<P: Depth>([rows, columns, depth]: [usize; 3]) -> [usize; 2] {
 }
 
 /// Computes the rows and columns of a product, over the whole depth. `scratch` has at least [`scratch_elements`].
-pub(super) fn product<P: Depth>(
+pub(crate) fn product<P: Depth>(
     lhs: &impl Operand<P>,
     rhs: &impl Operand<P>,
     [rows, columns]: [Range<usize>; 2],

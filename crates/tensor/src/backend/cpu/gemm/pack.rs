@@ -11,7 +11,7 @@ use super::super::simd::{self, Loop};
 use super::kernel::{Packed, Pair, Rounded, Stored};
 
 /// An operand that is packed before it is multiplied.
-pub(in super::super) trait Operand<P>: Sync {
+pub(crate) trait Operand<P>: Sync {
     /// Fills a panel with the lanes from `lane` on, at the depths in `depth`. The panel has one row per [packed
     /// element](Depth::PER_ROW) of that range.
     fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]);
@@ -23,7 +23,7 @@ pub(in super::super) trait Operand<P>: Sync {
 }
 
 /// The depth of a row of a panel.
-pub(in super::super) trait Depth: Packed {
+pub(crate) trait Depth: Packed {
     /// The number of depths that one packed element covers.
     const PER_ROW: usize;
 
@@ -50,7 +50,7 @@ impl Depth for Pair {
 }
 
 /// A stored element that is converted to packed elements.
-pub(in super::super) trait PackInto<P: Depth>: Copy + Default + Send + Sync {
+pub(crate) trait PackInto<P: Depth>: Copy + Default + Send + Sync {
     /// Packs the elements at [`PER_ROW`](Depth::PER_ROW) consecutive depths. The second one is ignored if there is one.
     fn pack(self, next: Self) -> P;
 
@@ -106,7 +106,7 @@ impl PackInto<Rounded> for f32 {
 /// An element that is rounded to bf16 when it is packed.
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
-pub(in super::super) struct Unrounded(f32);
+pub(crate) struct Unrounded(f32);
 
 impl PackInto<f32> for Unrounded {
     #[inline(always)]
@@ -138,7 +138,7 @@ impl PackInto<Pair> for f32 {
 
 /// The nearest bf16; ties go to even. For loops that vectorize.
 #[inline(always)]
-pub(in super::super) fn to_bf16(value: f32) -> bf16 {
+pub(crate) fn to_bf16(value: f32) -> bf16 {
     bf16::from_bits((rounded_to_bf16(value) >> 16) as u16)
 }
 
@@ -163,14 +163,14 @@ fn f16_to_f32(value: f16) -> f32 {
 
 /// A matrix with any strides, as an operand.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Strided<'a, S> {
+pub(crate) struct Strided<'a, S> {
     /// Starts with the first element.
-    pub(in super::super) data: &'a [S],
-    pub(in super::super) lanes: usize,
+    pub(crate) data: &'a [S],
+    pub(crate) lanes: usize,
     /// Elements from one lane to the next.
-    pub(in super::super) lane_stride: usize,
+    pub(crate) lane_stride: usize,
     /// Elements from one depth to the next.
-    pub(in super::super) depth_stride: usize,
+    pub(crate) depth_stride: usize,
 }
 
 impl<P: Depth, S: PackInto<P>> Operand<P> for Strided<'_, S> {
@@ -244,10 +244,10 @@ const fn converts<S, P: Depth>() -> bool {
 
 /// The number of packed elements of a lane that are interleaved at a time. The compiler unrolls shorter loops and then does
 /// not vectorize them.
-pub(in super::super) const RUN: usize = 32;
+pub(crate) const RUN: usize = 32;
 
 /// The number of lanes that are interleaved at a time. Divides the width of each panel.
-pub(in super::super) const GROUP: usize = 4;
+pub(crate) const GROUP: usize = 4;
 
 /// Packs lanes whose elements are contiguous, four lanes at a time.
 #[inline(always)]
@@ -280,7 +280,7 @@ fn transpose<S: PackInto<P>, P: Depth, const W: usize>(
 
 /// Packs the elements of [`GROUP`] lanes into at most [`RUN`] rows of a panel, from lane `first` on.
 #[inline(always)]
-pub(in super::super) fn interleave<S: PackInto<P>, P: Depth, const W: usize, const LEN: usize>(
+pub(crate) fn interleave<S: PackInto<P>, P: Depth, const W: usize, const LEN: usize>(
     lanes: &[[S; LEN]; GROUP],
     first: usize,
     rows: &mut [[P; W]],

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends, noise};
+use crate::backend::kernels;
 use crate::error::Error;
 use crate::shape::{DType, Element};
 use crate::storage::View;
@@ -15,13 +15,13 @@ fn cpu() -> CpuBackend {
 
 fn gather<T: Element>(backend: &CpuBackend, input: View<'_>, indices: View<'_>, axis: usize) -> Vec<T> {
     let mut out = Buffer::output(indices.layout().shape().dims(), T::DTYPE);
-    backend.run("gather", Kernel::Gather { input, indices, axis, out: out.out() }).unwrap();
+    backend.run("gather", kernels::Gather { input, indices, axis, out: out.out() }).unwrap();
     out.values()
 }
 
 fn scatter_add<T: Element>(input: View<'_>, indices: View<'_>, axis: usize, size: usize) -> Vec<T> {
     let mut out = Buffer::output(input.layout().shape().with_dim(axis, size).dims(), T::DTYPE);
-    let kernel = Kernel::ScatterAdd { input, indices, axis, workspace: None, out: out.out() };
+    let kernel = kernels::ScatterAdd { input, indices, axis, workspace: None, out: out.out() };
     cpu().run("scatter_add", kernel).unwrap();
     out.values()
 }
@@ -106,7 +106,7 @@ fn booleans_can_be_gathered_but_not_scattered() {
     let mut out = Buffer::output(&[2], DType::Bool);
     let values = Buffer::of(&[3], &[true; 3]);
     let (input, indices, workspace) = (values.view(), indices.view(), None);
-    let kernel = Kernel::ScatterAdd { input, indices, axis: 0, workspace, out: out.out() };
+    let kernel = kernels::ScatterAdd { input, indices, axis: 0, workspace, out: out.out() };
     assert_eq!(
         cpu().run("scatter_add", kernel),
         Err(Error::UnsupportedDType { op: "scatter_add", dtype: DType::Bool })
@@ -117,17 +117,17 @@ fn booleans_can_be_gathered_but_not_scattered() {
 fn one_hot_marks_the_index_of_each_row() {
     for indices in Buffer::arrangements(&[2, 2], &[0_i64, 2, 1, 2]) {
         let mut out = Buffer::output(&[2, 2, 3], DType::F32);
-        cpu().run("one_hot", Kernel::OneHot { indices: indices.view(), out: out.out() }).unwrap();
+        cpu().run("one_hot", kernels::OneHot { indices: indices.view(), out: out.out() }).unwrap();
         assert_eq!(out.values::<f32>(), [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
         let mut out = Buffer::output(&[2, 2, 3], DType::Bool);
-        cpu().run("one_hot", Kernel::OneHot { indices: indices.view(), out: out.out() }).unwrap();
+        cpu().run("one_hot", kernels::OneHot { indices: indices.view(), out: out.out() }).unwrap();
         assert_eq!(out.values::<bool>().iter().filter(|&&hot| hot).count(), 4);
     }
     for backend in backends() {
         let indices: Vec<i64> = (0..5000).map(|i| i % 17).collect();
         let mut out = Buffer::output(&[5000, 17], DType::U8);
         backend
-            .run("one_hot", Kernel::OneHot { indices: Buffer::of(&[5000], &indices).view(), out: out.out() })
+            .run("one_hot", kernels::OneHot { indices: Buffer::of(&[5000], &indices).view(), out: out.out() })
             .unwrap();
         assert!(out.values::<u8>().iter().enumerate().all(|(i, &hot)| (hot == 1) == (i / 17 % 17 == i % 17)));
     }
@@ -143,14 +143,14 @@ fn an_index_out_of_range_is_an_error_and_writes_nothing() {
             assert_eq!(
                 cpu().run(
                     "gather",
-                    Kernel::Gather { input: input.view(), indices: indices.view(), axis: 0, out: out.out() }
+                    kernels::Gather { input: input.view(), indices: indices.view(), axis: 0, out: out.out() }
                 ),
                 refused("gather")
             );
             assert_eq!(
                 cpu().run(
                     "scatter",
-                    Kernel::ScatterAdd {
+                    kernels::ScatterAdd {
                         input: input.view(),
                         indices: indices.view(),
                         axis: 0,
@@ -163,7 +163,7 @@ fn an_index_out_of_range_is_an_error_and_writes_nothing() {
             assert_eq!(out.values::<f32>(), [9.0; 4]);
             let mut out = Buffer::of(&[4, 4], &[9.0_f32; 16]);
             assert_eq!(
-                cpu().run("one_hot", Kernel::OneHot { indices: indices.view(), out: out.out() }),
+                cpu().run("one_hot", kernels::OneHot { indices: indices.view(), out: out.out() }),
                 refused("one_hot")
             );
             assert_eq!(out.values::<f32>(), [9.0; 16]);
@@ -177,17 +177,17 @@ fn empty_gathers_and_scatters_are_supported() {
     assert!(gather::<f32>(&cpu(), empty.view(), none.view(), 0).is_empty());
     assert_eq!(scatter_add::<f32>(empty.view(), none.view(), 0, 3), [0.0; 3]);
     let mut out = Buffer::output(&[0, 0], DType::F32);
-    cpu().run("one_hot", Kernel::OneHot { indices: none.view(), out: out.out() }).unwrap();
+    cpu().run("one_hot", kernels::OneHot { indices: none.view(), out: out.out() }).unwrap();
     let zero = Buffer::of(&[1], &[0_i64]);
     let mut out = Buffer::output(&[1], DType::F32);
     assert!(
         cpu()
             .run(
                 "gather",
-                Kernel::Gather { input: empty.view(), indices: zero.view(), axis: 0, out: out.out() }
+                kernels::Gather { input: empty.view(), indices: zero.view(), axis: 0, out: out.out() }
             )
             .is_err()
     );
     let mut out = Buffer::output(&[1, 0], DType::F32);
-    assert!(cpu().run("one_hot", Kernel::OneHot { indices: zero.view(), out: out.out() }).is_err());
+    assert!(cpu().run("one_hot", kernels::OneHot { indices: zero.view(), out: out.out() }).is_err());
 }

@@ -3,27 +3,29 @@
 use ndarray::{Array2, ArrayView2};
 
 use super::*;
+use crate::backend::Precision;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
-use crate::backend::{Backend, Kernel, Precision, Workspace};
+use crate::backend::kernels::{self, Workspace};
 use crate::shape::{DType, Element};
 
 fn product<T: Element>(backend: &CpuBackend, lhs: View<'_>, rhs: View<'_>) -> Vec<T> {
     let (a, b) = (lhs.layout().shape(), rhs.layout().shape());
     let dims = a.with_dim(a.rank() - 1, b[b.rank() - 1]);
     let mut out = Buffer::output(dims.dims(), T::DTYPE);
-    let bytes = backend.workspace(Workspace::MatMul {
+    let request = kernels::MatMulWorkspace {
         lhs: lhs.layout(),
         rhs: rhs.layout(),
         dtype: T::DTYPE,
         precision: Precision::Full,
-    });
+    };
+    let bytes = request.cpu_bytes();
     let mut room = (bytes > 0).then(|| Buffer::output(&[bytes], DType::U8));
     let workspace = room.as_mut().map(Buffer::out);
     backend
         .run(
             "matmul",
-            Kernel::MatMul {
+            kernels::MatMul {
                 precision: Precision::Full,
                 bias: None,
                 lhs,
@@ -79,7 +81,7 @@ fn products_add_a_bias_of_any_layout() {
             backend
                 .run(
                     "linear",
-                    Kernel::MatMul {
+                    kernels::MatMul {
                         precision: Precision::Full,
                         bias,
                         lhs,

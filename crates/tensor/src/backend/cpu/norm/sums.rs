@@ -7,7 +7,6 @@
 use std::ops::Range;
 
 use super::{Statistics, width};
-use crate::backend::Normalized;
 use crate::backend::cpu::dispatch::{float, host, host_mut, scratch};
 use crate::backend::cpu::fold::{Cascade, RADIX, Sum, fold_into, fold_slice, sum_products};
 use crate::backend::cpu::number::{Float, Number};
@@ -15,6 +14,7 @@ use crate::backend::cpu::operands::Source;
 use crate::backend::cpu::parallel::{Workers, light_runs};
 use crate::backend::cpu::reduce::Split;
 use crate::backend::cpu::simd::{self, Loop};
+use crate::backend::kernels;
 use crate::error::Result;
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
@@ -32,24 +32,20 @@ fn split_rows(rows: usize, parameters: usize) -> Split {
     Split::new(&shape, &[true, false])
 }
 
-/// See [`Workspace::LayerNormSums`](crate::backend::Workspace::LayerNormSums).
-pub(in crate::backend::cpu) fn workspace(
-    [rows, parameters, places]: [usize; 3],
-    sums: usize,
-    dtype: DType,
-) -> usize {
+/// See [`LayerNormSumsWorkspace`](crate::backend::kernels::LayerNormSumsWorkspace).
+pub(crate) fn workspace([rows, parameters, places]: [usize; 3], sums: usize, dtype: DType) -> usize {
     if places != 1 {
         return 0;
     }
     split_rows(rows, parameters).workspace_elements().saturating_mul(sums * dtype.size())
 }
 
-/// See [`Kernel::LayerNormSums`](crate::backend::Kernel::LayerNormSums).
+/// See [`LayerNormSums`](crate::backend::kernels::LayerNormSums).
 #[inline(never)]
-pub(in crate::backend::cpu) fn layer_norm_sums(
+pub(crate) fn layer_norm_sums(
     workers: &Workers,
     op: &'static str,
-    of: &Normalized<'_>,
+    of: &kernels::Normalized<'_>,
     (grad, places): (View<'_>, usize),
     workspace: &mut Option<ViewMut<'_>>,
     (weight, bias): (&mut ViewMut<'_>, &mut Option<ViewMut<'_>>),

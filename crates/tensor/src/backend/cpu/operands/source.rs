@@ -22,7 +22,7 @@ const TILE_ROWS: usize = 16;
 
 /// The elements of one view.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::backend::cpu) struct Source<'a, A> {
+pub(crate) struct Source<'a, A> {
     data: &'a [A],
     nest: LoopNest<1>,
 }
@@ -34,18 +34,18 @@ impl<'a, A: RawElement> Source<'a, A> {
     }
 
     /// Creates a source of the elements of `view`, which must have type `A`.
-    pub(in crate::backend::cpu) fn new(op: &'static str, view: View<'a>) -> Result<Self> {
+    pub(crate) fn new(op: &'static str, view: View<'a>) -> Result<Self> {
         Ok(Self::of(host(op, &view)?, view.layout()))
     }
 
     /// Creates a source from a host slice. See [`Pair::of`](super::Pair::of).
     #[inline(always)]
-    pub(in crate::backend::cpu) fn of(data: &'a [A], layout: &Layout) -> Self {
+    pub(crate) fn of(data: &'a [A], layout: &Layout) -> Self {
         Self { data, nest: LoopNest::new([layout]) }
     }
 
     /// Creates a source of the elements of `view`, without the repetitions of broadcasting.
-    pub(in crate::backend::cpu) fn distinct(op: &'static str, view: View<'a>) -> Result<Self> {
+    pub(crate) fn distinct(op: &'static str, view: View<'a>) -> Result<Self> {
         let layout = view.layout();
         let axes = layout.shape().dims().iter().zip(layout.strides());
         let distinct = axes.filter(|&(&size, &stride)| stride != 0 || size == 0);
@@ -54,11 +54,7 @@ impl<'a, A: RawElement> Source<'a, A> {
     }
 
     /// Creates a source of the elements of `view`, in reverse order along the `flipped` axes.
-    pub(in crate::backend::cpu) fn flipped(
-        op: &'static str,
-        view: View<'a>,
-        flipped: &[bool],
-    ) -> Result<Self> {
+    pub(crate) fn flipped(op: &'static str, view: View<'a>, flipped: &[bool]) -> Result<Self> {
         let layout = view.layout();
         let axes = layout.shape().dims().iter().zip(layout.strides()).zip(flipped);
         let last = axes.clone().filter(|&(_, &flipped)| flipped).map(|((&size, &stride), _)| {
@@ -73,18 +69,18 @@ impl<'a, A: RawElement> Source<'a, A> {
     }
 
     /// The number of elements.
-    pub(in crate::backend::cpu) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.nest.len()
     }
 
     /// Element number `index`.
-    pub(in crate::backend::cpu) fn get(&self, index: usize) -> A {
+    pub(crate) fn get(&self, index: usize) -> A {
         let place = self.nest.at_line(index).unwrap_or_else(|| self.nest.at(index));
         self.data[place[0]]
     }
 
     /// The elements with numbers in `range` as a slice, if they are contiguous.
-    pub(in crate::backend::cpu) fn slice(&self, range: Range<usize>) -> Option<&'a [A]> {
+    pub(crate) fn slice(&self, range: Range<usize>) -> Option<&'a [A]> {
         // The most common case, and called for each row.
         if let Some([offset]) = self.nest.contiguous_offsets() {
             return Some(&self.data[offset + range.start..offset + range.end]);
@@ -100,11 +96,7 @@ impl<'a, A: RawElement> Source<'a, A> {
     }
 
     /// The elements with numbers in `range` as a slice, copied to `buffer` unless they are contiguous.
-    pub(in crate::backend::cpu) fn part<'b>(
-        &'b self,
-        range: Range<usize>,
-        buffer: &'b mut Vec<A>,
-    ) -> &'b [A] {
+    pub(crate) fn part<'b>(&'b self, range: Range<usize>, buffer: &'b mut Vec<A>) -> &'b [A] {
         self.slice(range.clone()).unwrap_or_else(|| {
             buffer.resize(range.len(), A::default());
             self.load(range.start, buffer);
@@ -113,7 +105,7 @@ impl<'a, A: RawElement> Source<'a, A> {
     }
 
     /// Copies elements to `out`, starting at number `start`.
-    pub(in crate::backend::cpu) fn load(&self, start: usize, mut out: &mut [A]) {
+    pub(crate) fn load(&self, start: usize, mut out: &mut [A]) {
         let range = start..start + out.len();
         if let Some([offset]) = self.nest.contiguous_offsets() {
             out.copy_from_slice(&self.data[offset + range.start..offset + range.end]);
@@ -170,17 +162,13 @@ impl<'a, A: RawElement> Source<'a, A> {
     }
 
     /// The number of rows to process together, because neighboring rows share cache lines.
-    pub(in crate::backend::cpu) fn rows_per_tile(&self) -> usize {
+    pub(crate) fn rows_per_tile(&self) -> usize {
         let [stride] = self.nest.inner();
         if stride > 1 { TILE_ROWS } else { 1 }
     }
 
     /// Calls `f` with the elements with numbers in `range`, in order, as slices of `N` elements. The last may have fewer.
-    pub(in crate::backend::cpu) fn blocks<const N: usize>(
-        &self,
-        range: Range<usize>,
-        mut f: impl FnMut(Range<usize>, &[A]),
-    ) {
+    pub(crate) fn blocks<const N: usize>(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, &[A])) {
         self.visit_blocks::<N>(range, &mut f);
     }
 
@@ -205,7 +193,7 @@ impl<'a, A: RawElement> Source<'a, A> {
     }
 
     /// Calls `f` with each element of `out` and the source's element, starting at number `start`.
-    pub(in crate::backend::cpu) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A) + Copy) {
+    pub(crate) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A) + Copy) {
         let len = out.len();
         self.pieces(start, len, &mut |first, a| simd::zip(&mut out[first..first + a.len()], a, f));
     }
@@ -232,7 +220,7 @@ impl<'a, A: RawElement> Source<'a, A> {
     }
 
     /// `out[i] = f(a[i])`.
-    pub(in crate::backend::cpu) fn map<U: Send>(
+    pub(crate) fn map<U: Send>(
         &self,
         workers: &Workers,
         chunk: usize,

@@ -1,9 +1,9 @@
 //! Tests of optimizer steps.
 
 use super::*;
-use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
+use crate::backend::kernels;
 
 /// The formulas of the papers on single numbers, in f64.
 fn plain_sgd(step: SgdStep, grads: &[Vec<f64>], param: &mut [f64], momentum: &mut [f64]) {
@@ -66,9 +66,9 @@ fn adam_steps() -> Vec<AdamStep> {
 }
 
 /// A step on the parameter, the mean, the variance and the largest variance.
-fn adam<'a>(step: AdamStep, grad: View<'a>, state: &'a mut [Buffer; 4]) -> Kernel<'a> {
+fn adam<'a>(step: AdamStep, grad: View<'a>, state: &'a mut [Buffer; 4]) -> kernels::Adam<'a> {
     let [param, mean, variance, most] = state.each_mut().map(Buffer::out);
-    Kernel::Adam { step, grad, mean, variance, max_variance: step.amsgrad.then_some(most), param }
+    kernels::Adam { step, grad, mean, variance, max_variance: step.amsgrad.then_some(most), param }
 }
 
 fn single(values: &[f64]) -> Vec<f32> {
@@ -96,12 +96,12 @@ fn sgd_agrees_with_its_formula() {
                 let wide_grad = Buffer::arrangements(&dims, grad).swap_remove(layout);
                 let momentum = keeps.then(|| state.out());
                 backend
-                    .run("sgd", Kernel::Sgd { step, grad: wide_grad.view(), momentum, param: param.out() })
+                    .run("sgd", kernels::Sgd { step, grad: wide_grad.view(), momentum, param: param.out() })
                     .unwrap();
                 let grad = Buffer::arrangements(&dims, &single(grad)).swap_remove(layout);
                 let momentum = keeps.then(|| narrow_state.out());
                 backend
-                    .run("sgd", Kernel::Sgd { step, grad: grad.view(), momentum, param: narrow.out() })
+                    .run("sgd", kernels::Sgd { step, grad: grad.view(), momentum, param: narrow.out() })
                     .unwrap();
             }
             assert_close(&param.values::<f64>(), &expected, 1e-14, "param");
@@ -164,7 +164,7 @@ fn large_steps_do_not_depend_on_threads_or_layout() {
                 let (mut param, mut state) = (Buffer::of(&dims, &start), Buffer::of(&dims, &old));
                 let momentum = (step.momentum != 0.0).then(|| state.out());
                 backend
-                    .run("sgd", Kernel::Sgd { step, grad: grad.view(), momentum, param: param.out() })
+                    .run("sgd", kernels::Sgd { step, grad: grad.view(), momentum, param: param.out() })
                     .unwrap();
                 results.extend([param.values(), state.values()]);
             }
@@ -189,6 +189,6 @@ fn empty_parameters_are_supported() {
     backend.run("adam", adam(adam_steps()[0], grad.view(), &mut state)).unwrap();
     let [p, m, _, _] = state.each_mut().map(Buffer::out);
     backend
-        .run("sgd", Kernel::Sgd { step: sgd_steps()[3], grad: grad.view(), momentum: Some(m), param: p })
+        .run("sgd", kernels::Sgd { step: sgd_steps()[3], grad: grad.view(), momentum: Some(m), param: p })
         .unwrap();
 }

@@ -1,9 +1,9 @@
 //! Tests of random elements.
 
 use super::*;
-use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, backends};
+use crate::backend::kernels;
 use crate::error::Error;
 use crate::shape::Element;
 
@@ -18,7 +18,7 @@ fn draw<T: Element>(
     count: usize,
 ) -> Vec<T> {
     let mut out = Buffer::output(&[count], T::DTYPE);
-    backend.run("random", Kernel::Random { distribution, key, out: out.out() }).unwrap();
+    backend.run("random", kernels::Random { distribution, key, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -156,7 +156,7 @@ fn normal_integers_are_an_error() {
     for dtype in [DType::I64, DType::U8, DType::Bool] {
         let mut out = Buffer::output(&[3], dtype);
         assert_eq!(
-            backend.run("randn", Kernel::Random { distribution: NORMAL, key: KEY, out: out.out() }),
+            backend.run("randn", kernels::Random { distribution: NORMAL, key: KEY, out: out.out() }),
             Err(Error::UnsupportedDType { op: "randn", dtype })
         );
     }

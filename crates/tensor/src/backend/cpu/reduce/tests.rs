@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise, shape};
-use crate::backend::{Backend, Kernel, Workspace};
+use crate::backend::kernels::{self, Workspace};
 use crate::error::Error;
 use crate::shape::Element;
 
@@ -31,13 +31,13 @@ fn divided<T: Element>(
     axes: &[bool],
 ) -> Vec<T> {
     let whole = *input.layout().shape();
-    let bytes = backend.workspace(Workspace::Reduce { shape: &whole, axes, dtype: T::DTYPE });
+    let bytes = kernels::ReductionWorkspace { shape: &whole, axes, dtype: T::DTYPE }.cpu_bytes();
     let mut workspace = (bytes > 0).then(|| Buffer::output(&[bytes], DType::U8));
     let mut out = Buffer::output(&kept(whole.dims(), axes), T::DTYPE);
     backend
         .run(
             f.name(),
-            Kernel::Reduce {
+            kernels::Reduction {
                 f,
                 divisor,
                 input,
@@ -285,7 +285,7 @@ fn booleans_have_max_and_min_but_no_sum() {
     assert_eq!(
         cpu().run(
             "sum",
-            Kernel::Reduce {
+            kernels::Reduction {
                 f: Reduce::Sum,
                 divisor: 1.0,
                 input: buffer.view(),
@@ -300,7 +300,7 @@ fn booleans_have_max_and_min_but_no_sum() {
 
 fn arg(largest: bool, input: View<'_>, axis: usize) -> Vec<i64> {
     let mut out = Buffer::output(input.layout().shape().with_dim(axis, 1).dims(), DType::I64);
-    cpu().run("argmax", Kernel::ArgReduce { largest, input, axis, out: out.out() }).unwrap();
+    cpu().run("argmax", kernels::ArgReduce { largest, input, axis, out: out.out() }).unwrap();
     out.values()
 }
 

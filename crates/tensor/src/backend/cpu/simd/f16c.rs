@@ -42,7 +42,7 @@ conversions!("avx,f16c", 8: upcast_8 by _mm256_cvtph_ps, narrow_8 by _mm256_cvtp
 conversions!("avx512f", 16: upcast_16 by _mm512_cvtph_ps, narrow_16 by _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>);
 
 /// Converts f16 to f32, exactly. The slices have equal length.
-pub(in crate::backend::cpu) fn upcast(from: &[f16], to: &mut [f32]) {
+pub(crate) fn upcast(from: &[f16], to: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor has these instructions.
@@ -57,7 +57,7 @@ pub(in crate::backend::cpu) fn upcast(from: &[f16], to: &mut [f32]) {
 }
 
 /// Rounds f32 to nearest f16, ties to even. The slices have equal length.
-pub(in crate::backend::cpu) fn narrow(from: &[f32], to: &mut [f16]) {
+pub(crate) fn narrow(from: &[f32], to: &mut [f16]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor has these instructions.

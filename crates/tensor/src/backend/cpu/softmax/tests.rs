@@ -1,8 +1,8 @@
 //! Tests of softmax and cross entropy.
 
-use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
+use crate::backend::kernels;
 use crate::error::Error;
 use crate::shape::{DType, Element};
 use crate::storage::View;
@@ -15,7 +15,7 @@ fn cpu() -> CpuBackend {
 
 fn softmax<T: Element>(backend: &CpuBackend, log: bool, input: View<'_>) -> Vec<T> {
     let mut out = Buffer::output(input.layout().shape().dims(), T::DTYPE);
-    backend.run("softmax", Kernel::Softmax { log, input, out: out.out() }).unwrap();
+    backend.run("softmax", kernels::Softmax { log, input, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -84,7 +84,7 @@ fn gradients_of_softmax_are_those_of_finite_differences() {
                     cpu()
                         .run(
                             "softmax",
-                            Kernel::SoftmaxGrad {
+                            kernels::SoftmaxGrad {
                                 log,
                                 output: output.view(),
                                 grad: grad.view(),
@@ -108,7 +108,7 @@ fn problem(n: usize, classes: usize) -> (Vec<f64>, Vec<i64>) {
 
 fn losses<T: Element>(backend: &CpuBackend, logits: View<'_>, targets: View<'_>) -> Vec<T> {
     let mut out = Buffer::output(targets.layout().shape().dims(), T::DTYPE);
-    backend.run("cross_entropy", Kernel::CrossEntropy { logits, targets, losses: out.out() }).unwrap();
+    backend.run("cross_entropy", kernels::CrossEntropy { logits, targets, losses: out.out() }).unwrap();
     out.values()
 }
 
@@ -119,7 +119,9 @@ fn loss_grad<T: Element>(
     grad: View<'_>,
 ) -> Vec<T> {
     let mut out = Buffer::output(logits.layout().shape().dims(), T::DTYPE);
-    backend.run("cross_entropy", Kernel::CrossEntropyGrad { logits, targets, grad, out: out.out() }).unwrap();
+    backend
+        .run("cross_entropy", kernels::CrossEntropyGrad { logits, targets, grad, out: out.out() })
+        .unwrap();
     out.values()
 }
 
@@ -185,13 +187,13 @@ fn a_target_outside_the_classes_is_an_error_and_writes_nothing() {
         let mut out = Buffer::of(&[3], &[9.0_f32; 3]);
         let result = cpu().run(
             "cross_entropy",
-            Kernel::CrossEntropy { logits: logits.view(), targets: targets.view(), losses: out.out() },
+            kernels::CrossEntropy { logits: logits.view(), targets: targets.view(), losses: out.out() },
         );
         assert_eq!((result, out.values()), (refused.clone(), vec![9.0_f32; 3]));
         let mut out = Buffer::of(&[3, 2], &[9.0_f32; 6]);
         let result = cpu().run(
             "cross_entropy",
-            Kernel::CrossEntropyGrad {
+            kernels::CrossEntropyGrad {
                 logits: logits.view(),
                 targets: targets.view(),
                 grad: grad.view(),
@@ -232,7 +234,7 @@ fn large_inputs_give_the_same_bits_for_any_number_of_threads() {
                 backend
                     .run(
                         "softmax",
-                        Kernel::SoftmaxGrad {
+                        kernels::SoftmaxGrad {
                             log,
                             output: logits.view(),
                             grad: grads.view(),
@@ -255,7 +257,7 @@ fn softmax_requires_floats() {
     let whole = Buffer::of(&[2], &[1_i64, 2]);
     let mut out = Buffer::output(&[2], DType::I64);
     assert_eq!(
-        cpu().run("softmax", Kernel::Softmax { log: false, input: whole.view(), out: out.out() }),
+        cpu().run("softmax", kernels::Softmax { log: false, input: whole.view(), out: out.out() }),
         Err(Error::UnsupportedDType { op: "softmax", dtype: DType::I64 })
     );
 }

@@ -1,10 +1,10 @@
 //! Tests of the elementwise functions of one argument.
 
 use super::*;
-use crate::backend::Kernel;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::erf::erf_f64;
 use crate::backend::cpu::testing::{Buffer, assert_close, backends, noise};
+use crate::backend::kernels;
 use crate::error::Error;
 use crate::shape::{DType, Element, Scalar};
 
@@ -62,13 +62,13 @@ fn arguments(f: Unary, count: usize) -> Vec<f64> {
 
 fn apply<T: Element>(backend: &CpuBackend, f: Unary, input: View<'_>) -> Vec<T> {
     let mut out = Buffer::output(input.layout().shape().dims(), T::DTYPE);
-    backend.run(f.name(), Kernel::Unary { f, input, out: out.out() }).unwrap();
+    backend.run(f.name(), kernels::Map { f, input, out: out.out() }).unwrap();
     out.values()
 }
 
 fn slope(backend: &CpuBackend, f: Unary, saved: View<'_>, grad: View<'_>) -> Vec<f64> {
     let mut out = Buffer::output(saved.layout().shape().dims(), DType::F64);
-    backend.run(f.name(), Kernel::UnaryGrad { f, saved, grad: Some(grad), out: out.out() }).unwrap();
+    backend.run(f.name(), kernels::MapGrad { f, saved, grad: Some(grad), out: out.out() }).unwrap();
     out.values()
 }
 
@@ -148,7 +148,7 @@ fn derivatives_in_single_precision_agree_with_those_in_double() {
         backend
             .run(
                 f.name(),
-                Kernel::UnaryGrad { f, saved: narrow.view(), grad: Some(ones.view()), out: out.out() },
+                kernels::MapGrad { f, saved: narrow.view(), grad: Some(ones.view()), out: out.out() },
             )
             .unwrap();
         assert_close(&out.values::<f32>(), &expected, 2e-6, f.name());
@@ -250,12 +250,10 @@ fn unsupported_element_types_are_an_error() {
     let whole = Buffer::of(&[1], &[1_i64]);
     let mut out = Buffer::output(&[1], DType::I64);
     assert_eq!(
-        backend.run("exp", Kernel::Unary { f: Unary::Exp, input: whole.view(), out: out.out() }),
+        backend.run("exp", kernels::Map { f: Unary::Exp, input: whole.view(), out: out.out() }),
         Err(Error::UnsupportedDType { op: "exp", dtype: DType::I64 })
     );
     let truth = Buffer::of(&[1], &[true]);
     let mut out = Buffer::output(&[1], DType::Bool);
-    assert!(
-        backend.run("neg", Kernel::Unary { f: Unary::Neg, input: truth.view(), out: out.out() }).is_err()
-    );
+    assert!(backend.run("neg", kernels::Map { f: Unary::Neg, input: truth.view(), out: out.out() }).is_err());
 }

@@ -17,12 +17,12 @@ const FEW: usize = 512;
 
 impl Winograd {
     /// The number of elements in the workspace of [`weight_grad`](Self::weight_grad).
-    pub(in super::super) fn weight_grad_workspace(&self) -> usize {
+    pub(crate) fn weight_grad_workspace(&self) -> usize {
         if self.tile_count() <= FEW { at_once::workspace(self) } else { in_parts::workspace(self) }
     }
 
     /// Computes the gradient of the weight, for the algorithm of [`forward`](Self::forward).
-    pub(in super::super) fn weight_grad<T: Element, S: PackInto<T>>(
+    pub(crate) fn weight_grad<T: Element, S: PackInto<T>>(
         &self,
         workers: &Workers,
         operands: [&[S]; 2],

@@ -3,10 +3,10 @@
 use super::COLUMNS;
 
 /// The columns of one part of a row, which may be stored apart from the other part.
-pub(in super::super::super) const HALF: usize = COLUMNS / 2;
+pub(crate) const HALF: usize = COLUMNS / 2;
 
 /// The rows of a panel of the right operand.
-pub(in super::super::super) trait Right<P>: Copy {
+pub(crate) trait Right<P>: Copy {
     /// One row.
     type Row: Row<P>;
 
@@ -21,7 +21,7 @@ pub(in super::super::super) trait Right<P>: Copy {
 ///
 /// Implementations are `inline(always)` and call only functions that the compiler inlines, which `array::map` is not. A call
 /// in the loop of a kernel would store and load all sums, because callees may overwrite vector registers.
-pub(in super::super::super) trait Row<P> {
+pub(crate) trait Row<P> {
     /// The `lanes` elements that start at `column`. They lie in one [`HALF`] of the row.
     fn register(&self, column: usize, lanes: usize) -> &[P];
 }
@@ -50,17 +50,17 @@ impl<P> Row<P> for &[P; COLUMNS] {
 /// A panel of an operand that is read where it is stored. So it needs no packing, which would take longer than the products
 /// of a few rows.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super::super) struct Stored<'a, P> {
-    pub(in super::super::super) data: &'a [P],
+pub(crate) struct Stored<'a, P> {
+    pub(crate) data: &'a [P],
     /// The offset of each row.
-    pub(in super::super::super) rows: &'a [usize],
+    pub(crate) rows: &'a [usize],
     /// The offset of each half of a row.
-    pub(in super::super::super) halves: [usize; 2],
+    pub(crate) halves: [usize; 2],
 }
 
 impl<P> Stored<'_, P> {
     /// Whether all elements of all rows exist.
-    pub(in super::super::super) fn is_inside(&self) -> bool {
+    pub(crate) fn is_inside(&self) -> bool {
         let (row, half) = (self.rows.iter().max(), self.halves[0].max(self.halves[1]));
         row.is_none_or(|row| row + half + HALF <= self.data.len())
     }
@@ -82,7 +82,7 @@ impl<'a, P: Copy> Right<P> for Stored<'a, P> {
 
 /// A row of [`Stored`].
 #[derive(Clone, Copy, Debug)]
-pub(in super::super::super) struct StoredRow<'a, P> {
+pub(crate) struct StoredRow<'a, P> {
     /// Starts with the row.
     data: &'a [P],
     halves: [usize; 2],

@@ -1,6 +1,6 @@
 //! Recurrent layers: the kinds of cells, and the operands that the forward and the backward kernel share.
 
-use super::precision::Precision;
+use crate::backend::Precision;
 use crate::storage::View;
 
 /// The cell of a recurrent layer. `x` stands for the cell's share of the inputs, `u` for that of the previous state,
@@ -71,6 +71,8 @@ pub struct Recurrence<'a> {
     pub len: usize,
     /// The weight of the previous state, of shape `[hidden, gates · hidden]`.
     pub weight: View<'a>,
-    /// The initial state and, for an LSTM, the initial cell, each of shape `[sequences, hidden]`; `None` for zeros.
-    pub initial: [Option<View<'a>>; 2],
+    /// The initial state, of shape `[sequences, hidden]`; `None` for zeros.
+    pub initial_state: Option<View<'a>>,
+    /// For an LSTM, the initial cell, of shape `[sequences, hidden]`; `None` for zeros.
+    pub initial_cell: Option<View<'a>>,
 }

@@ -1,0 +1,153 @@
+//! Normalization of the channels of a batch.
+
+use super::{Computation, Normalized};
+use crate::backend::check::{CheckedOperand, Rules};
+use crate::backend::cost::{Class, Work};
+use crate::backend::cpu::{self, Workers};
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::Launcher;
+use crate::backend::operands::{checked, operands};
+use crate::error::{Error, Result};
+use crate::storage::{View, ViewMut};
+
+/// `out = (input - μ) · s · weight + bias` for each channel of the batch (PyTorch's `batch_norm` in training).
+///
+/// μ and σ² are the mean and the variance of a channel, and s = 1/√(σ² + epsilon). Only for backends that
+/// [fuse it](crate::backend::Backend::fuses_batch_norm).
+#[derive(Debug)]
+pub struct BatchNorm<'a> {
+    /// Added to the variance.
+    pub epsilon: f64,
+    /// Contiguous, of shape `[n, channels, ..]`.
+    pub input: View<'a>,
+    /// The weight, of shape `[channels]`.
+    pub weight: View<'a>,
+    /// The bias, of shape `[channels]`.
+    pub bias: View<'a>,
+    /// The output.
+    pub out: ViewMut<'a>,
+    /// Shape `[channels, 2]`: μ and s.
+    pub statistics: ViewMut<'a>,
+    /// Shape `[channels]`: σ².
+    pub variance: ViewMut<'a>,
+}
+
+impl<'a> Computation<'a> for BatchNorm<'a> {
+    operands!(
+        ReadContiguous input, ReadContiguous weight, ReadContiguous bias,
+        Write out, Write statistics, Write variance,
+    );
+
+    fn check(&self, rules: &Rules<'_>) -> Result<()> {
+        let (input, weight, bias) = checked!(self: input, weight, bias);
+        let (out, statistics, variance) = checked!(self: out, statistics, variance);
+        rules.same_shape(out, input)?;
+        rules.same_computed(&[out, input])?;
+        let channels = channels(rules, input, &[Some(weight), Some(bias)])?;
+        channel_statistics(rules, statistics, input, channels)?;
+        rules.sized(variance, &[channels], input, CHANNELS)?;
+        rules.typed(variance, input.dtype().computed_as())
+    }
+
+    fn work(&self) -> Work {
+        Work::over(Class::BatchNorm, self.out.layout())
+    }
+
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let inputs = (self.input, [self.weight, self.bias]);
+        let outputs = [&mut self.out, &mut self.statistics, &mut self.variance];
+        cpu::batch_norm::forward(workers, op, self.epsilon, inputs, outputs)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn run_cuda(&self, _: &Launcher, op: &'static str) -> Result<()> {
+        Err(unsupported(op))
+    }
+}
+
+/// The gradients of [`BatchNorm`], with x̂ = (input - μ) · s:
+/// `out = s · weight · (grad - mean(grad) - x̂ · mean(x̂ · grad))`, `weight = Σ x̂ · grad` and `bias = Σ grad`.
+#[derive(Debug)]
+pub struct BatchNormGrad<'a> {
+    /// The normalization, with the weight and the statistics of the forward pass. The input is contiguous.
+    pub of: Normalized<'a>,
+    /// The gradient of the output. Contiguous.
+    pub grad: View<'a>,
+    /// The gradient of the input, if required.
+    pub out: Option<ViewMut<'a>>,
+    /// The weight's gradient, of shape `[channels]`.
+    pub weight: ViewMut<'a>,
+    /// The bias's gradient, of shape `[channels]`.
+    pub bias: ViewMut<'a>,
+}
+
+impl<'a> Computation<'a> for BatchNormGrad<'a> {
+    operands!(
+        ReadContiguous of.input, ReadContiguous of.weight, ReadContiguous of.statistics, ReadContiguous grad,
+        Write out, Write weight, Write bias,
+    );
+
+    fn check(&self, rules: &Rules<'_>) -> Result<()> {
+        let (input, normalized_weight, statistics) = checked!(self: of.input, of.weight, of.statistics);
+        let (grad, out, weight, bias) = checked!(self: grad, out, weight, bias);
+        rules.same_shape(grad, input)?;
+        rules.same_computed(&[input, grad])?;
+        if let Some(out) = out {
+            rules.same_shape(out, input)?;
+            rules.computed_like(out, input)?;
+        }
+        let channels = channels(rules, input, &[Some(weight), Some(bias), normalized_weight])?;
+        channel_statistics(rules, statistics, input, channels)
+    }
+
+    fn work(&self) -> Work {
+        Work::over(Class::BatchNormGrad, self.grad.layout())
+    }
+
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let (inputs, parameters) = ((&self.of, self.grad), [&mut self.weight, &mut self.bias]);
+        cpu::batch_norm::backward(workers, op, inputs, &mut self.out, parameters)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn run_cuda(&self, _: &Launcher, op: &'static str) -> Result<()> {
+        Err(unsupported(op))
+    }
+}
+
+/// The op consists of other kernels on a GPU.
+#[cfg(feature = "cuda")]
+fn unsupported(op: &'static str) -> Error {
+    let (expected, got) = ("one that the backend supports", "a fused batch normalization".to_owned());
+    Error::BadArgument { op, argument: "kernel", expected, got }
+}
+
+const CHANNELS: &str = "it must have one element per channel, which is axis 1";
+
+/// Checks that the input has channels, and that each operand has the input's computed type and one row per channel.
+fn channels(
+    rules: &Rules<'_>,
+    input: CheckedOperand<'_>,
+    of_channels: &[Option<CheckedOperand<'_>>],
+) -> Result<usize> {
+    let &[_, channels, ..] = input.dims() else {
+        let expected = "at least two axes: batch, channels, positions";
+        return Err(Error::BadRank { op: rules.op, expected, shape: *input.shape() });
+    };
+    for &operand in of_channels.iter().flatten() {
+        rules.sized(operand, &[channels], input, CHANNELS)?;
+        rules.computed_like(operand, input)?;
+    }
+    Ok(channels)
+}
+
+/// Checks the mean and the scale of each channel.
+fn channel_statistics(
+    rules: &Rules<'_>,
+    statistics: CheckedOperand<'_>,
+    input: CheckedOperand<'_>,
+    channels: usize,
+) -> Result<()> {
+    rules.sized(statistics, &[channels, 2], input, "it must be [channels, 2]")?;
+    rules.typed(statistics, input.dtype().computed_as())
+}

@@ -1,0 +1,114 @@
+//! Elementwise functions of one argument, and their gradients.
+
+use super::Computation;
+use crate::backend::Unary;
+use crate::backend::check::{Rules, fast};
+use crate::backend::cost::{Class, Work};
+use crate::backend::cpu::{self, Workers};
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::{self, Launcher};
+use crate::backend::operands::{Operand, Visit, field, operands};
+use crate::error::Result;
+use crate::shape::DType;
+use crate::storage::{View, ViewMut};
+
+/// `out[i] = f(input[i])`.
+#[derive(Debug)]
+pub struct Map<'a> {
+    /// The function.
+    pub f: Unary,
+    /// The argument.
+    pub input: View<'a>,
+    /// The result.
+    pub out: ViewMut<'a>,
+}
+
+impl<'a> Computation<'a> for Map<'a> {
+    const SUPPORTS_HALF: bool = true;
+
+    operands!(Read input, Write out);
+
+    fn check(&self, rules: &Rules<'_>) -> Result<()> {
+        rules.elementwise()
+    }
+
+    #[inline(always)]
+    fn fast_check(&mut self, device: u32) -> Option<DType> {
+        fast::equal_operands(self, device)
+    }
+
+    fn work(&self) -> Work {
+        let class = if is_arithmetic(self.f) { Class::Arithmetic } else { Class::Function };
+        Work::over(class, self.out.layout())
+    }
+
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        cpu::unary::unary(workers, op, self.f, self.input, &mut self.out)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        cuda::elementwise::unary(device, op, self.f, self.input, &self.out)
+    }
+}
+
+/// Whether a function takes no longer than its memory traffic.
+pub(super) const fn is_arithmetic(f: Unary) -> bool {
+    f.is_arithmetic()
+        || f.is_flat()
+        || matches!(f, Unary::Sqrt | Unary::Recip | Unary::Rsqrt | Unary::LeakyRelu(_) | Unary::Hardswish)
+}
+
+/// `out[i] = grad[i] · f'(x[i])`, the backward pass of [`Map`].
+#[derive(Debug)]
+pub struct MapGrad<'a> {
+    /// The function.
+    pub f: Unary,
+    /// The function's value f(x) if [`Unary::grad_reads_output`] is true, otherwise its argument x.
+    pub saved: View<'a>,
+    /// The gradient of the function's value; `None` if `out` contains it.
+    pub grad: Option<View<'a>>,
+    /// The gradient of the function's argument.
+    pub out: ViewMut<'a>,
+}
+
+impl<'a> Computation<'a> for MapGrad<'a> {
+    const SUPPORTS_HALF: bool = true;
+
+    #[inline(always)]
+    fn operands<'k>(&'k mut self, visit: &mut impl Visit<'k, 'a>) -> Result<()> {
+        visit(field!(self.saved), Operand::Read(&mut self.saved))?;
+        let (grad, out) = (field!(self.grad), field!(self.out));
+        match &mut self.grad {
+            Some(view) => {
+                visit(grad, Operand::Read(view))?;
+                visit(out, Operand::Write(&mut self.out))
+            }
+            None => visit(out, Operand::Update(&mut self.out)),
+        }
+    }
+
+    fn check(&self, rules: &Rules<'_>) -> Result<()> {
+        rules.elementwise()
+    }
+
+    #[inline(always)]
+    fn fast_check(&mut self, device: u32) -> Option<DType> {
+        fast::equal_operands(self, device)
+    }
+
+    fn work(&self) -> Work {
+        let is_light = is_arithmetic(self.f) || self.f.grad_reads_output();
+        let class = if is_light { Class::Arithmetic } else { Class::FunctionGrad };
+        Work::over(class, self.out.layout())
+    }
+
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        cpu::unary::unary_grad(workers, op, self.f, self.saved, self.grad, &mut self.out)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        cuda::elementwise::unary_grad(device, op, self.f, self.saved, self.grad, &self.out)
+    }
+}

@@ -1,0 +1,168 @@
+//! Kernels as data: the computations that backends support, one folder per family.
+//!
+//! A folder holds all that there is to know about its kernels: the operands and how they are accessed, the rules for
+//! shapes and element types, the workspace, the work, the CPU implementation and the launch on CUDA devices. A new kernel
+//! is a struct that implements [`Computation`], and its name in the list below.
+
+mod attention;
+mod batch_norm;
+mod clip;
+mod computation;
+mod conv;
+mod copy;
+mod cross_entropy;
+mod fill;
+mod index;
+mod layer_norm;
+mod map;
+mod matmul;
+mod pool;
+mod random;
+mod recurrent;
+mod reduce;
+mod scan;
+mod softmax;
+mod sort;
+mod step;
+mod workspace;
+mod zip;
+
+pub use self::attention::{AttentionInputs, AttentionWorkspace};
+pub(crate) use self::computation::Computation;
+pub use self::conv::{Conv2dInputGradWorkspace, Conv2dWeightGradWorkspace, Conv2dWorkspace};
+pub use self::index::ScatterAddWorkspace;
+pub use self::layer_norm::{LayerNormSumsWorkspace, Normalized};
+pub use self::matmul::{Activated, MatMulWorkspace};
+pub use self::recurrent::{Recurrence, RecurrentCell, RecurrentWorkspace};
+pub use self::reduce::ReductionWorkspace;
+pub use self::sort::ArgSortWorkspace;
+pub use self::workspace::Workspace;
+
+use super::DeviceRules;
+use super::check::Rules;
+use super::cost::Work;
+use super::cpu::Workers;
+#[cfg(feature = "cuda")]
+use super::cuda::Launcher;
+use super::operands::Visit;
+use crate::error::Result;
+use crate::shape::DType;
+
+/// Declares [`Kernel`] from the families and their kernels.
+macro_rules! kernels {
+    ($($family:ident { $($name:ident),+ })+) => {
+        $(pub use self::$family::{$($name),+};)+
+
+        /// One computation of a backend, with its operands.
+        ///
+        /// Inputs may have any layout (strided, broadcast, empty) unless the documentation says otherwise. Outputs are
+        /// contiguous and uninitialized, and have one owner. The operands of elementwise kernels have one shape; ops
+        /// broadcast them before. They have one element type, or mix one 16-bit float type with f32.
+        ///
+        /// [`OpContext::compute`](crate::OpContext::compute) checks shapes, element types, devices and parameters before
+        /// a backend computes. Operands that do not fit are an [`Error::Operand`](crate::Error::Operand).
+        #[derive(Debug)]
+        #[non_exhaustive]
+        pub enum Kernel<'a> {
+            $($(
+                #[doc = concat!("See [`", stringify!($name), "`](struct@", stringify!($name), ").")]
+                $name($name<'a>),
+            )+)+
+        }
+
+        $($(
+            impl<'a> From<$name<'a>> for Kernel<'a> {
+                #[inline(always)]
+                fn from(kernel: $name<'a>) -> Self {
+                    Self::$name(kernel)
+                }
+            }
+        )+)+
+
+        impl<'a> Kernel<'a> {
+            /// The names of all kernels.
+            pub const NAMES: &'static [&'static str] = &[$($(stringify!($name)),+),+];
+
+            /// The kernel's name.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
+                match self { $($(Self::$name(_) => stringify!($name)),+),+ }
+            }
+
+            /// See [`Computation::SUPPORTS_HALF`].
+            #[inline(always)]
+            pub(crate) const fn supports_half_everywhere(&self) -> bool {
+                match self { $($(Self::$name(_) => <$name<'_> as Computation<'_>>::SUPPORTS_HALF),+),+ }
+            }
+
+            /// Whether a device runs the kernel on 16-bit floats without an upcast.
+            pub(crate) fn supports_half(&self, rules: DeviceRules) -> bool {
+                if rules.supports_half() {
+                    return true;
+                }
+                match self { $($(Self::$name(kernel) => kernel.supports_half_on_cpu()),+),+ }
+            }
+
+            /// See [`Computation::operands`].
+            // Inlined, because most callers know the kernel at compile time.
+            #[inline(always)]
+            pub(crate) fn operands<'k>(&'k mut self, visit: &mut impl Visit<'k, 'a>) -> Result<()> {
+                match self { $($(Self::$name(kernel) => kernel.operands(visit)),+),+ }
+            }
+
+            /// See [`Computation::check`].
+            pub(super) fn check(&self, rules: &Rules<'_>) -> Result<()> {
+                match self { $($(Self::$name(kernel) => kernel.check(rules)),+),+ }
+            }
+
+            /// See [`Computation::fast_check`].
+            // Inlined, because most callers know the kernel at compile time.
+            #[inline(always)]
+            pub(super) fn fast_check(&mut self, device: u32) -> Option<DType> {
+                match self { $($(Self::$name(kernel) => kernel.fast_check(device)),+),+ }
+            }
+
+            /// The work of the kernel, with its bytes.
+            pub(crate) fn work(&mut self) -> Work {
+                match self { $($(Self::$name(kernel) => kernel.work().with_traffic(kernel)),+),+ }
+            }
+
+            /// See [`Computation::run_cpu`].
+            // Long kernels are `inline(never)`: otherwise this function would take very long to compile.
+            #[inline(always)]
+            pub(super) fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+                match self { $($(Self::$name(kernel) => kernel.run_cpu(workers, op)),+),+ }
+            }
+
+            /// See [`Computation::run_cuda`].
+            #[cfg(feature = "cuda")]
+            #[inline(always)]
+            pub(super) fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+                match self { $($(Self::$name(kernel) => kernel.run_cuda(device, op)),+),+ }
+            }
+        }
+    };
+}
+
+kernels! {
+    fill { Fill, Arange }
+    copy { Copy, Flip, CopyInto }
+    map { Map, MapGrad }
+    zip { Zip, Accumulate, Comparison, Select }
+    reduce { Reduction, ArgReduce }
+    sort { ArgSort }
+    scan { RunningSum }
+    matmul { MatMul }
+    softmax { Softmax, SoftmaxGrad }
+    cross_entropy { CrossEntropy, CrossEntropyGrad }
+    layer_norm { LayerNorm, LayerNormGrad, LayerNormSums }
+    batch_norm { BatchNorm, BatchNormGrad }
+    conv { Conv2d, Conv2dInputGrad, Conv2dWeightGrad }
+    pool { Pool2d, Pool2dGrad }
+    attention { Attention, AttentionGrad }
+    recurrent { Recurrent, RecurrentGrad }
+    index { Gather, ScatterAdd, OneHot }
+    random { Random }
+    clip { Scale, Clip }
+    step { Sgd, Adam, RmsProp, Lion }
+}
