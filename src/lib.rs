@@ -298,10 +298,7 @@ pub mod prelude {
         Parameter, PixelShuffle, RecurrentOptions, Relu, RmsNorm, Rnn, Sequential, Sigmoid, Silu, Softmax,
         Tanh, TransformerBlock, Upsample,
     };
-    pub use crate::optim::{
-        Adam, AdamW, Ema, Groups, Lion, LossScaler, Optimizer, ReduceOnPlateau, RmsProp, ScaledStep,
-        Schedule, Sgd,
-    };
+    pub use crate::optim::*;
     pub use crate::{
         Activation, AttentionOptions, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType, Device,
         DeviceProfile, Error, Gradients, Interpolation, IntoPart, Norm, PadMode, Padding, Pool1dOptions,

@@ -33,10 +33,7 @@ use std::sync::Arc;
 use bfc_core::{AddressSpace, DeviceId, MemoryKind, Stream};
 
 pub use self::check::Checked;
-pub use self::function::{
-    Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
-    Unary,
-};
+pub use self::function::{Activation, Binary, Compare, Distribution, RandomKey, Reduce, Unary};
 pub use self::kernels::{Kernel, RecurrentCell};
 pub use self::precision::Precision;
 pub use self::rules::DeviceRules;

@@ -7,6 +7,7 @@
 pub(crate) mod computing;
 #[cfg(feature = "cuda")]
 pub(crate) mod counting;
+pub(crate) mod optimizers;
 pub(crate) mod surrounded;
 
 use highwater_tensor::{

@@ -14,7 +14,7 @@ pub(super) mod attention;
 pub(super) mod elementwise;
 mod factors;
 pub(super) mod index;
-mod launch;
+pub(super) mod launch;
 pub(super) mod matmul;
 pub(super) mod optim;
 pub(super) mod random;
