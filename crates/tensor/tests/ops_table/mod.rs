@@ -10,6 +10,7 @@
 pub(crate) mod computing;
 #[cfg(feature = "cuda")]
 pub(crate) mod counting;
+pub(crate) mod optimizers;
 pub(crate) mod others;
 pub(crate) mod surrounded;
 
@@ -397,7 +398,9 @@ const CASES: &[Row] = &[
     ),
     case("linear_activation, relu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Relu)),
     case("linear_activation, gelu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Gelu)),
-    case("linear_activation, gelu_tanh", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::GeluTanh)),
+    case("linear_activation, gelu_tanh", LAYER, |x| {
+        x[0].linear_activation(&x[1], &x[2], Activation::GeluTanh)
+    }),
     case("linear_activation, silu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Silu)),
     case("matmul, stacks", &[(&[2, 1, 2, 3], Any, InOrder), (&[3, 3, 2], Any, Transposed)], |x| {
         x[0].matmul(&x[1])
