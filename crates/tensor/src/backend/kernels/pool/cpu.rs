@@ -3,14 +3,14 @@
 mod pool2x2;
 mod sliding;
 
+use self::pool2x2::Pool2x2;
+use self::sliding::{Sliding, WindowMax};
 use super::{Pool2d, Pool2dGrad};
 use crate::backend::cpu::dispatch::{contiguous, float, host_mut};
 use crate::backend::cpu::fold::{Sum, fold_rows};
 use crate::backend::cpu::number::{Float, Number};
 use crate::backend::cpu::parallel::{Workers, light_runs};
 use crate::backend::kernels::RunCpu;
-use crate::backend::kernels::pool::cpu::pool2x2::Pool2x2;
-use crate::backend::kernels::pool::cpu::sliding::{Sliding, WindowMax};
 use crate::backend::{PoolAxis, PoolReduction};
 use crate::error::Result;
 use crate::storage::{View, ViewMut};

@@ -2,6 +2,7 @@
 
 use bfc_cuda::kernels::{Family, Job, Operand};
 
+use super::cpu::is_reduced;
 use super::{ArgReduce, Reduction};
 use crate::backend::Reduce;
 use crate::backend::cuda::launch::{
@@ -10,7 +11,6 @@ use crate::backend::cuda::launch::{
 use crate::backend::grid::{COLUMNS_PER_BLOCK, split_reduction};
 use crate::backend::kernels::RunCuda;
 use crate::backend::kernels::fill::cuda::fill;
-use crate::backend::kernels::reduce::cpu::is_reduced;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::{DType, Scalar};
