@@ -9,7 +9,7 @@ use crate::backend::kernels;
 use crate::backend::kernels::RunCuda;
 use crate::error::Result;
 use crate::shape::DType;
-use crate::storage::{View, ViewMut};
+use crate::storage::View;
 
 /// Creates a job with the sizes, operands and mask that all attention kernels share.
 fn job(of: &kernels::AttentionInputs<'_>) -> Job {

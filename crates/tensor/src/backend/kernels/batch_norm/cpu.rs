@@ -19,7 +19,6 @@ use super::{BatchNorm, BatchNormGrad};
 use crate::backend::cpu::dispatch::{contiguous, float, host_mut};
 use crate::backend::cpu::number::Number;
 use crate::backend::cpu::parallel::{LIGHT, Workers};
-use crate::backend::kernels;
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};

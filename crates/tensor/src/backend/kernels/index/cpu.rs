@@ -12,7 +12,7 @@ use crate::backend::kernels::RunCpu;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::RawElement;
-use crate::storage::{View, ViewMut};
+use crate::storage::View;
 
 /// Fails with the first index that is not below `len`. Skips the check if the range of uploaded indices is known.
 pub(crate) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<()> {

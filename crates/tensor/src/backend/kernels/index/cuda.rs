@@ -13,7 +13,7 @@ use crate::backend::kernels::fill::cuda::fill;
 use crate::backend::kernels::sort::cuda::merge;
 use crate::error::{Error, Result};
 use crate::shape::{DType, Scalar};
-use crate::storage::{View, ViewMut};
+use crate::storage::View;
 
 /// Checks on the device that all indices are below `len`, and fails with the first that is not. Waits for the device,
 /// unless the host uploaded the indices and knows their range.

@@ -10,7 +10,6 @@ use crate::backend::cpu::number::Number;
 use crate::backend::cpu::operands::Source;
 use crate::backend::cpu::parallel::{Workers, light_runs};
 use crate::backend::cpu::simd;
-use crate::backend::kernels;
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
 use crate::layout::Layout;

@@ -9,7 +9,6 @@ use crate::backend::cuda::launch::{
 };
 use crate::backend::cuda::rows::{job_over_width, launch_rows};
 use crate::backend::grid::{COLUMNS_PER_BLOCK, split_rows};
-use crate::backend::kernels;
 use crate::backend::kernels::RunCuda;
 use crate::backend::kernels::fill::cuda::fill;
 use crate::backend::kernels::reduce::cuda::sum_rows;

@@ -18,7 +18,6 @@ use crate::backend::kernels::RunCpu;
 use crate::backend::{Distribution, RandomKey};
 use crate::error::Result;
 use crate::shape::DType;
-use crate::storage::ViewMut;
 
 impl RunCpu for Random<'_> {
     /// Integers are the floor of the drawn value. A normal distribution requires floats.

@@ -4,12 +4,11 @@
 use bfc_cuda::kernels::Family;
 
 use super::Random;
+use crate::backend::Distribution;
 use crate::backend::cuda::launch::{Launcher, job_over, kernel, output, set_constant};
 use crate::backend::kernels::RunCuda;
-use crate::backend::{Distribution, RandomKey};
 use crate::error::{Error, Result};
 use crate::shape::{DType, Scalar};
-use crate::storage::ViewMut;
 
 impl RunCuda for Random<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {

@@ -7,7 +7,6 @@ use crate::backend::cpu::parallel::{Workers, light_runs};
 use crate::backend::cpu::simd;
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
-use crate::storage::ViewMut;
 
 /// The number of neighboring lines that are summed together. Their sums fit the L1 cache.
 const COLUMNS: usize = 512;

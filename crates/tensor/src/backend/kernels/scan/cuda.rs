@@ -6,7 +6,6 @@ use super::RunningSum;
 use crate::backend::cuda::launch::{Launcher, kernel, output, require_number};
 use crate::backend::kernels::RunCuda;
 use crate::error::Result;
-use crate::storage::ViewMut;
 
 /// The smallest length of lines that a whole block sums.
 const LONG: usize = 512;

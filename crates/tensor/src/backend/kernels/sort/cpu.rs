@@ -14,7 +14,7 @@ use crate::backend::cpu::parallel::{Workers, light_runs};
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
 use crate::shape::DType;
-use crate::storage::{View, ViewMut};
+use crate::storage::View;
 
 /// The cost of sorting an element, in units of light work.
 const COST: usize = 16;
