@@ -291,12 +291,12 @@ pub mod prelude {
     #[cfg(feature = "images")]
     pub use crate::data::{Channels, ImageFolder, ImageOptions};
     pub use crate::io::Checkpoint;
+    pub use crate::nn::activation::*;
     pub use crate::nn::{
         AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu, Embedding, Fans,
-        Flatten, Gelu, GlobalAvgPool2d, GroupNorm, Gru, Hardswish, Init, InstanceNorm, LayerNorm, LeakyRelu,
-        Linear, LinearOptions, LogSoftmax, Lstm, MaxPool2d, Mish, Module, MultiHeadAttention, PRelu,
-        Parameter, PixelShuffle, RecurrentOptions, Relu, RmsNorm, Rnn, Sequential, Sigmoid, Silu, Softmax,
-        Tanh, TransformerBlock, Upsample,
+        GroupNorm, Gru, Init, InstanceNorm, LayerNorm, LeakyRelu, Linear, LinearOptions, LogSoftmax, Lstm,
+        MaxPool2d, Module, MultiHeadAttention, PRelu, Parameter, PixelShuffle, RecurrentOptions, RmsNorm,
+        Rnn, Sequential, Softmax, TransformerBlock, Upsample,
     };
     pub use crate::optim::{
         Adam, AdamW, Ema, Groups, Lion, LossScaler, Optimizer, ReduceOnPlateau, RmsProp, ScaledStep,

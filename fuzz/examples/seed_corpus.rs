@@ -70,7 +70,8 @@ fn traces() -> Outcome {
     let trace = gunzip(&repository("data/digits.trace.gz")?)?;
     for lines in [20, 150, 800] {
         let text = beginning(&trace, lines);
-        seed(&["trace_text", "trace_any", "trace_replay"], &format!("digits-{lines}"), text)?;
+        seed_trace(&format!("digits-{lines}"), text)?;
+        seed(&["trace_replay"], &format!("digits-{lines}"), text)?;
         let compressed = gzip(text)?;
         seed(&["trace_any"], &format!("digits-{lines}.gz"), &compressed)?;
         // Without the magic, which the target adds.
@@ -80,56 +81,36 @@ fn traces() -> Outcome {
         write_plan(&plan_of(&read, &Step::Whole, &PlanOptions::default(), &mut |_| true)?, &mut plan)?;
         seed(&["plan"], &format!("digits-{lines}"), &plan)?;
     }
-    for number in 2..=5 {
-        let snapshot = repository(&format!("crates/tracking/tests/data/snapshot-{number}.pickle"))?;
-        seed(&["trace_any"], &format!("snapshot-{number}"), &snapshot)?;
-        seed(&["trace_pickle"], &format!("snapshot-{number}"), &snapshot[1..])?;
+    for folder in ["crates/tracking/tests/data", "crates/tracking/tests/data/runtimes"] {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for entry in fs::read_dir(root.join(folder))? {
+            let path = entry?.path();
+            if let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| path.is_file()) {
+                seed_trace(name, &fs::read(&path)?)?;
+            }
+        }
     }
-    for (name, target) in [("rmm", "trace_rmm"), ("minimalloc", "trace_minimalloc")] {
-        let file = repository(&format!("crates/tracking/tests/data/{name}.csv"))?;
-        seed(&["trace_any"], name, &file)?;
-        let header = beginning(&file, 1).len();
-        seed(&[target], name, &file[header..])?;
-    }
-    other_runtimes()?;
     let gaps = "a,0,10,8,1,2-8@0:4\nb,2,8,4,4,\n";
     seed(&["trace_minimalloc_gaps"], "gaps", gaps.as_bytes())?;
     let snapshot = r#"{"device_traces":[[{"action":"alloc","addr":16,"size":9,"frames":[]}]],"segments":[]}"#;
-    seed(&["trace_any"], "snapshot-json", snapshot.as_bytes())?;
-    seed(&["trace_json"], "snapshot", &snapshot.as_bytes()[1..])?;
+    seed_trace("snapshot-json", snapshot.as_bytes())?;
+    let events = r#"{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"aten::mm","tid":1,"ts":1,"dur":9},{"name":"[memory]","tid":1,"ts":2,
+"args":{"Total Allocated":96,"Bytes":64,"Device Id":-1,"Device Type":0,"Addr":16}},{"name":"[memory]","tid":1,"ts":3,
+"args":{"Total Allocated":32,"Bytes":-64,"Device Id":-1,"Device Type":0,"Addr":16}}]}"#;
+    seed_trace("two-events", events.as_bytes())?;
     let step = "a 1 1000 relu\na 2 1000 relu:backward\nf 1\nf 2\n";
     let steps =
         format!("# mark: start\na 0 4096 weights\n{step}{}", step.replace('1', "3").replace('2', "4"));
-    seed(&["trace_text", "trace_any", "trace_replay"], "steps", steps.as_bytes())
+    seed_trace("steps", steps.as_bytes())?;
+    seed(&["trace_replay"], "steps", steps.as_bytes())
 }
 
-/// Files of other tools, without the bytes that each target adds.
-fn other_runtimes() -> Outcome {
-    let files = [
-        ("jax-before.prof", "trace_pprof", Some("\n")),
-        ("jax-after.prof", "trace_pprof", Some("\n")),
-        ("heaptrack-50.gz", "trace_heaptrack", Some("v 10400 3\n")),
-        ("memray.csv", "trace_memray", Some("allocator,num_allocations,size,tid,thread_name,stack_trace\n")),
-        ("pytorch-timeline.raw.json.gz", "trace_timeline", Some("[[")),
-        ("pytorch-profiler.json.gz", "trace_any", None),
-    ];
-    for (name, target, added) in files {
-        let file = repository(&format!("crates/tracking/tests/data/runtimes/{name}"))?;
-        seed(&["trace_any"], name, &file)?;
-        let file = if file.starts_with(&[0x1f, 0x8b]) { gunzip(&file)? } else { file };
-        let rest = added.and_then(|added| file.strip_prefix(added.as_bytes()));
-        seed(&[target], name, rest.unwrap_or(&file))?;
-    }
-    for name in ["tcmalloc.heap", "jemalloc.heap"] {
-        let file = repository(&format!("crates/tracking/tests/data/{name}"))?;
-        seed(&["trace_any"], name, &file)?;
-        seed(&["trace_heap_text"], name, &file[beginning(&file, 1).len()..])?;
-    }
-    seed(&["trace_any"], "go-heap.pb", &repository("crates/tracking/tests/data/go-heap.pb")?)?;
-    let events = r#"{"ph":"X","cat":"cpu_op","name":"aten::mm","tid":1,"ts":1,"dur":9},{"name":"[memory]","tid":1,"ts":2,
-"args":{"Total Allocated":96,"Bytes":64,"Device Id":-1,"Device Type":0,"Addr":16}},{"name":"[memory]","tid":1,"ts":3,
-"args":{"Total Allocated":32,"Bytes":-64,"Device Id":-1,"Device Type":0,"Addr":16}}]}"#;
-    seed(&["trace_profiler"], "two-events", events.as_bytes())
+/// Adds a file of any format, compressed or not.
+fn seed_trace(name: &str, file: &[u8]) -> Outcome {
+    seed(&["trace_any"], name, file)?;
+    let plain = if file.starts_with(&[0x1f, 0x8b]) { gunzip(file)? } else { file.to_vec() };
+    let input = highwater_tracking::fuzz::input_of_formats(&plain);
+    input.map_or(Ok(()), |input| seed(&["trace_formats"], name, &input))
 }
 
 /// A file in memory.

@@ -5,8 +5,8 @@ use std::process::Command;
 use serde_json::Value;
 
 /// A model small enough for a test and deep enough to show the difference.
-const SMALL: [&str; 12] =
-    ["--layers", "6", "--width", "16", "--heads", "2", "--context", "32", "--steps", "3", "--threads", "1"];
+const SMALL: &[&str] =
+    &["--layers", "6", "--width", "16", "--heads", "2", "--context", "32", "--steps", "3", "--threads", "1"];
 
 fn results(args: &[&str]) -> Value {
     let folder = tempfile::tempdir().unwrap();

@@ -111,7 +111,7 @@ fn enclosed(text: &str) -> (&str, &str) {
 
 /// The fields of a variant or struct that hold text of users and files, from the text after its `#[error(..)]`.
 fn text_fields(item: &str) -> Vec<&str> {
-    const TYPES: [&str; 6] = ["String", "PathBuf", "Box<str>", "Arc<str>", "io::Error", "std::io::Error"];
+    const TYPES: &[&str] = &["String", "PathBuf", "Box<str>", "Arc<str>", "io::Error", "std::io::Error"];
     let Some(start) = item.find(['{', '(', ',', ';']) else { return Vec::new() };
     if !item[start..].starts_with('{') {
         let tuple = item[start..].starts_with("(String") || item[start..].starts_with("(io::Error");

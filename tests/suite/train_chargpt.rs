@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// A model small enough for a test.
-const SMALL: [&str; 10] =
-    ["--layers", "1", "--width", "16", "--heads", "2", "--batch-size", "4", "--threads", "1"];
+const SMALL: &[&str] =
+    &["--layers", "1", "--width", "16", "--heads", "2", "--batch-size", "4", "--threads", "1"];
 
 fn run(folder: &Path, context: &str, args: &[&str]) -> Output {
     let text = folder.join("text");

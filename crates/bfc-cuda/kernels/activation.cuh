@@ -24,9 +24,12 @@ DEVICE E gelu_tanh(E x) { return (E)0.5 * x * ((E)1 + tanh_of_cube(x)); }
 template <typename E>
 DEVICE E silu(E x) { return x * logistic(x); }
 
+template <typename E>
+DEVICE E softplus(E x) { return larger(x, (E)0) + logarithm_1p(exponential(-magnitude(x))); }
+
 // e^x - 1 for x <= 0, accurate for small x.
 template <typename E>
-DEVICE E exponential_m1(E x) {
+DEVICE E exponential_m1_of_negative(E x) {
     E t = hyperbolic((E)0.5 * x);
     return (t + t) / ((E)1 - t);
 }
@@ -93,15 +96,16 @@ DEVICE E silu_slope(E x) {
     return l * ((E)1 + x * ((E)1 - l));
 }
 
-// The caller numbers the functions: crates/tensor/src/backend/cuda.
+// The functions that a matrix product can apply; x for function 0.
 template <typename E>
 DEVICE E activated(u64 function, E x) {
-    switch (function) {
-        case 1: return below_zero(x) ? (E)0 : x;
-        case 2: return gelu(x);
-        case 3: return gelu_tanh(x);
-        case 4: return silu(x);
-        default: return x;
+    if (function == 0) return x;
+    switch ((u32)function) {
+        case NAMED("relu"): return below_zero(x) ? (E)0 : x;
+        case NAMED("gelu"): return gelu(x);
+        case NAMED("gelu_tanh"): return gelu_tanh(x);
+        case NAMED("silu"): return silu(x);
+        default: return undefined((E)0);
     }
 }
 

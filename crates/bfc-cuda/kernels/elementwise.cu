@@ -54,59 +54,64 @@ KERNEL(place) {
     });
 }
 
-// The caller numbers the functions: crates/tensor/src/backend/cuda.
+// Functions of crates/tensor/src/backend/function/unary.rs.
 KERNEL(arithmetic) {
     WIDE c = constant(job, 0, (WIDE)0);
     WIDE high = constant(job, 1, (WIDE)0);
     map<T>(job, [&](WIDE x) {
         WIDE y;
-        switch (job.function) {
-            case 0: y = negative(x); break;
-            case 1: y = magnitude(x); break;
-            case 2: y = times(x, x); break;
-            case 3: y = below_zero(x) ? (WIDE)0 : x; break;
-            case 4: y = plus(x, c); break;
-            case 5: y = times(x, c); break;
-            case 6: y = sign(x); break;
-            case 7: y = x < c ? c : x > high ? high : x; break;
+        switch ((u32)job.function) {
+            case NAMED("neg"): y = negative(x); break;
+            case NAMED("abs"): y = magnitude(x); break;
+            case NAMED("square"): y = times(x, x); break;
+            case NAMED("relu"): y = below_zero(x) ? (WIDE)0 : x; break;
+            case NAMED("add_scalar"): y = plus(x, c); break;
+            case NAMED("mul_scalar"): y = times(x, c); break;
+            case NAMED("sign"): y = sign(x); break;
+            case NAMED("clamp"): y = x < c ? c : x > high ? high : x; break;
 #ifndef T_IS_FLOAT
-            case 9: y = raised(x, (u64)job.i[0]); break;
+            case NAMED("powf"): y = raised(x, (u64)job.i[0]); break;
 #endif
-            default: y = over(x, c); break;
+            case NAMED("div_scalar"): y = over(x, c); break;
+            default: y = undefined((WIDE)0); break;
         }
         return y;
     });
 }
 
-// The caller numbers the functions: crates/tensor/src/backend/cuda.
+// Functions of crates/tensor/src/backend/function/binary.rs.
 KERNEL(binary) {
     zip<T, T>(job, [&](WIDE a, WIDE b) {
         WIDE y;
-        switch (job.function) {
-            case 0: y = plus(a, b); break;
-            case 1: y = minus(a, b); break;
-            case 2: y = times(a, b); break;
-            case 3: y = over(a, b); break;
-            case 4: y = larger(a, b); break;
-            case 5: y = smaller(a, b); break;
-            case 6: y = power(a, b); break;
-            default: y = a; break;
+        switch ((u32)job.function) {
+            case NAMED("add"): y = plus(a, b); break;
+            case NAMED("sub"): y = minus(a, b); break;
+            case NAMED("mul"): y = times(a, b); break;
+            case NAMED("div"): y = over(a, b); break;
+            case NAMED("maximum"): y = larger(a, b); break;
+            case NAMED("minimum"): y = smaller(a, b); break;
+            case NAMED("pow"): y = power(a, b); break;
+#ifdef T_IS_FLOAT
+            case NAMED("atan2"): y = angle(a, b); break;
+#endif
+            default: y = undefined((WIDE)0); break;
         }
         return y;
     });
 }
 
-// The caller numbers the functions: crates/tensor/src/backend/cuda.
+// Comparisons of crates/tensor/src/backend/function/binary.rs.
 KERNEL(compare) {
     zip<T, u8>(job, [&](WIDE a, WIDE b) {
         bool holds;
-        switch (job.function) {
-            case 0: holds = a == b; break;
-            case 1: holds = a != b; break;
-            case 2: holds = a < b; break;
-            case 3: holds = a <= b; break;
-            case 4: holds = a > b; break;
-            default: holds = a >= b; break;
+        switch ((u32)job.function) {
+            case NAMED("eq"): holds = a == b; break;
+            case NAMED("ne"): holds = a != b; break;
+            case NAMED("lt"): holds = a < b; break;
+            case NAMED("le"): holds = a <= b; break;
+            case NAMED("gt"): holds = a > b; break;
+            case NAMED("ge"): holds = a >= b; break;
+            default: holds = false; break;
         }
         return (u8)(holds ? 1 : 0);
     });

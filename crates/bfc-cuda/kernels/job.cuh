@@ -42,7 +42,7 @@ struct Job {
     Operand in[3];
     u64 also[4];          // addresses of further inputs, contiguous unless a kernel says how
     Output out[4];
-    u64 function;         // which of a family of functions
+    u64 function;         // which of a family of functions: NAMED("exp"), or flags
     u64 k[6];             // counts
     double c[9];          // constants
     i64 i[2];             // integer constants
@@ -60,3 +60,13 @@ struct Job {
 #define MEMBER __device__ __forceinline__
 #define SHARED __shared__
 #endif
+
+// A function by its name: case NAMED("exp"). src/kernels/job.rs computes the same number, the FNV-1a hash. Two equal names
+// in one switch do not compile. An unknown function has the result undefined (number.cuh).
+DEVICE constexpr u32 named(const char* name) {
+    u32 hash = 2166136261u;
+    for (; *name; ++name) hash = (hash ^ (u8)*name) * 16777619u;
+    return hash;
+}
+template <u32 N> struct Constant { static const u32 value = N; };
+#define NAMED(name) Constant<named(name)>::value

@@ -2,6 +2,11 @@
 
 template <typename E> DEVICE bool not_a_number(E x) { return x != x; }
 
+// The result of an unknown function: NaN, or 0 for integers.
+template <typename E> DEVICE E undefined(E) { return (E)0; }
+DEVICE float undefined(float) { return (float)(INFINITY - INFINITY); }
+DEVICE double undefined(double) { return INFINITY - INFINITY; }
+
 // NaN wins.
 template <typename E> DEVICE E larger(E a, E b) { return a > b || not_a_number(a) ? a : b; }
 template <typename E> DEVICE E smaller(E a, E b) { return a < b || not_a_number(a) ? a : b; }
@@ -109,6 +114,8 @@ DEVICE float root(float x) { return sqrtf(x); }
 DEVICE double root(double x) { return sqrt(x); }
 DEVICE float hyperbolic(float x) { return tanhf(x); }
 DEVICE double hyperbolic(double x) { return tanh(x); }
+DEVICE float exponential_m1(float x) { return expm1f(x); }
+DEVICE double exponential_m1(double x) { return expm1(x); }
 DEVICE float error_function(float x) { return erff(x); }
 DEVICE double error_function(double x) { return erf(x); }
 DEVICE float rounded_down(float x) { return floorf(x); }
@@ -122,6 +129,8 @@ DEVICE float sine(float x) { return sinf(x); }
 DEVICE double sine(double x) { return sin(x); }
 DEVICE float cosine(float x) { return cosf(x); }
 DEVICE double cosine(double x) { return cos(x); }
+DEVICE float angle(float y, float x) { return atan2f(y, x); }
+DEVICE double angle(double y, double x) { return atan2(y, x); }
 DEVICE float logarithm_1p(float x) { return log1pf(x); }
 DEVICE double logarithm_1p(double x) { return log1p(x); }
 DEVICE float power(float x, float y) { return powf(x, y); }

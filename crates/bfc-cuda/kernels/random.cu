@@ -2,8 +2,8 @@
 // block i / 4 of the random bits, or i / 2 for types with 64 random bits per element. Half-precision values are rounded
 // floats. k = [seed, sequence].
 //
-// function 0: uniform in [c[0], c[1]), c[2] the largest value below; 1: normal with mean c[0] and deviation c[1];
-// 2: c[1] with probability c[0], else 0; 3: whether the uniform is not 0.
+// uniform: in [c[0], c[1]), c[2] the largest value below; uniform_not_zero: whether that is not 0; normal: with mean c[0]
+// and deviation c[1]; bernoulli: c[1] with probability c[0], else 0.
 
 #undef INTEGER
 #ifdef T_IS_BYTE
@@ -91,12 +91,12 @@ DEVICE double wide_normal(const Words& words, u32 lane) {
 // The element that lane `lane` of a block of random bits gives.
 DEVICE T ELEMENT(const Job& job, const Words& words, u32 lane) {
 #ifdef T_IS_NARROW
-    double drawn = job.function == 1 ? narrow_normal(words, lane) : narrow_uniform(words, lane);
+    double drawn = job.function == NAMED("normal") ? narrow_normal(words, lane) : narrow_uniform(words, lane);
 #else
-    double drawn = job.function == 1 ? wide_normal(words, lane) : wide_uniform(words, lane);
+    double drawn = job.function == NAMED("normal") ? wide_normal(words, lane) : wide_uniform(words, lane);
 #endif
-    if (job.function == 2) return (T)(drawn < job.c[0] ? constant(job, 1, (WIDE)0) : (WIDE)0);
-    if (job.function == 1) return (T)(WIDE)(job.c[0] + job.c[1] * drawn);
+    if (job.function == NAMED("bernoulli")) return (T)(drawn < job.c[0] ? constant(job, 1, (WIDE)0) : (WIDE)0);
+    if (job.function == NAMED("normal")) return (T)(WIDE)(job.c[0] + job.c[1] * drawn);
 #ifdef T_IS_FLOAT
     WIDE element = (WIDE)(job.c[0] + drawn * (job.c[1] - job.c[0]));
     // Rounding may reach the end, which is outside of the range.
@@ -104,7 +104,7 @@ DEVICE T ELEMENT(const Job& job, const Words& words, u32 lane) {
 #else
     double whole = floor(job.c[0] + drawn * (job.c[1] - job.c[0]));
     whole = whole < job.c[2] ? whole : job.c[2];
-    return (T)(job.function == 3 ? (WIDE)(whole != 0.0) : INTEGER(whole));
+    return (T)(job.function == NAMED("uniform_not_zero") ? (WIDE)(whole != 0.0) : INTEGER(whole));
 #endif
 }
 

@@ -8,23 +8,26 @@
 #ifndef HIGHWATER_FOLD
 #define HIGHWATER_FOLD
 
-// The caller numbers the functions: crates/tensor/src/backend/cuda.
+// Reductions of crates/tensor/src/backend/function/reduce.rs.
 template <typename E>
 DEVICE E fold(u64 function, E a, E b) {
-    switch (function) {
-        case 1: return larger(a, b);
-        case 2: return smaller(a, b);
-        case 3: return times(a, b);
-        default: return plus(a, b);
+    switch ((u32)function) {
+        case NAMED("max"): return larger(a, b);
+        case NAMED("min"): return smaller(a, b);
+        case NAMED("prod"): return times(a, b);
+        case NAMED("sum"):
+        case NAMED("sum_magnitudes"):
+        case NAMED("sum_squares"): return plus(a, b);
+        default: return undefined((E)0);
     }
 }
 
 // The value of an element before the reduction.
 template <typename E>
 DEVICE E element(u64 function, E a) {
-    switch (function) {
-        case 4: return magnitude(a);
-        case 5: return times(a, a);
+    switch ((u32)function) {
+        case NAMED("sum_magnitudes"): return magnitude(a);
+        case NAMED("sum_squares"): return times(a, a);
         default: return a;
     }
 }
@@ -91,11 +94,11 @@ DEVICE typename Computed<E>::type fold_steps(const Job& job, u64 first, u64 e, u
     return whole;
 }
 
-// Whether x is larger (function 1) or smaller than the best so far; NaN always wins.
+// Whether x is larger (function max) or smaller than the best so far; NaN always wins.
 template <typename E>
 DEVICE bool more_extreme(u64 function, E x, E best) {
     if (not_a_number(best)) return false;
-    return not_a_number(x) || (function == 1 ? x > best : x < best);
+    return not_a_number(x) || (function == NAMED("max") ? x > best : x < best);
 }
 
 #endif
@@ -167,7 +170,7 @@ BLOCK_KERNEL(reduce_columns, 4) {
     }
 }
 
-// The index of the first maximum (function 1) or minimum; NaN wins. One thread per output.
+// The index of the first maximum (function max) or minimum; NaN wins. One thread per output.
 KERNEL(arg_reduce) {
     EACH(o) {
         u64 first = place(job, job.in[0], o);

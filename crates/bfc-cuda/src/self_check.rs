@@ -6,7 +6,7 @@ use bfc_core::{Driver, SourceError, device_source};
 
 use crate::compute::{Compute, ComputeError, Factor, Product};
 use crate::driver::CudaDriver;
-use crate::kernels::{BLOCK, ElementType, Family, Job, KernelId, Operand};
+use crate::kernels::{BLOCK, ElementType, Family, Job, KernelId, Operand, named};
 
 /// The reason why a device must not be used.
 #[derive(Clone, PartialEq, thiserror::Error)]
@@ -90,11 +90,12 @@ unsafe fn check_at(compute: &dyn Compute, memory: u64) -> Result<(), SelfCheckEr
         // SAFETY: operands and outputs lie within the memory, as the caller says.
         unsafe { compute.launch(kernel, blocks, &job) }
     };
-    let job = Job { function: 5, ..Job::over(COUNT as u64, &[COUNT]) };
+    let job = Job { function: named("mul_scalar"), ..Job::over(COUNT as u64, &[COUNT]) };
     let job = job.with_input(Operand::contiguous(memory)).with_constant(3.0).with_output(memory + SCALED);
     launch(Family::Elementwise, "arithmetic", job)?;
 
-    let job = Job::over(1, &[]).with_inner(&[COUNT]).with_output(memory + SUM);
+    let job = Job { function: named("sum"), ..Job::over(1, &[]) };
+    let job = job.with_inner(&[COUNT]).with_output(memory + SUM);
     let mut job = job.with_input(Operand::strided(memory + SCALED, &[]));
     job.inputs[1] = Operand::strided(0, &[1]);
     (job.counts[0], job.counts[1], job.counts[2]) = (COUNT as u64, 1, COUNT as u64);

@@ -9,7 +9,7 @@ use cbindgen::{
 };
 
 /// The sources of the header, in its order.
-const SOURCES: [&str; 10] = [
+const SOURCES: &[&str] = &[
     "status",
     "ffi/version",
     "ffi/errors",

@@ -36,21 +36,8 @@ pub(crate) struct ExportArguments {
 }
 
 fn formats() -> impl TypedValueParser<Value = ExportFormat> {
-    let values = ExportFormat::ALL.map(|format| PossibleValue::new(format.name()).help(purpose(format)));
+    let values = ExportFormat::ALL.map(|format| PossibleValue::new(format.name()).help(format.about()));
     PossibleValuesParser::new(values).try_map(|name| ExportFormat::named(&name).ok_or("unknown format"))
-}
-
-/// The description of a format for `--help`.
-const fn purpose(format: ExportFormat) -> &'static str {
-    match format {
-        ExportFormat::MemoryViz => "A snapshot for PyTorch's memory viewer, as a pickle",
-        ExportFormat::MemoryVizJson => "A snapshot for PyTorch's memory viewer, as JSON",
-        ExportFormat::Chrome => "A trace for Perfetto and chrome://tracing",
-        ExportFormat::Pprof => "What was live at the peak, for pprof and speedscope",
-        ExportFormat::Folded => "What was live at the peak, for flame graphs",
-        ExportFormat::Svg => "A chart of live bytes by category over time",
-        _ => "",
-    }
 }
 
 pub(crate) fn run(arguments: &ExportArguments) -> Result<(), CommandError> {

@@ -32,40 +32,97 @@ use crate::record::Recording;
 use json_writer::JsonWriter;
 use pickle_writer::PickleWriter;
 
-/// An export format of a [`Recording`]; see the table in [`export`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ExportFormat {
+/// Writes a recording in one format.
+type WriteExport = fn(&Recording, &mut Output<&mut dyn Write>) -> Result<(), ExportError>;
+
+/// What the other modules need to know about a format.
+struct Row {
+    name: &'static str,
+    about: &'static str,
+    is_text: bool,
+    write: WriteExport,
+}
+
+impl Row {
+    const fn text(name: &'static str, about: &'static str, write: WriteExport) -> Self {
+        Self { name, about, is_text: true, write }
+    }
+
+    const fn binary(name: &'static str, about: &'static str, write: WriteExport) -> Self {
+        Self { name, about, is_text: false, write }
+    }
+}
+
+macro_rules! formats {
+    ($($(#[$meta:meta])* $format:ident: $row:expr;)*) => {
+        /// An export format of a [`Recording`]; see the table in [`export`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum ExportFormat {
+            $($(#[$meta])* $format,)*
+        }
+
+        const ROWS: &[Row] = &[$($row),*];
+
+        impl ExportFormat {
+            /// All formats.
+            pub const ALL: [Self; ROWS.len()] = [$(Self::$format),*];
+        }
+    };
+}
+
+// The list. The command line, its help and the tests follow from it.
+formats! {
     /// PyTorch's snapshot, as a pickle of protocol 2.
-    MemoryViz,
+    MemoryViz: Row::binary(
+        "memory-viz",
+        "A snapshot for PyTorch's memory viewer, as a pickle",
+        |recording, out| memory_viz::write(recording, PickleWriter::new(), out),
+    );
+
     /// PyTorch's snapshot, as JSON.
-    MemoryVizJson,
+    MemoryVizJson: Row::text(
+        "memory-viz-json",
+        "A snapshot for PyTorch's memory viewer, as JSON",
+        |recording, out| memory_viz::write(recording, JsonWriter::new(), out),
+    );
+
     /// A trace of Chrome's format, as JSON.
-    Chrome,
+    Chrome: Row::text("chrome", "A trace for Perfetto and chrome://tracing", |recording, out| {
+        chrome::write(recording, out)
+    });
+
     /// The holders at the peak, as a compressed `profile.proto`.
-    Pprof,
+    Pprof: Row::binary("pprof", "What was live at the peak, for pprof and speedscope", |recording, out| {
+        pprof::write(recording, out)
+    });
+
     /// The holders at the peak, one line of text per stack.
-    Folded,
+    Folded: Row::text("folded", "What was live at the peak, for flame graphs", |recording, out| {
+        folded::write(recording, out)
+    });
+
     /// Live bytes by category over time, as an SVG image.
-    Svg,
+    Svg: Row::text("svg", "A chart of live bytes by category over time", |recording, out| {
+        svg::write(recording, out)
+    });
 }
 
 impl ExportFormat {
-    /// All formats.
-    pub const ALL: [Self; 6] =
-        [Self::MemoryViz, Self::MemoryVizJson, Self::Chrome, Self::Pprof, Self::Folded, Self::Svg];
+    const fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
 
     /// Returns the format's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::MemoryViz => "memory-viz",
-            Self::MemoryVizJson => "memory-viz-json",
-            Self::Chrome => "chrome",
-            Self::Pprof => "pprof",
-            Self::Folded => "folded",
-            Self::Svg => "svg",
-        }
+        self.row().name
+    }
+
+    /// Returns a description of one line, for help texts.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        self.row().about
     }
 
     /// Returns the format with this name.
@@ -77,7 +134,7 @@ impl ExportFormat {
     /// Returns whether the format is text that a terminal can show.
     #[must_use]
     pub const fn is_text(self) -> bool {
-        !matches!(self, Self::MemoryViz | Self::Pprof)
+        self.row().is_text
     }
 }
 
@@ -144,16 +201,9 @@ bfc_core::debug_as_message!(ExportError);
 /// # Errors
 /// Errors of the writer. Snapshots may also fail with [`ExportError::Overlap`]. Snapshots and Chrome traces may fail
 /// with [`ExportError::TooHigh`]. These two occur before anything is written.
-pub fn export(recording: &Recording, format: ExportFormat, out: impl Write) -> Result<u64, ExportError> {
-    let mut out = Output::new(out);
-    match format {
-        ExportFormat::MemoryViz => memory_viz::write(recording, PickleWriter::new(), &mut out)?,
-        ExportFormat::MemoryVizJson => memory_viz::write(recording, JsonWriter::new(), &mut out)?,
-        ExportFormat::Chrome => chrome::write(recording, &mut out)?,
-        ExportFormat::Pprof => pprof::write(recording, &mut out)?,
-        ExportFormat::Folded => folded::write(recording, &mut out)?,
-        ExportFormat::Svg => svg::write(recording, &mut out)?,
-    }
+pub fn export(recording: &Recording, format: ExportFormat, mut out: impl Write) -> Result<u64, ExportError> {
+    let mut out = Output::<&mut dyn Write>::new(&mut out);
+    (format.row().write)(recording, &mut out)?;
     out.out.flush()?;
     Ok(out.bytes)
 }

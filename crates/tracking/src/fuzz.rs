@@ -7,8 +7,8 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocator, AutoGrowthAllocator, AutoGrowthConfig, BfcAllocator, BfcConfig,
-    BuddyAllocator, BuddyConfig, Bytes, KIB, Plan, PlanOptions, PlannedAllocator, PlannedConfig,
+    AddressOnlyMemory, Allocator, AllocatorChoice, BfcAllocator, BfcConfig, Bytes, KIB, MemoryKind, Plan,
+    PlanOptions, PlannedAllocator, PlannedConfig,
 };
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -18,6 +18,7 @@ use crate::page::write_page;
 use crate::record::{EventKind, Follower, Recording, RecordingLimits, recording_of_events};
 use crate::replay::{PlanLimits, ReplayError, Step, parse_plan, plan_of, replay, write_plan};
 use crate::report::{RankComparison, RankReport, Report, ReportDiff, TextOptions};
+use crate::trace::formats::FORMATS;
 use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits};
 use crate::training_log::{TrainingLog, TrainingLogLimits};
 
@@ -45,13 +46,6 @@ pub fn any(data: &[u8]) {
         if is_exact && is_ordinary(&trace) {
             assert_eq!(trace.peak_live_bytes(), recording.peak().map_or(0, |peak| peak.bytes));
         }
-    }
-}
-
-/// Reads the text format of traces.
-pub fn text(data: &[u8]) {
-    if let Ok(trace) = Trace::parse(data, &LIMITS) {
-        check(&trace);
     }
 }
 
@@ -129,47 +123,57 @@ fn planned(plan: Plan) -> PlannedAllocator {
 pub fn replayed(data: &[u8]) {
     let Ok(trace) = Trace::parse(data, &LIMITS) else { return };
     let source = || Arc::new(AddressOnlyMemory::new().with_coalescing(data.len() % 2 == 0));
-    macro_rules! through {
-        ($pool:expr) => {{
-            let pool = $pool;
-            let outcome = replay(&trace, &pool);
-            assert!(!matches!(outcome, Err(ReplayError::Free { .. })), "{outcome:?}");
-            let fits = is_ordinary(&trace) && trace.peak_live_bytes() <= Bytes::gib(1).get();
-            assert!(outcome.is_ok() || !fits, "{outcome:?}");
-            pool.check_invariants().expect("the pool keeps its rules");
-            assert_eq!(pool.stats().live_allocs, 0);
-        }};
+    let through = |pool: &dyn Allocator| {
+        let outcome = replay(&trace, pool);
+        assert!(!matches!(outcome, Err(ReplayError::Free { .. })), "{outcome:?}");
+        let fits = is_ordinary(&trace) && trace.peak_live_bytes() <= Bytes::gib(1).get();
+        assert!(outcome.is_ok() || !fits, "{outcome:?}");
+        assert_eq!(pool.stats().live_allocs, 0);
+    };
+    for choice in AllocatorChoice::ALL.into_iter().filter(|choice| choice.serves(MemoryKind::AddressOnly)) {
+        let config = choice.config(POOL).with_allow_growth(true);
+        through(&*choice.allocator("fuzz", source(), config, None).expect("no option is unsupported"));
     }
-    through!(BfcAllocator::new("fuzz", source(), BfcConfig::new(POOL).with_allow_growth(true)));
-    through!(BfcAllocator::new("fuzz", source(), BfcConfig::tensorflow(POOL)));
-    through!(BuddyAllocator::new("fuzz", source(), BuddyConfig::gpu(Bytes::gib(64))));
-    through!(AutoGrowthAllocator::new("fuzz", source(), AutoGrowthConfig::gpu(POOL)));
     let options = PlanOptions::default().with_effort(100);
     for step in [Step::Whole, Step::Repeating] {
         if let Ok(plan) = plan_of(&trace, &step, &options, &mut |_| true) {
-            through!(planned(plan));
+            let pool = planned(plan);
+            through(&pool);
+            pool.check_invariants().expect("the pool keeps its rules");
         }
     }
 }
 
-/// A pickle, after its first byte.
-pub fn pickle(data: &[u8]) {
-    any(&[&[0x80], data].concat());
+/// A file of the format that the first byte selects: typical first bytes, then the data.
+pub fn formats(data: &[u8]) {
+    let Some((&chosen, rest)) = data.split_first() else { return };
+    let starts: Vec<&[u8]> = starts().collect();
+    any(&[starts[usize::from(chosen) % starts.len()], rest].concat());
 }
 
-/// An RMM log, after its header.
-pub fn rmm(data: &[u8]) {
-    any(&[b"Thread,Time,Action,Pointer,Size,Stream\n", data].concat());
+/// Returns the input of [`formats`] that reads this file; `None` if it has other first bytes than those of the table.
+#[must_use]
+pub fn input_of_formats(file: &[u8]) -> Option<Vec<u8>> {
+    let found = (0_u8..).zip(starts()).filter(|(_, start)| file.starts_with(start));
+    let (chosen, start) = found.max_by_key(|(_, start)| start.len())?;
+    Some([&[chosen], &file[start.len()..]].concat())
 }
 
-/// A MiniMalloc problem, after its header.
-pub fn minimalloc(data: &[u8]) {
-    any(&[b"id,lower,upper,size\n", data].concat());
+/// Returns the names of the formats that none of these inputs of [`formats`] selects.
+#[must_use]
+pub fn formats_without(inputs: &[Vec<u8>]) -> Vec<&'static str> {
+    let starts: Vec<&[u8]> = starts().collect();
+    let selected = |start: &&[u8]| inputs.iter().any(|input| starts[usize::from(input[0])] == *start);
+    let missing = FORMATS.iter().filter(|format| !format.starts.iter().any(selected));
+    missing.map(|format| format.name).collect()
 }
 
-/// A problem of MiniMalloc with alignments and gaps.
+fn starts() -> impl Iterator<Item = &'static [u8]> {
+    FORMATS.iter().flat_map(|format| format.starts.iter().copied())
+}
+
+/// Plans a problem of MiniMalloc with alignments and gaps.
 pub fn minimalloc_gaps(data: &[u8]) {
-    any(&[b"id,lower,upper,size,alignment,gaps\n", data].concat());
     let options = ReadOptions { limits: LIMITS, device: None };
     let file = [b"id,lower,upper,size,alignment,gaps\n", data].concat();
     let Ok(trace) = Trace::read(&file[..], &options) else { return };
@@ -179,42 +183,6 @@ pub fn minimalloc_gaps(data: &[u8]) {
     assert!(trace.peak_live_bytes() <= plan.capacity());
     let (blocks, constraints) = (plan.blocks().to_vec(), plan.constraints().to_vec());
     assert_eq!(Plan::from_blocks(1, blocks, constraints).as_ref(), Ok(&plan));
-}
-
-/// A heap profile of pprof, uncompressed, after its first byte.
-pub fn pprof(data: &[u8]) {
-    any(&[&[0x0a], data].concat());
-}
-
-/// The data of heaptrack, after its version.
-pub fn heaptrack(data: &[u8]) {
-    any(&[b"v 10400 3\n", data].concat());
-}
-
-/// A heap profile of tcmalloc, then one of jemalloc, after their headers.
-pub fn heap_text(data: &[u8]) {
-    any(&[b"heap profile: 1: 4096 [3: 12288] @ heap/524288\n", data].concat());
-    any(&[b"heap_v2/524288\n", data].concat());
-}
-
-/// The CSV of memray, after its header.
-pub fn memray(data: &[u8]) {
-    any(&[b"allocator,num_allocations,size,tid,thread_name,stack_trace\n", data].concat());
-}
-
-/// A trace of PyTorch's profiler, after the begin of its events.
-pub fn profiler(data: &[u8]) {
-    any(&[b"{\"traceEvents\":[", data].concat());
-}
-
-/// A memory timeline of PyTorch, after its first bracket.
-pub fn timeline(data: &[u8]) {
-    any(&[b"[[", data].concat());
-}
-
-/// A memory snapshot in JSON.
-pub fn json(data: &[u8]) {
-    any(&[b"{", data].concat());
 }
 
 /// Reads a compressed file with arbitrary contents, then arbitrary bytes as a compressed file.

@@ -19,7 +19,7 @@
 //! extends to the end of the line. Comments that begin with `mark:` name the part of the run that follows.
 //!
 //! [`Trace::read`] also reads the logs of other programs and detects their format from the first bytes. Each format has
-//! a file below this one. All readers accept untrusted files: they limit the memory that a file can use, and every
+//! a file in `formats/`. All readers accept untrusted files: they limit the memory that a file can use, and every
 //! error names its place in the file.
 
 use std::collections::HashMap;
@@ -30,27 +30,22 @@ use crate::report::Cut;
 
 mod builder;
 mod error;
+pub(crate) mod formats;
 mod json;
 mod limits;
 pub(crate) mod lines;
-mod minimalloc;
 pub(crate) mod pickle;
 pub(crate) mod profile;
-mod profiler;
 mod read;
-mod rmm;
 mod run;
-mod snapshot;
-mod text;
-mod timeline;
 
 use builder::{Builder, MAX_LABEL};
 pub use error::{CompressedProblem, TraceError, TracePlace, TraceProblem};
+pub use formats::SnapshotProblem;
 pub use limits::TraceLimits;
 pub use pickle::{Pickle, PickleProblem, Value as PickleValue};
 pub use profile::ProfileProblem;
 pub use read::ReadOptions;
-pub use snapshot::SnapshotProblem;
 
 /// One event of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,12 +131,11 @@ impl Trace {
     /// A [`TraceError`] for the first line that is unreadable, malformed, inconsistent with earlier ones or beyond a
     /// limit.
     pub fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Self, TraceError> {
-        lines::parse(reader, limits, text::parse_line)
+        lines::parse(reader, limits, formats::text::parse_line)
     }
 
-    /// Reads a trace of any format, plain or compressed by gzip, regardless of the file's name. Supports Highwater's
-    /// text format and recordings (`.hwm`), snapshots and profiles of PyTorch, the log of RAPIDS Memory Manager,
-    /// MiniMalloc's CSV, and heap profiles of pprof (JAX, Go), tcmalloc, jemalloc, heaptrack and memray.
+    /// Reads a trace of any format, plain or compressed by gzip, regardless of the file's name. Supports the formats
+    /// of [`format_names`](Self::format_names): recordings, traces and heap profiles of PyTorch and many other tools.
     ///
     /// A log may contain a block without its allocation. The trace allocates such a block at the beginning. In logs
     /// without names, labels contain the available information: the line of Python, the thread and the stream, or the
@@ -159,6 +153,16 @@ impl Trace {
     /// A [`TraceError`] for the first place where the file is unreadable, malformed, inconsistent or beyond a limit.
     pub fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
         read::read(reader, options)
+    }
+
+    /// Returns the names of the formats that [`read`](Self::read) supports.
+    ///
+    /// ```
+    /// assert!(highwater_tracking::Trace::format_names().contains(&"an RMM log"));
+    /// ```
+    #[must_use]
+    pub fn format_names() -> Vec<&'static str> {
+        formats::names()
     }
 
     /// Converts a recording to a trace. Labels are the owners' paths. Marks become comments `mark: text`, up to the

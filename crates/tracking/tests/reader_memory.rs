@@ -429,11 +429,11 @@ fn real_files_of_the_pytorch_profiler_are_read_by_default() {
 #[test]
 fn real_snapshots_are_read_by_default() {
     let _alone = alone();
-    let texts: [&[u8]; 8] =
-        [b"action", b"alloc", b"addr", b"size", b"frames", b"stream", b"time_us", b"free_completed"];
+    let texts: &[&[u8]] =
+        &[b"action", b"alloc", b"addr", b"size", b"frames", b"stream", b"time_us", b"free_completed"];
     // Python numbers all objects in order.
     let mut before = b"Nq\x000".to_vec();
-    for (number, text) in (1..).zip(texts) {
+    for (number, text) in (1..).zip(texts.iter().copied()) {
         before.extend([&[0x8c, text.len() as u8], text, &[b'q', number, b'0']].concat());
     }
     for number in 9..209_u32 {

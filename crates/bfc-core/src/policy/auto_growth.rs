@@ -7,9 +7,9 @@ pub use options::{AutoGrowthOptions, AutoGrowthOptionsError};
 use crate::base::memory::Span;
 use crate::base::placement::{Inconsistent, Placement};
 use crate::base::units::round_up;
-use crate::policy::chunk_table::ChunkTable;
+use crate::policy::chunk_table::{ChunkTable, answered_by_chunks};
 use crate::policy::{
-    Capabilities, NotAdded, NotLive, Piece, PlacementRequest, Policy, PolicyStatus, Release,
+    Capabilities, ConfiguredPolicy, NotAdded, NotLive, Piece, PlacementRequest, Policy, PolicyStatus, Release,
 };
 
 /// The policy's name.
@@ -62,6 +62,8 @@ impl Policy for AutoGrowth {
         Capabilities { releases_before_growth: self.options.free_before_growth, ..Capabilities::default() }
     }
 
+    answered_by_chunks!();
+
     /// Returns the bytes plus padding, rounded up to the options' alignment.
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
         let step = self.options.alignment().0;
@@ -84,21 +86,8 @@ impl Policy for AutoGrowth {
         Some(self.chunks.carve(slot, start, rounded))
     }
 
-    fn placed(&self, slot: u32) -> Option<Placement> {
-        self.chunks.live(slot)
-    }
-
     fn free(&mut self, slot: u32, _freed_at: u64) -> Result<(), NotLive> {
         self.chunks.free(slot).map(|_| ())
-    }
-
-    /// Adds a region, without merging: regions return to the source unchanged.
-    fn add_region(&mut self, span: Span, _join: bool) -> Result<(), NotAdded> {
-        self.chunks.add_region(span)
-    }
-
-    fn idle_bytes(&self) -> u64 {
-        self.chunks.idle_bytes()
     }
 
     /// Releases any idle region, at the moments that the options select.
@@ -112,22 +101,6 @@ impl Policy for AutoGrowth {
         }
     }
 
-    fn status(&self) -> PolicyStatus {
-        PolicyStatus { reserved_bytes: self.chunks.reserved_bytes(), ..PolicyStatus::default() }
-    }
-
-    fn regions(&self) -> Vec<Span> {
-        self.chunks.regions()
-    }
-
-    fn largest_free_bytes(&self) -> u64 {
-        self.chunks.largest_free_bytes()
-    }
-
-    fn visit(&self, visit: &mut dyn FnMut(Piece)) {
-        self.chunks.visit(visit);
-    }
-
     /// Returns the rounded size, but at least the options' chunk size. Ignores `planned`.
     fn region_bytes(&self, rounded: u64, _planned: u64) -> u64 {
         rounded.max(self.options.chunk_size().0)
@@ -136,8 +109,14 @@ impl Policy for AutoGrowth {
     fn check(&self) -> Result<(), Inconsistent> {
         self.chunks.check(NAME)
     }
+}
 
-    fn boxed_clone(&self) -> Box<dyn Policy> {
-        Box::new(self.clone())
+// SAFETY: the chunks of a region cover it without overlap. A placement is one chunk with the requested alignment, and a
+// region leaves only as one free chunk. `chunk_table.rs` checks these rules after every step of the tests.
+unsafe impl ConfiguredPolicy for AutoGrowth {
+    type Options = AutoGrowthOptions;
+
+    fn configured(options: &AutoGrowthOptions) -> Self {
+        Self::new(*options)
     }
 }

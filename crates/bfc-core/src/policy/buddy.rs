@@ -10,8 +10,10 @@ pub use options::{BuddyOptions, BuddyOptionsError};
 use crate::base::memory::Span;
 use crate::base::placement::{Inconsistent, Placement};
 use crate::base::units::round_up;
-use crate::policy::chunk_table::{ChunkTable, FreeChunk};
-use crate::policy::{NotAdded, NotLive, Piece, PlacementRequest, Policy, PolicyStatus, Release};
+use crate::policy::chunk_table::{ChunkTable, FreeChunk, answered_by_chunks};
+use crate::policy::{
+    ConfiguredPolicy, NotAdded, NotLive, Piece, PlacementRequest, Policy, PolicyStatus, Release,
+};
 
 /// The policy's name.
 const NAME: &str = "buddy";
@@ -104,6 +106,8 @@ impl Policy for Buddy {
         NAME
     }
 
+    answered_by_chunks!();
+
     /// Returns the bytes plus the options' padding, in whole smallest chunks.
     fn rounded(&self, bytes: u64, alignment: u64) -> Option<u64> {
         let min_chunk = self.options.min_chunk().0;
@@ -130,10 +134,6 @@ impl Policy for Buddy {
         Some(place)
     }
 
-    fn placed(&self, slot: u32) -> Option<Placement> {
-        self.chunks.live(slot)
-    }
-
     /// Frees a block and merges it with its free neighbors.
     fn free(&mut self, slot: u32, _freed_at: u64) -> Result<(), NotLive> {
         let block = self.chunks.live(slot).ok_or(NotLive { slot })?;
@@ -145,15 +145,6 @@ impl Policy for Buddy {
             self.spent_regions.insert(joined.address);
         }
         Ok(())
-    }
-
-    /// Adds a region, without merging: regions return to the source unchanged.
-    fn add_region(&mut self, span: Span, _join: bool) -> Result<(), NotAdded> {
-        self.chunks.add_region(span)
-    }
-
-    fn idle_bytes(&self) -> u64 {
-        self.chunks.idle_bytes()
     }
 
     /// Releases a region that was taken for a huge request as soon as it is idle.
@@ -176,22 +167,6 @@ impl Policy for Buddy {
                 None
             }
         }
-    }
-
-    fn status(&self) -> PolicyStatus {
-        PolicyStatus { reserved_bytes: self.chunks.reserved_bytes(), ..PolicyStatus::default() }
-    }
-
-    fn regions(&self) -> Vec<Span> {
-        self.chunks.regions()
-    }
-
-    fn largest_free_bytes(&self) -> u64 {
-        self.chunks.largest_free_bytes()
-    }
-
-    fn visit(&self, visit: &mut dyn FnMut(Piece)) {
-        self.chunks.visit(visit);
     }
 
     /// Returns exactly the rounded size for a huge request. Otherwise returns the first refill while the pool has no
@@ -220,8 +195,14 @@ impl Policy for Buddy {
         }
         Ok(())
     }
+}
 
-    fn boxed_clone(&self) -> Box<dyn Policy> {
-        Box::new(self.clone())
+// SAFETY: the chunks of a region cover it without overlap. A placement is one chunk with the requested alignment, and a
+// region leaves only as one free chunk. `chunk_table.rs` checks these rules after every step of the tests.
+unsafe impl ConfiguredPolicy for Buddy {
+    type Options = BuddyOptions;
+
+    fn configured(options: &BuddyOptions) -> Self {
+        Self::new(*options)
     }
 }

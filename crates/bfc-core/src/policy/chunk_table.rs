@@ -290,6 +290,45 @@ impl ChunkTable {
     }
 }
 
+/// The methods of [`Policy`](crate::Policy) that a field `chunks` of this table answers alone.
+macro_rules! answered_by_chunks {
+    () => {
+        fn placed(&self, slot: u32) -> Option<Placement> {
+            self.chunks.live(slot)
+        }
+
+        /// Adds a region, without merging: regions return to the source unchanged.
+        fn add_region(&mut self, span: Span, _join: bool) -> Result<(), NotAdded> {
+            self.chunks.add_region(span)
+        }
+
+        fn idle_bytes(&self) -> u64 {
+            self.chunks.idle_bytes()
+        }
+
+        fn status(&self) -> PolicyStatus {
+            PolicyStatus { reserved_bytes: self.chunks.reserved_bytes(), ..PolicyStatus::default() }
+        }
+
+        fn regions(&self) -> Vec<Span> {
+            self.chunks.regions()
+        }
+
+        fn largest_free_bytes(&self) -> u64 {
+            self.chunks.largest_free_bytes()
+        }
+
+        fn visit(&self, visit: &mut dyn FnMut(Piece)) {
+            self.chunks.visit(visit);
+        }
+
+        fn boxed_clone(&self) -> Box<dyn Policy> {
+            Box::new(self.clone())
+        }
+    };
+}
+pub(crate) use answered_by_chunks;
+
 #[cfg(test)]
 mod tests {
     use super::*;

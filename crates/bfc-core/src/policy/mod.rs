@@ -1,4 +1,4 @@
-//! Placement policies: [`Policy`] and its implementations [`Bfc`], [`Buddy`], [`AutoGrowth`] and [`Planned`].
+//! Placement policies: [`Policy`] and its implementations, one file or folder each.
 //!
 //! A policy places blocks in a space of offsets that it receives as regions. It has no lock, pointer, source, owner or
 //! clock, so it is a plain value. A what-if runs on a clone, and the same calls in the same order give the same
@@ -8,6 +8,8 @@ pub(crate) mod auto_growth;
 pub(crate) mod bfc;
 pub(crate) mod buddy;
 pub(crate) mod chunk_table;
+mod configured;
+mod first_fit;
 pub(crate) mod planned;
 mod types;
 
@@ -20,6 +22,8 @@ use crate::base::units::round_up;
 pub use auto_growth::*;
 pub use bfc::*;
 pub use buddy::*;
+pub use configured::ConfiguredPolicy;
+pub use first_fit::FirstFit;
 pub use planned::{Planned, PlannedOptions};
 pub use types::{Capabilities, NotAdded, NotLive, Piece, PlacementRequest, PolicyStatus, Release};
 

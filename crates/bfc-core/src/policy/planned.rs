@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::base::placement::Placement;
 use crate::base::placement::PlanCounts;
 use crate::plan::Plan;
-use crate::policy::{PlacementRequest, Policy};
+use crate::policy::{ConfiguredPolicy, PlacementRequest, Policy};
 use intruders::Intruders;
 use script::{Entry, Script};
 
@@ -282,6 +282,23 @@ impl<P: Policy> Planned<P> {
             }
         }
         self.due = self.due.max(due_end);
+    }
+}
+
+// SAFETY: a verified plan keeps expected blocks apart within the range. Before each placement in the range, the policy
+// checks it against all other blocks there. The range is one block of the fallback, which
+// keeps its own guarantees, and the policy frees it only while it is empty. A placement in the range has the requested
+// alignment; all other requests go to the fallback. Planned blocks that lend their bytes go there too, because a pool's
+// blocks may be used until their free.
+unsafe impl<P: ConfiguredPolicy + Clone> ConfiguredPolicy for Planned<P> {
+    type Options = PlannedOptions<P::Options>;
+
+    fn configured(options: &Self::Options) -> Self {
+        Self::new(&options.plan, P::configured(&options.fallback))
+    }
+
+    fn configured_to_grow(options: &Self::Options) -> Self {
+        Self::new(&options.plan, P::configured_to_grow(&options.fallback))
     }
 }
 

@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use super::cache::Caches;
 use super::config::PoolConfig;
-use super::configs::ConfiguredPolicy;
 use super::frontier::{SafeFrontier, TimingCounter};
 use super::growth::Growth;
 use super::limit::RegionLimit;
@@ -26,7 +25,7 @@ use crate::base::ledger::Tag;
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::placement::Placement;
 use crate::base::sync::{SpinMutex, ThreadNumber};
-use crate::policy::{NotLive, PlacementRequest, Policy, Release};
+use crate::policy::{ConfiguredPolicy, NotLive, PlacementRequest, Policy, Release};
 use crate::source::sub_allocator::SubAllocator;
 
 /// A pool over one source of memory, in which a [`Policy`] places the blocks.

@@ -1,4 +1,4 @@
-//! Creates the allocator that a choice and its options describe.
+//! Creates the allocator that a choice and its options describe. `choice.rs` lists the constructors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,13 @@ use crate::base::memory::MemoryKind;
 use crate::base::printable::printable;
 use crate::base::units::Bytes;
 use crate::plan::Plan;
-use crate::policy::GRANULE;
-use crate::policy::auto_growth::AutoGrowthOptions;
-use crate::policy::buddy::BuddyOptions;
-use crate::policy::planned::PlannedOptions;
-use crate::pool::AutoGrowthAllocator;
-use crate::pool::BuddyAllocator;
-use crate::pool::PlannedAllocator;
+use crate::policy::ConfiguredPolicy;
+use crate::policy::auto_growth::{AutoGrowth, AutoGrowthOptions};
+use crate::policy::bfc::Bfc;
+use crate::policy::buddy::{Buddy, BuddyOptions};
+use crate::policy::planned::{Planned, PlannedOptions};
 use crate::pool::limit::RegionLimit;
-use crate::pool::{BfcAllocator, BfcConfig};
+use crate::pool::{BfcConfig, PolicyAllocator};
 use crate::registry::choice::AllocatorChoice;
 use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;
@@ -59,6 +57,30 @@ pub enum PoolError {
 
 debug_as_message!(PoolError);
 
+/// An allocator, or the reason why it cannot be created.
+pub(super) type Made = Result<Arc<dyn Allocator>, PoolError>;
+
+/// The parts of an allocator.
+pub(super) struct Parts<'a> {
+    pub(super) name: String,
+    pub(super) source: Arc<dyn SubAllocator>,
+    pub(super) config: BfcConfig,
+    pub(super) plan: Option<&'a Arc<Plan>>,
+    /// The size of the first region, if options set it.
+    pub(super) first_region: Option<Bytes>,
+}
+
+impl Parts<'_> {
+    /// Creates a pool with this policy.
+    pub(super) fn pool<P: ConfiguredPolicy>(self, options: P::Options) -> Made {
+        Ok(Arc::new(PolicyAllocator::<P>::new(self.name, self.source, self.config.with_policy(options))))
+    }
+
+    pub(super) fn no_counts(self, allocator: AllocatorChoice) -> PoolError {
+        PoolError::NoCounts { pool: self.name, allocator }
+    }
+}
+
 /// Creates the allocator that `options` choose; `config` supplies the other settings.
 pub(super) fn allocator(
     name: String,
@@ -66,61 +88,54 @@ pub(super) fn allocator(
     config: &BfcConfig,
     plan: Option<&Arc<Plan>>,
     options: &PoolOptions,
-) -> Result<Arc<dyn Allocator>, PoolError> {
+) -> Made {
     let config = configured(&name, &*source, config, options)?;
     let choice = options.allocator.unwrap_or_default();
-    RegionLimit::new(config.limit, &*source).check(smallest_region(choice))?;
-    if config.timing_counter.is_some() && !keeps_counts(choice, plan.is_some()) {
-        return Err(PoolError::NoCounts { pool: name, allocator: choice });
-    }
-    Ok(match (choice, plan) {
-        (AllocatorChoice::Planned, Some(plan)) => {
-            // The plan's range is contiguous, so a growing pool starts with it unless configured otherwise.
-            let first = config.first_region.max(Bytes(plan.capacity()));
-            let config = config.with_first_region(options.first_region.unwrap_or(first));
-            let options = PlannedOptions::new(Arc::clone(plan), config.options);
-            Arc::new(PlannedAllocator::new(name, source, config.with_policy(options)))
-        }
-        // Without a plan the fallback serves every request.
-        (AllocatorChoice::Bfc | AllocatorChoice::BfcTensorflow | AllocatorChoice::Planned, _) => {
-            Arc::new(BfcAllocator::new(name, source, config))
-        }
-        (AllocatorChoice::Guard, _) => {
-            let pool = Arc::new(BfcAllocator::new(name, source, config));
-            Arc::new(GuardAllocator::new(pool, GuardConfig::default())?)
-        }
-        (AllocatorChoice::Passthrough, _) => {
-            let timeout = if config.retry { config.retry_timeout } else { Duration::ZERO };
-            let mut passthrough =
-                PassthroughAllocator::new(name, source).with_limit(config.limit).with_retry_timeout(timeout);
-            if let Some(origin) = config.limit_origin {
-                passthrough = passthrough.with_limit_origin(origin);
-            }
-            Arc::new(passthrough)
-        }
-        (AllocatorChoice::Buddy, _) => {
-            let options = buddy_options(source.memory_kind(), config.limit);
-            Arc::new(BuddyAllocator::new(name, source, config.with_policy(options)))
-        }
-        (AllocatorChoice::AutoGrowth, _) => {
-            let options = auto_growth_options(source.memory_kind());
-            Arc::new(AutoGrowthAllocator::new(name, source, config.with_policy(options)))
-        }
-    })
+    RegionLimit::new(config.limit, &*source).check(choice.row().smallest_region)?;
+    choice.make(Parts { name, source, config, plan, first_region: options.first_region })
 }
 
-/// The smallest region of an allocator. A passthrough takes regions of any size.
-const fn smallest_region(choice: AllocatorChoice) -> u64 {
-    if matches!(choice, AllocatorChoice::Passthrough) { 1 } else { GRANULE }
+pub(super) fn bfc(parts: Parts<'_>) -> Made {
+    let rules = parts.config.options;
+    parts.pool::<Bfc>(rules)
 }
 
-/// Whether an allocator keeps freed memory apart until its count has passed.
-const fn keeps_counts(choice: AllocatorChoice, has_plan: bool) -> bool {
-    match choice {
-        AllocatorChoice::Bfc | AllocatorChoice::BfcTensorflow | AllocatorChoice::Guard => true,
-        AllocatorChoice::Planned => !has_plan,
-        AllocatorChoice::Buddy | AllocatorChoice::AutoGrowth | AllocatorChoice::Passthrough => false,
+pub(super) fn buddy(parts: Parts<'_>) -> Made {
+    let options = buddy_options(parts.source.memory_kind(), parts.config.limit);
+    parts.pool::<Buddy>(options)
+}
+
+pub(super) fn auto_growth(parts: Parts<'_>) -> Made {
+    let options = auto_growth_options(parts.source.memory_kind());
+    parts.pool::<AutoGrowth>(options)
+}
+
+/// Without a plan the fallback serves every request.
+pub(super) fn planned(mut parts: Parts<'_>) -> Made {
+    let Some(plan) = parts.plan.cloned() else { return bfc(parts) };
+    if parts.config.timing_counter.is_some() {
+        return Err(parts.no_counts(AllocatorChoice::Planned));
     }
+    // The plan's range is contiguous, so a growing pool starts with it unless configured otherwise.
+    let first = parts.config.first_region.max(Bytes(plan.capacity()));
+    parts.config = parts.config.with_first_region(parts.first_region.unwrap_or(first));
+    let options = PlannedOptions::new(plan, parts.config.options);
+    parts.pool::<Planned<Bfc>>(options)
+}
+
+pub(super) fn guard(parts: Parts<'_>) -> Made {
+    Ok(Arc::new(GuardAllocator::new(bfc(parts)?, GuardConfig::default())?))
+}
+
+pub(super) fn passthrough(parts: Parts<'_>) -> Made {
+    let Parts { name, source, config, .. } = parts;
+    let timeout = if config.retry { config.retry_timeout } else { Duration::ZERO };
+    let mut passthrough =
+        PassthroughAllocator::new(name, source).with_limit(config.limit).with_retry_timeout(timeout);
+    if let Some(origin) = config.limit_origin {
+        passthrough = passthrough.with_limit_origin(origin);
+    }
+    Ok(Arc::new(passthrough))
 }
 
 /// Returns upstream's sizes for a kind of memory of which only the pool's limit is known. Addresses without memory use

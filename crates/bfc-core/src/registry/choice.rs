@@ -1,75 +1,175 @@
-//! Named choices of a device's allocator.
+//! The allocators to choose from: one list with names, descriptions and constructors.
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
+use super::build::{self, Made, Parts};
 use crate::base::closest::did_you_mean;
 use crate::base::memory::MemoryKind;
+use crate::base::units::Bytes;
+use crate::plan::Plan;
+use crate::policy::{FirstFit, GRANULE};
+use crate::pool::BfcConfig;
+use crate::source::sub_allocator::SubAllocator;
 
-/// The allocator of a device's memory.
-///
-/// ```
-/// use bfc_core::AllocatorChoice;
-/// assert_eq!("guard".parse(), Ok(AllocatorChoice::Guard));
-/// let error = "slab".parse::<AllocatorChoice>().unwrap_err();
-/// assert!(error.to_string().contains("expected one of bfc, "));
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum AllocatorChoice {
+/// What the other modules need to know about an allocator.
+pub(super) struct Row {
+    name: &'static str,
+    about: &'static str,
+    /// Whether it reads and writes the memory.
+    reads_memory: bool,
+    /// Whether it keeps freed memory apart until its count has passed.
+    pub(super) keeps_counts: bool,
+    /// The smallest region.
+    pub(super) smallest_region: u64,
+    /// The default configuration with this limit.
+    config: fn(Bytes) -> BfcConfig,
+    make: fn(Parts<'_>) -> Made,
+}
+
+impl Row {
+    /// A placement policy without further features.
+    const fn new(name: &'static str, about: &'static str, make: fn(Parts<'_>) -> Made) -> Self {
+        let (reads_memory, keeps_counts, smallest_region) = (false, false, GRANULE);
+        Self { name, about, reads_memory, keeps_counts, smallest_region, config: BfcConfig::new, make }
+    }
+
+    /// Sets that it keeps freed memory apart until its count has passed.
+    const fn counting(self) -> Self {
+        Self { keeps_counts: true, ..self }
+    }
+}
+
+macro_rules! choices {
+    ($($(#[$meta:meta])* $choice:ident: $row:expr;)*) => {
+        /// The allocator of a device's memory.
+        ///
+        /// ```
+        /// use bfc_core::AllocatorChoice;
+        /// assert_eq!("guard".parse(), Ok(AllocatorChoice::Guard));
+        /// let error = "slab".parse::<AllocatorChoice>().unwrap_err();
+        /// assert!(error.to_string().contains("expected one of bfc, "));
+        /// ```
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum AllocatorChoice {
+            $($(#[$meta])* $choice,)*
+        }
+
+        const ROWS: &[Row] = &[$($row),*];
+
+        impl AllocatorChoice {
+            /// All choices, in display order.
+            pub const ALL: [Self; ROWS.len()] = [$(Self::$choice),*];
+        }
+    };
+}
+
+// The list. Names on command lines, in variables, configurations, help texts and errors follow from it.
+choices! {
     /// Best fit with coalescing, as the pool was registered.
     #[default]
-    Bfc,
+    Bfc: Row::new("bfc", "best fit with coalescing, always splits", build::bfc).counting();
+
     /// Best fit with coalescing that splits chunks and keeps idle regions as TensorFlow, unless options override that.
-    BfcTensorflow,
+    BfcTensorflow: Row {
+        config: BfcConfig::tensorflow,
+        ..Row::new("bfc-tensorflow", "best fit with coalescing, with TensorFlow's rules", build::bfc).counting()
+    };
+
     /// Blocks cut from chunks of one size, as in Paddle's `BuddyAllocator`.
-    Buddy,
+    Buddy: Row::new("buddy", "Paddle's buddy allocator", build::buddy);
+
     /// Best fit in regions of the requests' sizes, as in Paddle's auto-growth strategy.
-    AutoGrowth,
+    AutoGrowth: Row::new(
+        "auto-growth",
+        "Paddle's auto-growth best fit, each region as large as its first request",
+        build::auto_growth,
+    );
+
+    /// First fit by address, a baseline for comparisons.
+    FirstFit: Row::new("first-fit", "the lowest address that fits, a baseline", |parts| parts.pool::<FirstFit>(()));
+
     /// Planned offsets. Best fit with coalescing serves requests outside of the plan, and all requests without one.
-    Planned,
+    Planned: Row::new("planned", "offsets planned ahead of time", build::planned).counting();
+
     /// Best fit with coalescing with canaries around every block. Only for memory that the host can read.
-    Guard,
+    Guard: Row {
+        reads_memory: true,
+        ..Row::new("guard", "bfc with canaries around every block, in real memory", build::guard).counting()
+    };
+
     /// No pool: every request goes to the source.
-    Passthrough,
+    Passthrough: Row {
+        smallest_region: 1,
+        ..Row::new("passthrough", "no pool: each block from the system, in real memory", build::passthrough)
+    };
 }
 
 impl AllocatorChoice {
-    /// All choices, in display order.
-    pub const ALL: [Self; 7] = [
-        Self::Bfc,
-        Self::BfcTensorflow,
-        Self::Buddy,
-        Self::AutoGrowth,
-        Self::Planned,
-        Self::Guard,
-        Self::Passthrough,
-    ];
+    pub(super) const fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
 
     /// Returns the name on command lines and in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Bfc => "bfc",
-            Self::BfcTensorflow => "bfc-tensorflow",
-            Self::Buddy => "buddy",
-            Self::AutoGrowth => "auto-growth",
-            Self::Planned => "planned",
-            Self::Guard => "guard",
-            Self::Passthrough => "passthrough",
-        }
+        self.row().name
+    }
+
+    /// Returns a description of one line, for help texts.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        self.row().about
     }
 
     /// Whether it supports this kind of memory: a guard has to read and write it.
     #[must_use]
     pub const fn serves(self, kind: MemoryKind) -> bool {
-        !matches!(self, Self::Guard) || kind.is_host_accessible()
+        !self.row().reads_memory || kind.is_host_accessible()
     }
 
     /// Returns all names, separated by commas, for messages.
     #[must_use]
     pub fn names() -> String {
         Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// Returns the default configuration with this limit, for [`allocator`](Self::allocator).
+    #[must_use]
+    pub fn config(self, limit: Bytes) -> BfcConfig {
+        (self.row().config)(limit)
+    }
+
+    /// Creates this allocator over a source, without a registry. [`Planned`](Self::Planned) follows `plan`.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use bfc_core::{AddressOnlyMemory, AllocatorChoice, Bytes, Request};
+    /// let (choice, source) = (AllocatorChoice::FirstFit, Arc::new(AddressOnlyMemory::new()));
+    /// let pool = choice.allocator("pool", source, choice.config(Bytes::mib(1)), None)?;
+    /// assert_eq!(pool.allocate(&Request::new(1000))?.bytes, 1024);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PoolError::Guard`](crate::PoolError::Guard) and [`PoolError::NoCounts`](crate::PoolError::NoCounts).
+    pub fn allocator(
+        self,
+        name: impl Into<String>,
+        source: Arc<dyn SubAllocator>,
+        config: BfcConfig,
+        plan: Option<&Arc<Plan>>,
+    ) -> Made {
+        self.make(Parts { name: name.into(), source, config, plan, first_region: None })
+    }
+
+    pub(super) fn make(self, parts: Parts<'_>) -> Made {
+        if parts.config.timing_counter.is_some() && !self.row().keeps_counts {
+            return Err(parts.no_counts(self));
+        }
+        (self.row().make)(parts)
     }
 }
 

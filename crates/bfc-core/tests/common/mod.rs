@@ -52,17 +52,11 @@ pub fn assert_disjoint(blocks: &[Block]) {
     }
 }
 
-/// Runs a check that is generic over the policy on every policy. The test lists the policies and the parts of
-/// `scenario`.
+/// Runs a check that is generic over the policy on every policy of [`scenario`].
 macro_rules! on_every_policy {
     ($check:ident) => {
-        for (_, chosen) in policies() {
-            match chosen {
-                Chosen::Bfc { config, .. } => $check::<Bfc>(config),
-                Chosen::Buddy(config) => $check::<Buddy>(config),
-                Chosen::AutoGrowth(config) => $check::<AutoGrowth>(config),
-                Chosen::Planned(config) => $check::<Planned<Bfc>>(config),
-            }
+        for (_, chosen) in $crate::common::scenario::policies() {
+            $crate::common::scenario::with_policy!(chosen, |P, config| $check::<P>(config));
         }
     };
 }

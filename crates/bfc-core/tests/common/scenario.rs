@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc, BfcConfig, Buddy, BuddyConfig, BuddyOptions, Bytes,
-    GrowthRule, Lifetime, Plan, PlanOptions, Planned, PlannedConfig, ThreadCache, TimingCounter,
+    AutoGrowthConfig, AutoGrowthOptions, Bfc, BfcConfig, BuddyConfig, BuddyOptions, Bytes, GrowthRule,
+    Lifetime, Plan, PlanOptions, PlannedConfig, PoolConfig, ThreadCache, TimingCounter,
 };
 
 use super::interpreter::{Choice, Interpreter, Tally};
@@ -20,8 +20,31 @@ pub enum Chosen {
     Bfc { config: BfcConfig, always_splits: bool, timing: bool },
     Buddy(BuddyConfig),
     AutoGrowth(AutoGrowthConfig),
+    FirstFit(PoolConfig<()>),
     Planned(PlannedConfig),
 }
+
+/// Evaluates an expression for the policy of a [`Chosen`], as a type, and its configuration.
+macro_rules! with_policy {
+    ($chosen:expr, |$policy:ident, $config:ident| $body:expr) => {{
+        use $crate::common::scenario::Chosen;
+        macro_rules! run {
+            ($type:ty, $given:expr) => {{
+                type $policy = $type;
+                let $config = $given;
+                $body
+            }};
+        }
+        match $chosen {
+            Chosen::Bfc { config, .. } => run!(bfc_core::Bfc, config),
+            Chosen::Buddy(config) => run!(bfc_core::Buddy, config),
+            Chosen::AutoGrowth(config) => run!(bfc_core::AutoGrowth, config),
+            Chosen::FirstFit(config) => run!(bfc_core::FirstFit, config),
+            Chosen::Planned(config) => run!(bfc_core::Planned<bfc_core::Bfc>, config),
+        }
+    }};
+}
+pub(crate) use with_policy;
 
 /// A pool over a source.
 #[derive(Clone, Debug)]
@@ -35,19 +58,17 @@ impl Scenario {
     /// Runs the steps on a new pool.
     pub fn run(&self, ops: &[Op]) -> Tally {
         let nature = self.nature;
-        let counter = |timing: bool| timing.then(|| Arc::new(TimingCounter::default()));
-        match self.chosen.clone() {
+        let choice = match &self.chosen {
             Chosen::Bfc { config, always_splits, timing } => {
-                Interpreter::<Bfc>::new(config, nature, always_splits, counter(timing)).run(ops)
+                let counter = timing.then(|| Arc::new(TimingCounter::default()));
+                return Interpreter::<Bfc>::new(config.clone(), nature, *always_splits, counter).run(ops);
             }
-            Chosen::Buddy(config) => Interpreter::<Buddy>::over(config, nature, Choice::Any, None).run(ops),
-            Chosen::AutoGrowth(config) => {
-                Interpreter::<AutoGrowth>::over(config, nature, Choice::AnyFit, None).run(ops)
-            }
-            Chosen::Planned(config) => {
-                Interpreter::<Planned<Bfc>>::over(config, nature, Choice::Planned, None).run(ops)
-            }
-        }
+            Chosen::Buddy(_) => Choice::Any,
+            Chosen::Planned(_) => Choice::Planned,
+            _ => Choice::AnyFit,
+        };
+        with_policy!(self.chosen.clone(), |P, config| Interpreter::<P>::over(config, nature, choice, None)
+            .run(ops))
     }
 }
 
@@ -69,7 +90,7 @@ pub fn scenarios() -> Vec<Scenario> {
     policies().into_iter().flat_map(all).collect()
 }
 
-/// The policies, with distinct names.
+/// The policies, with distinct names. Each name begins with that of the allocator, so that a test finds missing ones.
 pub fn policies() -> Vec<(&'static str, Chosen)> {
     let ours = BfcConfig::new(LIMIT).with_first_region(Bytes::kib(16));
     let upstream = BfcConfig::tensorflow(LIMIT);
@@ -83,6 +104,7 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
     // These caches are full after a few frees, so blocks move in and out.
     let small_caches =
         ThreadCache::new().with_largest_block(Bytes::kib(8)).with_bytes(Bytes::kib(16)).with_blocks(6);
+    let first_fit = PoolConfig::with_options(LIMIT, ()).with_first_region(Bytes::kib(16));
     vec![
         ("bfc", bfc(BfcConfig::new(LIMIT), false)),
         ("bfc, one region", bfc(fixed_pool.clone(), false)),
@@ -99,11 +121,11 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
         ("bfc, nothing given back", bfc(rule(share).with_garbage_collection(false), false)),
         ("bfc, cached", bfc(rule(share).with_thread_cache(ThreadCache::new()), false)),
         ("bfc, one region, small caches", bfc(fixed_pool.with_thread_cache(small_caches), false)),
-        ("tensorflow", upstreams(upstream.clone(), false)),
-        ("tensorflow, timing", upstreams(upstream.clone(), true)),
-        ("tensorflow, one region", upstreams(upstream.with_allow_growth(false), false)),
-        ("tensorflow, small steps", upstreams(small_steps.clone(), false)),
-        ("tensorflow, small steps, timing", upstreams(small_steps, true)),
+        ("bfc-tensorflow", upstreams(upstream.clone(), false)),
+        ("bfc-tensorflow, timing", upstreams(upstream.clone(), true)),
+        ("bfc-tensorflow, one region", upstreams(upstream.with_allow_growth(false), false)),
+        ("bfc-tensorflow, small steps", upstreams(small_steps.clone(), false)),
+        ("bfc-tensorflow, small steps, timing", upstreams(small_steps, true)),
         ("buddy", Chosen::Buddy(BuddyConfig::with_options(LIMIT, buddy(Bytes::kib(32))))),
         ("buddy, many huge", Chosen::Buddy(BuddyConfig::with_options(LIMIT, buddy(Bytes::kib(4))))),
         ("auto-growth", auto_growth(AutoGrowthOptions::gpu().with_chunk_size(Bytes::kib(16)))),
@@ -112,6 +134,8 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
             auto_growth(AutoGrowthOptions::gpu().with_free_idle_chunks(true)),
         ),
         ("auto-growth, as requested", auto_growth(AutoGrowthOptions::gpu().with_free_before_growth(true))),
+        ("first-fit", Chosen::FirstFit(first_fit.clone())),
+        ("first-fit, one region", Chosen::FirstFit(first_fit.with_allow_growth(false))),
         ("planned", Chosen::Planned(planned())),
         ("planned, one region", Chosen::Planned(planned().with_allow_growth(false))),
     ]

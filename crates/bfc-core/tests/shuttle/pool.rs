@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use bfc_core::sync::{Arc, Mutex, lock, thread};
 use bfc_core::{
-    Accounting, AllocError, Allocator, AutoGrowth, Bfc, Block, BlockError, Buddy, Bytes, Category,
-    ConfiguredPolicy, OwnerId, Planned, PolicyAllocator, PoolConfig, Request, Resize, Tag,
+    Accounting, AllocError, Allocator, Block, BlockError, Bytes, Category, ConfiguredPolicy, OwnerId,
+    PolicyAllocator, PoolConfig, Request, Resize, Tag,
 };
 
 use crate::common::op::{Op, ops_from_bytes};
-use crate::common::scenario::{Chosen, policies};
+use crate::common::scenario::{Chosen, policies, with_policy};
 use crate::common::source::{FakeSource, Nature};
 use crate::common::{Random, try_free};
 
@@ -138,13 +138,9 @@ where
 fn threads_on_one_pool_of_any_policy_never_get_the_same_memory() {
     for seed in 0..4 {
         for (_, chosen) in policies() {
-            match chosen {
-                // With a counter, idle regions may have to wait for the frontier: `bfc_frontier.rs`.
-                Chosen::Bfc { timing: true, .. } => {}
-                Chosen::Bfc { config, .. } => threads_share_a_pool::<Bfc>(config, seed),
-                Chosen::Buddy(config) => threads_share_a_pool::<Buddy>(config, seed),
-                Chosen::AutoGrowth(config) => threads_share_a_pool::<AutoGrowth>(config, seed),
-                Chosen::Planned(config) => threads_share_a_pool::<Planned<Bfc>>(config, seed),
+            // With a counter, idle regions may have to wait for the frontier: `bfc_frontier.rs`.
+            if !matches!(chosen, Chosen::Bfc { timing: true, .. }) {
+                with_policy!(chosen, |P, config| threads_share_a_pool::<P>(config, seed));
             }
         }
     }

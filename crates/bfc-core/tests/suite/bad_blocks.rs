@@ -2,12 +2,11 @@
 //! Every policy returns the matching error and changes nothing.
 
 use bfc_core::{
-    Accounting, Allocator, AutoGrowth, Bfc, Block, BlockError, Buddy, ChunkInfo, ConfiguredPolicy, Planned,
-    PolicyAllocator, PoolConfig, PoolId, Request, Span, Stats, Tag,
+    Accounting, Allocator, Block, BlockError, ChunkInfo, ConfiguredPolicy, PolicyAllocator, PoolConfig,
+    PoolId, Request, Span, Stats, Tag,
 };
 
 use crate::common::op::USUAL_BYTES;
-use crate::common::scenario::{Chosen, policies};
 use crate::common::source::{FakeSource, Nature};
 use crate::common::{on_every_policy, try_free};
 

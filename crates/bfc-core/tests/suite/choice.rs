@@ -11,6 +11,8 @@ use bfc_core::{
     RegistryError, Request, SplitChoice, SubAllocator, ThreadCache,
 };
 
+use crate::common::scenario::policies;
+
 /// A registry with one device whose memory is `source`, and the allocator that `options` make of it.
 fn made_with(
     source: Arc<dyn SubAllocator>,
@@ -209,6 +211,22 @@ fn a_pool_with_a_plan_follows_it() {
     };
     assert!(made(None).contains("PlannedOptions"), "{}", made(None));
     assert!(!made(Some(choose(AllocatorChoice::Bfc))).contains("PlannedOptions"));
+}
+
+/// The tests of all pools list a scenario for each policy.
+#[test]
+fn every_policy_has_a_scenario() {
+    let named = |choice: &AllocatorChoice| {
+        let mut scenarios = policies().into_iter();
+        scenarios.any(|(name, _)| name.split(',').next() == Some(choice.name()))
+    };
+    // These place nothing themselves.
+    let wrappers = [AllocatorChoice::Guard, AllocatorChoice::Passthrough];
+    let missing: Vec<_> = AllocatorChoice::ALL
+        .into_iter()
+        .filter(|choice| !named(choice) && !wrappers.contains(choice))
+        .collect();
+    assert_eq!(missing, [], "add rows to `policies` in tests/common/scenario.rs");
 }
 
 /// A silently ignored counter could release memory that a device still uses.

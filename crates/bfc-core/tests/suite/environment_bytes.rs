@@ -3,7 +3,7 @@
 
 use crate::common::environment::run_variables;
 
-const VARIABLES: [&str; 9] = [
+const VARIABLES: &[&str] = &[
     "ALLOCATOR=guard\nPOOL_LIMIT=64MiB\nRETRY_MS=0",
     "GROWTH=doubling:1MiB\nFIRST_REGION=64KiB\nREGION_MERGING=off\nPOOL_LIMIT=75%",
     "GROWTH=proportional:32\nSPLIT=twice:5%\nCUT=large-high\nPOOL_LIMIT=all-1GiB",
@@ -17,7 +17,7 @@ const VARIABLES: [&str; 9] = [
 
 #[test]
 fn damaged_variables_are_refused_or_make_a_pool() {
-    for text in VARIABLES {
+    for &text in VARIABLES {
         for at in 0..=text.len() {
             run_variables(&text.as_bytes()[..at]);
         }

@@ -21,6 +21,7 @@ mod common;
 mod devices;
 mod environment_bytes;
 mod facets;
+mod first_fit;
 mod guard;
 mod guard_model;
 mod limits;

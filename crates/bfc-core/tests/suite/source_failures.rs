@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bfc_core::{
     Allocator, AutoGrowth, AutoGrowthOptions, Bfc, BfcOptions, Block, Buddy, BuddyOptions, Bytes,
-    ConfiguredPolicy, GrowthRule, Lifetime, Plan, PlanOptions, Planned, PlannedOptions, PolicyAllocator,
-    PoolConfig, Request,
+    ConfiguredPolicy, FirstFit, GrowthRule, Lifetime, Plan, PlanOptions, Planned, PlannedOptions,
+    PolicyAllocator, PoolConfig, Request,
 };
 
 use crate::common::source::{Fails, FakeSource, Nature};
@@ -167,31 +167,29 @@ fn planned() -> PlannedOptions {
     PlannedOptions::new(Arc::new(plan), BfcOptions::default())
 }
 
-#[test]
-fn nothing_is_lost_whichever_call_fails() {
-    some_calls_fail::<Bfc>(&BfcOptions::default());
+/// Runs a check on every policy.
+macro_rules! on_all {
+    ($check:ident) => {
+        $check::<Bfc>(&BfcOptions::default());
+        $check::<Buddy>(&buddy());
+        $check::<AutoGrowth>(&AutoGrowthOptions::gpu());
+        $check::<FirstFit>(&());
+        $check::<Planned<Bfc>>(&planned());
+    };
 }
 
 #[test]
-fn nothing_is_lost_whichever_call_of_the_other_policies_fails() {
-    some_calls_fail::<Buddy>(&buddy());
-    some_calls_fail::<AutoGrowth>(&AutoGrowthOptions::gpu());
-    some_calls_fail::<Planned<Bfc>>(&planned());
+fn nothing_is_lost_whichever_call_fails() {
+    on_all!(some_calls_fail);
 }
 
 #[test]
 #[ignore = "takes minutes: all ten thousand calls, one at a time, for each policy"]
 fn nothing_is_lost_whichever_of_ten_thousand_calls_fails() {
-    all_calls_fail::<Bfc>(&BfcOptions::default());
-    all_calls_fail::<Buddy>(&buddy());
-    all_calls_fail::<AutoGrowth>(&AutoGrowthOptions::gpu());
-    all_calls_fail::<Planned<Bfc>>(&planned());
+    on_all!(all_calls_fail);
 }
 
 #[test]
 fn nothing_is_lost_when_calls_fail_by_chance() {
-    calls_fail_by_chance::<Bfc>(&BfcOptions::default());
-    calls_fail_by_chance::<Buddy>(&buddy());
-    calls_fail_by_chance::<AutoGrowth>(&AutoGrowthOptions::gpu());
-    calls_fail_by_chance::<Planned<Bfc>>(&planned());
+    on_all!(calls_fail_by_chance);
 }

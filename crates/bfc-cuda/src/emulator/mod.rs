@@ -244,7 +244,7 @@ unsafe impl Compute for Emulator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::{BLOCK, Operand};
+    use crate::kernels::{BLOCK, Operand, named};
 
     #[test]
     fn every_kernel_is_there_under_its_name() {
@@ -350,7 +350,7 @@ mod tests {
         let emulator = Emulator::new().unwrap();
         // The columns of a 2×3 matrix, plus 10.
         let (from, mut to) = ([1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], [0.0_f32; 6]);
-        let job = Job { function: 4, ..Job::over(6, &[3, 2]) }.with_constant(10.0);
+        let job = Job { function: named("add_scalar"), ..Job::over(6, &[3, 2]) }.with_constant(10.0);
         let job = job.with_input(Operand::strided(from.as_ptr() as u64, &[1, 3]));
         let job = job.with_output(to.as_mut_ptr() as u64);
         let kernel = KernelId::new(Family::Elementwise, "arithmetic", ElementType::F32);

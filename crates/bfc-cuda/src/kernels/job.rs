@@ -47,7 +47,7 @@ pub struct Job {
     pub also: [u64; 4],
     /// The outputs.
     pub outputs: [Output; 4],
-    /// The function to compute, among those of the kernel.
+    /// The function to compute, by its [name](named); or flags, as the kernel states.
     pub function: u64,
     /// Integer parameters.
     pub counts: [u64; 6],
@@ -58,6 +58,17 @@ pub struct Job {
     /// Nonzero if kernels may access several elements at once: all inputs and outputs are aligned to
     /// [`PACK`](super::PACK) bytes, and inputs are contiguous or have whole packs or equal elements in their rows.
     pub packed: u64,
+}
+
+/// The number by which kernels find a function: the FNV-1a hash of its name, as `NAMED` computes it in `kernels/job.cuh`.
+#[must_use]
+pub const fn named(name: &str) -> u64 {
+    let (bytes, mut hash, mut n) = (name.as_bytes(), 2_166_136_261_u32, 0);
+    while n < bytes.len() {
+        hash = (hash ^ bytes[n] as u32).wrapping_mul(16_777_619);
+        n += 1;
+    }
+    hash as u64
 }
 
 // CUDA allows 4 KiB of kernel arguments.

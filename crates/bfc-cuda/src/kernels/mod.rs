@@ -8,7 +8,7 @@ mod families;
 mod job;
 
 pub use families::{ElementType, Family, KernelId};
-pub use job::{Job, MAX_RANK, Operand, Output};
+pub use job::{Job, MAX_RANK, Operand, Output, named};
 
 /// The most bytes that a thread reads or writes at once, and the alignment that this needs.
 pub const PACK: u64 = 16;

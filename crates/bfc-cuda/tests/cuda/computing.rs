@@ -7,7 +7,7 @@ use bfc_core::{
     Allocator, BfcAllocator, BfcConfig, Bytes, Driver, FreeFaults, MemoryCopy, PinnedMemory, Stream,
     StreamEvent, SubAllocator,
 };
-use bfc_cuda::kernels::{ElementType, Family, Job, KernelId, Operand};
+use bfc_cuda::kernels::{ElementType, Family, Job, KernelId, Operand, named};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, Factor, Product, StepId, StreamCompute};
 
 use super::{free, say_skipped};
@@ -86,8 +86,9 @@ impl Squares {
     }
 
     /// 4 adds a constant, 5 multiplies by one.
-    fn arithmetic(&self, function: u64, from: u64, value: f64, to: u64) {
-        let job = Job { function, ..Job::default() }.with_output(self.at(to)).with_constant(value);
+    fn arithmetic(&self, function: &str, from: u64, value: f64, to: u64) {
+        let job =
+            Job { function: named(function), ..Job::default() }.with_output(self.at(to)).with_constant(value);
         self.launch("arithmetic", job.with_input(Operand::contiguous(self.at(from)))).unwrap();
     }
 
@@ -111,8 +112,8 @@ impl Squares {
         let known = unsafe { self.compute.multiply(&product) }.unwrap();
         if !known {
             // All elements are equal.
-            self.arithmetic(4, from, 0.0, to);
-            self.arithmetic(5, to, 2.0, to);
+            self.arithmetic("add_scalar", from, 0.0, to);
+            self.arithmetic("mul_scalar", to, 2.0, to);
         }
     }
 
@@ -126,10 +127,10 @@ impl Squares {
     /// ((value + 1) / 2, squared as a matrix) + 3, and the halved matrix.
     fn step(&self, value: f64) {
         self.fill(0, value).unwrap();
-        self.arithmetic(4, 0, 1.0, 1);
-        self.arithmetic(5, 1, 0.5, 2);
+        self.arithmetic("add_scalar", 0, 1.0, 1);
+        self.arithmetic("mul_scalar", 1, 0.5, 2);
         self.square(2, 3);
-        self.arithmetic(4, 3, 3.0, 4);
+        self.arithmetic("add_scalar", 3, 3.0, 4);
     }
 }
 

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use bfc_core::{Block, Driver, MemoryCopy, Stream};
-use bfc_cuda::kernels::{ElementType, Family, Job, KernelId, Operand};
+use bfc_cuda::kernels::{ElementType, Family, Job, KernelId, Operand, named};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, StreamCompute};
 
 use super::say_skipped;
@@ -132,7 +132,8 @@ impl Device {
 
     /// Loops over this many elements with one block of threads. Function 4 adds a constant.
     fn delay(&self, lane: &Lane, words: u64) -> Result<(), ComputeError> {
-        let job = Job { count: words, function: 4, ..Job::default() }.with_output(lane.idle);
+        let job =
+            Job { count: words, function: named("add_scalar"), ..Job::default() }.with_output(lane.idle);
         self.give(lane, "arithmetic", 1, job.with_input(Operand::contiguous(lane.idle)))
     }
 }

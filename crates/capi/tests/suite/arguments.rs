@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::ptr::{null, null_mut};
 
 use bfc::*;
+use bfc_core::{AllocatorChoice, MemoryKind};
 
 use crate::support::{allocate, free, message, open, stats, text};
 
@@ -135,11 +136,9 @@ fn a_limit_is_a_share_of_at_most_all_memory() {
 #[test]
 fn no_pool_reserves_more_than_its_limit() {
     let limits = [100 << 10, 1 << 20, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, 7169 << 10, (65 << 20) + 1];
-    let allocators = ["bfc", "bfc-tensorflow", "buddy", "auto-growth", "planned", "guard", "passthrough"];
-    for (allocator, memory) in allocators.into_iter().flat_map(|name| [(name, "host"), (name, "dry")]) {
-        if (allocator, memory) == ("guard", "dry") {
-            continue; // Only host memory can be guarded.
-        }
+    let memories = [("host", MemoryKind::Host), ("dry", MemoryKind::AddressOnly)];
+    let all = AllocatorChoice::ALL.into_iter().flat_map(|choice| memories.map(|memory| (choice, memory)));
+    for (allocator, (memory, _)) in all.filter(|(choice, (_, kind))| choice.serves(*kind)) {
         for limit in limits {
             for growth in ["", ",growth=on", ",growth=doubling", ",growth=on,thread_cache=on"] {
                 let text = format!("{allocator}:memory={memory},limit={limit},retry_ms=0{growth}");

@@ -1,6 +1,7 @@
 //! Allocating, freeing and moving blocks.
 
 use bfc::*;
+use bfc_core::{AllocatorChoice, MemoryKind};
 
 use crate::support::{Block, allocate, free, message, open, reallocate, size_of_block, stats, text};
 
@@ -103,8 +104,11 @@ fn a_guarded_pool_reports_a_write_outside_of_a_block() {
 
 #[test]
 fn every_allocator_serves_host_and_dry_memory() {
-    for allocator in ["bfc", "bfc-tensorflow", "buddy", "auto-growth", "planned", "passthrough"] {
-        for memory in ["host", "dry"] {
+    for allocator in AllocatorChoice::ALL {
+        for (memory, kind) in [("host", MemoryKind::Host), ("dry", MemoryKind::AddressOnly)] {
+            if !allocator.serves(kind) {
+                continue;
+            }
             let pool = open(&format!("{allocator}:memory={memory},limit=8MiB,name={allocator}-{memory}"));
             let pool = pool.unwrap_or_else(|_| panic!("{allocator}, {memory}: {}", message()));
             let mut blocks = [1, 1000, 100_000].map(|bytes| allocate(pool, bytes, "x").unwrap());

@@ -5,10 +5,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocator, AutoGrowthConfig, AutoGrowthOptions, Bfc, BfcAllocator, BfcConfig,
-    BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GrowthRule, GuardAllocator, GuardConfig, HostMemory,
-    PassthroughAllocator, Plan, PlanOptions, PlannedConfig, PlannedOptions, PolicyAllocator, PoolConfig,
-    did_you_mean,
+    AddressOnlyMemory, Allocator, AllocatorChoice, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
+    Buddy, BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GrowthRule, HostMemory, Plan, PlanOptions,
+    Planned, PlannedConfig, PlannedOptions, PolicyAllocator, PoolConfig, SubAllocator, did_you_mean,
 };
 use highwater_tracking::{NoPlan, Step, Trace, plan_of};
 
@@ -21,88 +20,37 @@ const GRANULE: u64 = 256;
 const BUDDY_REGION: Bytes = Bytes::mib(500);
 
 /// Creates an empty pool.
-pub(crate) type MakePool = Box<dyn Fn(PoolSpec) -> Box<dyn Allocator>>;
+pub(crate) type MakePool = Box<dyn Fn(PoolSpec) -> Arc<dyn Allocator>>;
 
-/// Prepares a policy for a trace: with a plan to follow, or the granule of a plan to compute.
-type Prepare = fn(&Trace, Option<&Arc<Plan>>, u64) -> Result<MakePool, NoPlan>;
-
-/// A placement policy.
+/// A placement policy: an allocator of bfc-core, for traces.
 #[derive(Clone, Copy)]
 pub(crate) struct Policy {
     /// The name on the command line and in tables.
     pub(crate) name: &'static str,
-    about: &'static str,
-    /// The options that it supports.
-    supports: &'static [&'static [&'static str]],
-    prepare: Prepare,
+    choice: AllocatorChoice,
+}
+
+/// All policies: the allocators that bfc-core lists.
+pub(crate) fn all() -> impl Iterator<Item = Policy> {
+    AllocatorChoice::ALL.into_iter().map(Policy::from)
 }
 
 /// The options of every policy with regions.
 const REGIONS: &[&str] = &["--growth", "--region-merging", "--garbage-collection"];
 
-/// Further options of pools with best fit and coalescing. Paddle's policies define the region sizes and the splits.
-const BEST_FIT: &[&str] = &["--growth-rule", "--first-region", "--split", "--cut", "--join"];
+/// Further options of policies without their own rule for the sizes of regions.
+const GROWTH: &[&str] = &["--growth-rule", "--first-region"];
 
-/// All policies. A new policy is an entry here.
-pub(crate) const POLICIES: &[Policy] = &[
-    Policy {
-        name: "bfc",
-        about: "best fit with coalescing, always splits",
-        supports: &[REGIONS, BEST_FIT, &["--thread-cache"]],
-        prepare: |_, _, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::new(spec.limit())))),
-    },
-    Policy {
-        name: "bfc-tensorflow",
-        about: "best fit with coalescing, with TensorFlow's rules",
-        supports: &[REGIONS, BEST_FIT, &["--thread-cache"]],
-        prepare: |_, _, _| Ok(Box::new(|spec| bfc(spec, BfcConfig::tensorflow(spec.limit())))),
-    },
-    Policy {
-        name: "buddy",
-        about: "Paddle's buddy allocator, with a granule of 256 bytes",
-        supports: &[REGIONS],
-        prepare: |_, _, _| Ok(Box::new(buddy)),
-    },
-    Policy {
-        name: "auto-growth",
-        about: "Paddle's auto-growth best fit, each region as large as its first request",
-        supports: &[REGIONS],
-        prepare: |_, _, _| Ok(Box::new(auto_growth)),
-    },
-    Policy {
-        name: "planned",
-        about: "offsets planned ahead from the trace, or those of --plan",
-        supports: &[REGIONS, BEST_FIT, &["--granule"]], // A thread cache would hide requests from the plan.
-        prepare: |trace, plan, granule| {
-            let options = PlanOptions::default().with_granule(granule);
-            let plan = match plan {
-                Some(plan) => Arc::clone(plan),
-                None => Arc::new(plan_of(trace, &Step::Whole, &options, &mut |_| true)?),
-            };
-            Ok(Box::new(move |spec| planned(spec, &plan)))
-        },
-    },
-    Policy {
-        name: "guard",
-        about: "bfc with canaries around every block, in real memory: at most 1 GiB, or --pool",
-        supports: &[REGIONS, BEST_FIT, &["--thread-cache"]],
-        prepare: |_, _, _| Ok(Box::new(guard)),
-    },
-    Policy {
-        name: "passthrough",
-        about: "no pool: each block from the system, in real memory as for guard",
-        supports: &[],
-        prepare: |_, _, _| Ok(Box::new(passthrough)),
-    },
-];
+/// Further options of pools with best fit and coalescing.
+const BEST_FIT: &[&str] = &["--split", "--cut", "--join"];
 
 /// Creates a pool over addresses without memory.
-fn pool<P: ConfiguredPolicy>(spec: PoolSpec, config: PoolConfig<P::Options>) -> Box<dyn Allocator>
-where
-    PolicyAllocator<P>: Allocator,
-{
-    let source = AddressOnlyMemory::new().with_coalescing(spec.extends());
-    Box::new(PolicyAllocator::<P>::new("replay", Arc::new(source), spec.configure(config)))
+fn pool<P: ConfiguredPolicy>(spec: PoolSpec, config: PoolConfig<P::Options>) -> Arc<dyn Allocator> {
+    Arc::new(PolicyAllocator::<P>::new("replay", addresses(spec), spec.configure(config)))
+}
+
+fn addresses(spec: PoolSpec) -> Arc<dyn SubAllocator> {
+    Arc::new(AddressOnlyMemory::new().with_coalescing(spec.extends()))
 }
 
 /// The limit in whole granules, for policies that request their one region in granules.
@@ -110,59 +58,82 @@ fn whole_granules(spec: PoolSpec) -> Bytes {
     Bytes(spec.limit().get() / GRANULE * GRANULE)
 }
 
-fn bfc(spec: PoolSpec, config: BfcConfig) -> Box<dyn Allocator> {
+/// Creates the pool as bfc-core lists it.
+fn listed(
+    choice: AllocatorChoice,
+    spec: PoolSpec,
+    limit: Bytes,
+    source: Arc<dyn SubAllocator>,
+) -> Arc<dyn Allocator> {
+    let config = choice.config(limit);
     let rules = spec.cutting(config.options);
-    pool::<Bfc>(spec, config.with_policy(rules))
+    let config = spec.configure(config).with_policy(rules);
+    match choice.allocator("replay", source, config, None) {
+        Ok(pool) => pool,
+        Err(error) => unreachable!("the memory can be read, and nothing counts frees: {error}"),
+    }
 }
 
-fn buddy(spec: PoolSpec) -> Box<dyn Allocator> {
+fn buddy(spec: PoolSpec) -> Arc<dyn Allocator> {
     let region = if spec.is_fixed() { whole_granules(spec) } else { BUDDY_REGION };
     // A pool smaller than a chunk refuses every request, whatever its sizes.
     let options = BuddyOptions::new(Bytes(GRANULE), region).unwrap_or_default();
-    pool::<bfc_core::Buddy>(spec, BuddyConfig::with_options(spec.limit(), options))
+    pool::<Buddy>(spec, BuddyConfig::with_options(spec.limit(), options))
 }
 
-fn auto_growth(spec: PoolSpec) -> Box<dyn Allocator> {
+fn auto_growth(spec: PoolSpec) -> Arc<dyn Allocator> {
     let options = AutoGrowthOptions::gpu();
     let options = if spec.is_fixed() { options.with_chunk_size(whole_granules(spec)) } else { options };
-    pool::<bfc_core::AutoGrowth>(spec, AutoGrowthConfig::with_options(spec.limit(), options))
+    pool::<AutoGrowth>(spec, AutoGrowthConfig::with_options(spec.limit(), options))
 }
 
-fn planned(spec: PoolSpec, plan: &Arc<Plan>) -> Box<dyn Allocator> {
+fn planned(spec: PoolSpec, plan: &Arc<Plan>) -> Arc<dyn Allocator> {
     // The pool grows as bfc does. Doubling would make the second region twice as large as the range of the plan.
     let config =
         PlannedConfig::planned(spec.limit(), Arc::clone(plan)).with_growth(GrowthRule::MEASURED_BEST);
     let rules = spec.cutting(config.options.fallback);
     let config = config.with_policy(PlannedOptions::new(Arc::clone(plan), rules));
     // The plan needs one contiguous range, so a growing pool begins with it.
-    pool::<bfc_core::Planned<Bfc>>(spec, config.with_first_region(Bytes(plan.capacity())))
+    pool::<Planned<Bfc>>(spec, config.with_first_region(Bytes(plan.capacity())))
 }
 
-/// The guard writes canaries and poison, so it needs real memory.
-fn guard(spec: PoolSpec) -> Box<dyn Allocator> {
-    let config = BfcConfig::new(spec.real_limit());
-    let rules = spec.cutting(config.options);
-    let config = spec.configure(config).with_policy(rules);
-    let pool = BfcAllocator::new("replay", Arc::new(HostMemory::new()), config);
-    match GuardAllocator::new(Arc::new(pool), GuardConfig::default()) {
-        Ok(guard) => Box::new(guard),
-        Err(_) => unreachable!("the host can read its own memory"),
+impl From<AllocatorChoice> for Policy {
+    fn from(choice: AllocatorChoice) -> Self {
+        Self { name: choice.name(), choice }
     }
 }
 
-fn passthrough(spec: PoolSpec) -> Box<dyn Allocator> {
-    Box::new(PassthroughAllocator::new("replay", Arc::new(HostMemory::new())).with_limit(spec.real_limit()))
-}
-
 impl Policy {
+    /// The description for the help.
+    fn about(self) -> String {
+        let note = match self.choice {
+            AllocatorChoice::Buddy => ", with a granule of 256 bytes",
+            AllocatorChoice::Planned => ", from the trace or by --plan",
+            AllocatorChoice::Guard | AllocatorChoice::Passthrough => ": at most 1 GiB, or --pool",
+            _ => "",
+        };
+        format!("{}{note}", self.choice.about())
+    }
+
     /// Whether the policy supports an option.
     pub(crate) fn supports(&self, option: &str) -> bool {
-        self.supports.concat().contains(&option)
+        let options: &[&[&str]] = match self.choice {
+            AllocatorChoice::Bfc | AllocatorChoice::BfcTensorflow | AllocatorChoice::Guard => {
+                &[REGIONS, GROWTH, BEST_FIT, &["--thread-cache"]]
+            }
+            // A thread cache would hide requests from the plan.
+            AllocatorChoice::Planned => &[REGIONS, GROWTH, BEST_FIT, &["--granule"]],
+            // Paddle's policies define the region sizes and the splits.
+            AllocatorChoice::Buddy | AllocatorChoice::AutoGrowth => &[REGIONS],
+            AllocatorChoice::Passthrough => &[],
+            _ => &[REGIONS, GROWTH],
+        };
+        options.concat().contains(&option)
     }
 
     /// Whether the pools use addresses without memory, and thus have any size.
     pub(crate) fn is_address_only(&self) -> bool {
-        !matches!(self.name, "guard" | "passthrough")
+        !matches!(self.choice, AllocatorChoice::Guard | AllocatorChoice::Passthrough)
     }
 
     /// Prepares the policy for a trace. The policy `planned` follows the given plan, or computes one with this granule.
@@ -172,7 +143,24 @@ impl Policy {
         plan: Option<&Arc<Plan>>,
         granule: u64,
     ) -> Result<MakePool, NoPlan> {
-        (self.prepare)(trace, plan, granule)
+        let choice = self.choice;
+        Ok(match choice {
+            AllocatorChoice::Planned => {
+                let options = PlanOptions::default().with_granule(granule);
+                let plan = match plan {
+                    Some(plan) => Arc::clone(plan),
+                    None => Arc::new(plan_of(trace, &Step::Whole, &options, &mut |_| true)?),
+                };
+                Box::new(move |spec| planned(spec, &plan))
+            }
+            AllocatorChoice::Buddy => Box::new(buddy),
+            AllocatorChoice::AutoGrowth => Box::new(auto_growth),
+            // The guard writes canaries and poison, so it needs real memory.
+            AllocatorChoice::Guard | AllocatorChoice::Passthrough => {
+                Box::new(move |spec| listed(choice, spec, spec.real_limit(), Arc::new(HostMemory::new())))
+            }
+            _ => Box::new(move |spec| listed(choice, spec, spec.limit(), addresses(spec))),
+        })
     }
 }
 
@@ -199,13 +187,13 @@ pub(crate) struct UnknownPolicy {
 }
 
 fn names() -> impl Iterator<Item = &'static str> {
-    POLICIES.iter().map(|policy| policy.name)
+    all().map(|policy| policy.name)
 }
 
 /// The list of policies for the help.
 pub(crate) fn help() -> String {
-    let width = POLICIES.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
-    let lines = POLICIES.iter().map(|policy| format!("  {:<width$}  {}", policy.name, policy.about));
+    let width = names().map(str::len).max().unwrap_or(0);
+    let lines = all().map(|policy| format!("  {:<width$}  {}", policy.name, policy.about()));
     format!("Policies:\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
@@ -213,7 +201,7 @@ impl FromStr for Policy {
     type Err = UnknownPolicy;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let found = POLICIES.iter().find(|policy| policy.name == name).copied();
+        let found = all().find(|policy| policy.name == name);
         found.ok_or_else(|| UnknownPolicy { name: name.chars().take(64).collect() })
     }
 }
@@ -229,10 +217,10 @@ mod tests {
     fn an_unknown_policy_is_refused_with_the_names_of_all() {
         let error = "best-fit".parse::<Policy>().unwrap_err();
         assert_eq!(error, UnknownPolicy { name: "best-fit".to_owned() });
-        for policy in POLICIES {
+        for policy in all() {
             assert!(error.to_string().contains(policy.name), "{error}");
             assert_eq!(policy.name.parse::<Policy>().unwrap().name, policy.name);
-            assert!(help().contains(policy.about));
+            assert!(help().contains(policy.choice.about()));
         }
         let error = "bcf".parse::<Policy>().unwrap_err().to_string();
         assert!(
@@ -248,7 +236,7 @@ mod tests {
     #[test]
     fn every_policy_serves_what_fits_within_its_limit() {
         let trace = Trace::parse("a 0 1048576 x\n".as_bytes(), &TraceLimits::default()).unwrap();
-        for policy in POLICIES {
+        for policy in all() {
             let pool = policy.prepare(&trace, None, GRANULE).unwrap();
             // The smallest overhead of a pool: canaries, or the first address.
             let (aside, least) = match policy.name {
@@ -287,7 +275,7 @@ mod tests {
     fn options_that_no_policy_supports_are_refused() {
         let [bfc, buddy, planned, passthrough] =
             ["bfc", "buddy", "planned", "passthrough"].map(|name| name.parse::<Policy>().unwrap());
-        let all = [REGIONS, BEST_FIT, &["--thread-cache"]].concat();
+        let all = [REGIONS, GROWTH, BEST_FIT, &["--thread-cache"]].concat();
         assert_eq!(check(&[passthrough, buddy, bfc], &all), Ok(()));
         assert_eq!(check(&[passthrough, buddy], REGIONS), Ok(()));
         for (policies, option) in [

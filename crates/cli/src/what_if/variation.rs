@@ -1,15 +1,12 @@
 //! The variations to try: policies, rules and pools.
 
-use bfc_core::{Bytes, SplitChoice};
+use bfc_core::{AllocatorChoice, Bytes, SplitChoice};
 use highwater_tracking::Recording;
 
 use super::WhatIfArguments;
 use super::selection::{Grouping, PoolSelection};
-use crate::pools::policies::{self, POLICIES, Policy};
+use crate::pools::policies::{self, Policy};
 use crate::pools::spec::{Growth, PoolArguments, PoolSpec, PoolSpecError};
-
-/// The default policy of a run.
-const DEFAULT: &str = "bfc";
 
 /// One variation of the recorded run.
 #[derive(Clone, Debug)]
@@ -65,9 +62,9 @@ impl Variation {
 
 /// Every other policy without real memory, and one other rule at a time for the recorded policy.
 fn usual(recorded: Policy) -> Result<Vec<Variation>, PoolSpecError> {
-    let others = POLICIES.iter().filter(|policy| policy.name != recorded.name && policy.is_address_only());
+    let others = policies::all().filter(|policy| policy.name != recorded.name && policy.is_address_only());
     let mut variations: Vec<Variation> = others
-        .map(|policy| Variation::new(policy.name.to_owned(), *policy, &PoolArguments::default()))
+        .map(|policy| Variation::new(policy.name.to_owned(), policy, &PoolArguments::default()))
         .collect::<Result<_, _>>()?;
     let other_split =
         if recorded.name == "bfc-tensorflow" { SplitChoice::Always } else { SplitChoice::TENSORFLOW };
@@ -122,5 +119,5 @@ fn with_each<T: Copy>(
 fn recorded_policy(recording: &Recording) -> Policy {
     let named = |name: &str| name.parse::<Policy>().ok().filter(Policy::is_address_only);
     let stated = recording.facts().get("allocator").and_then(named);
-    stated.or_else(|| named(DEFAULT)).unwrap_or(POLICIES[0])
+    stated.unwrap_or_else(|| AllocatorChoice::default().into())
 }

@@ -21,7 +21,7 @@ fn each_cause_is_printed_once() {
     let nonsense = write("nonsense", "nonsense\n");
     let trace = write("trace", "highwater-trace 1\nalloc nonsense\n");
     let missing = folder.path().join("missing").to_str().unwrap().to_owned();
-    let commands: [&[&str]; 8] = [
+    let commands: &[&[&str]] = &[
         &["report", &missing],
         &["report", &nonsense],
         &["replay", &missing],
@@ -31,7 +31,7 @@ fn each_cause_is_printed_once() {
         &["plan", &nonsense],
         &["diff", &nonsense, &missing],
     ];
-    for arguments in commands {
+    for &arguments in commands {
         let output = highwater().args(arguments).output().unwrap();
         let stderr = stderr(&output);
         assert!(!output.status.success() && !stderr.is_empty(), "{arguments:?}");

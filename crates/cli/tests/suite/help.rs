@@ -5,7 +5,7 @@ use std::process::Command;
 /// The columns of a common terminal that is not narrow.
 const COLUMNS: usize = 120;
 
-fn help(arguments: &[&str]) -> String {
+pub(crate) fn help(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).output().unwrap();
     assert!(output.status.success(), "{arguments:?}");
     String::from_utf8(output.stdout).unwrap()
@@ -45,7 +45,7 @@ fn what_an_option_takes_is_named_in_the_help() {
 fn the_help_lists_the_exit_codes() {
     let help = help(&["--help"]);
     let digits = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/digits.trace.gz");
-    let commands: [(&[&str], i32); 6] = [
+    let commands: &[(&[&str], i32)] = &[
         (&["plan", digits, "-o", "-"], 0),
         (&["replay", digits, "--pool", "1MiB"], 1),
         (&["plan", digits, "-o", "/no/such/folder/file"], 1),
@@ -53,7 +53,7 @@ fn the_help_lists_the_exit_codes() {
         (&["remport"], 2),
         (&["report", "/no/such/file"], 2),
     ];
-    for (arguments, code) in commands {
+    for &(arguments, code) in commands {
         let output = Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{arguments:?}");
         assert!(help.contains(&format!("\n  {code}  ")), "{help}");

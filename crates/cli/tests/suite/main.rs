@@ -10,6 +10,7 @@ mod emulated_driver;
 mod errors;
 mod export;
 mod help;
+mod lists;
 mod plan;
 mod ranks;
 mod replay;

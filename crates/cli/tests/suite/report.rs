@@ -142,14 +142,14 @@ fn every_command_that_reads_a_cut_file_says_so_and_which() {
     let whole = fs::read(&run).unwrap();
     fs::write(&cut, &whole[..whole.len() - 1]).unwrap();
     let plan = directory.path().join("plan");
-    let commands: [(&[&str], &[&Path]); 5] = [
+    let commands: &[(&[&str], &[&Path])] = &[
         (&["diff"], &[&run, &cut]),
         (&["diff"], &[&cut, &run]),
         (&["what-if", "--policy", "bfc"], &[&cut]),
         (&["replay"], &[&run, &cut]),
         (&["plan", "-o", plan.to_str().unwrap()], &[&cut]),
     ];
-    for (command, files) in commands {
+    for &(command, files) in commands {
         let output = highwater(command, files);
         assert!(output.status.success(), "{command:?}");
         let said = String::from_utf8(output.stderr).unwrap();
@@ -285,14 +285,14 @@ fn tables_fit_100_columns_unless_wide() {
     let directory = TempDir::new().unwrap();
     let (run, other) =
         (record_leak(&directory, "run.hwm", 1 << 20), record_leak(&directory, "b.hwm", 3 << 20));
-    let commands: [(&[&str], &[&Path]); 5] = [
+    let commands: &[(&[&str], &[&Path])] = &[
         (&["report", "--by", "place"], &[&run]),
         (&["diff"], &[&run, &other]),
         (&["what-if"], &[&run]),
         (&["replay", "--find-min", "--policy", "bfc,bfc-tensorflow,buddy,planned"], &[&run]),
         (&["top", "--once"], &[&run]),
     ];
-    for (command, files) in commands {
+    for &(command, files) in commands {
         let output = highwater(command, files);
         assert!(output.status.success(), "{command:?}: {output:?}");
         // The file's path is as long as the system's temporary folder.

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// The commands, each with the option that names its output.
-const COMMANDS: [&[&str]; 3] = [
+const COMMANDS: &[&[&str]] = &[
     &["report", "INPUT", "--html"],
     &["export", "INPUT", "--format", "svg", "--output"],
     &["plan", "INPUT", "--output"],
@@ -32,7 +32,7 @@ fn an_unwritable_path_is_named_before_the_input_is_read() {
     fs::write(&input, "neither a recording nor a trace").unwrap();
     let folder = directory.path().to_owned();
     let nowhere = directory.path().join("none").join("output");
-    for command in COMMANDS {
+    for &command in COMMANDS {
         for path in [&nowhere, &folder] {
             let output = run(command, &input, path);
             assert_eq!(output.status.code(), Some(1), "{command:?}");
@@ -51,7 +51,7 @@ fn a_refused_input_leaves_the_output_unchanged() {
         (directory.path().join("input"), directory.path().join("old"), directory.path().join("new"));
     fs::write(&input, "neither a recording nor a trace").unwrap();
     fs::write(&old, "precious").unwrap();
-    for command in COMMANDS {
+    for &command in COMMANDS {
         for path in [&old, &new] {
             let output = run(command, &input, path);
             assert_eq!(output.status.code(), Some(2), "{command:?}");
@@ -67,7 +67,7 @@ fn inputs_are_never_overwritten() {
     let input = directory.path().join("input");
     let again = directory.path().join(".").join("input");
     fs::write(&input, "a 0 256 x\nf 0\n").unwrap();
-    for command in COMMANDS {
+    for &command in COMMANDS {
         for path in [&input, &again] {
             let output = run(command, &input, path);
             assert_eq!(output.status.code(), Some(1), "{command:?}");
@@ -98,7 +98,7 @@ mod unix {
         let [input, old, new] = ["input", "old", "new"].map(|name| directory.path().join(name));
         record(&input);
         fs::write(&old, "precious").unwrap();
-        for command in COMMANDS {
+        for &command in COMMANDS {
             for path in [&old, &new] {
                 // The shell's limit on file sizes acts like a full disk.
                 let mut limited = Command::new("sh");
@@ -119,7 +119,7 @@ mod unix {
         let directory = TempDir::new().unwrap();
         let input = directory.path().join("input");
         record(&input);
-        for command in COMMANDS {
+        for &command in COMMANDS {
             let output = run(command, &input, Path::new("/dev/stdout"));
             assert!(output.status.success() && !output.stdout.is_empty(), "{command:?} {output:?}");
             if cfg!(target_os = "linux") {

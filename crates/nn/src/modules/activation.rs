@@ -1,4 +1,5 @@
-//! Layers without parameters and options, for use in a [`Sequential`](super::Sequential).
+//! Layers without parameters and options, for use in a [`Sequential`](super::Sequential). A layer is one row of
+//! `plain_layers`.
 
 use std::fmt;
 
@@ -8,9 +9,10 @@ use highwater_tracking::ModulePath;
 use super::in_path;
 use super::module::Module;
 
-/// Defines a layer without options. `$activation` is the activation that a preceding layer may fuse.
-macro_rules! plain_layer {
-    ($(#[$doc:meta])* $name:ident, |$x:ident| $forward:expr, $activation:expr) => {
+/// Defines layers without options: their documentation, their name, and what they compute. `fused` names the activation
+/// that a preceding layer may fuse.
+macro_rules! plain_layers {
+    ($($(#[$doc:meta])* $name:ident: |$x:ident| $forward:expr $(, fused $activation:expr)?;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Default)]
         pub struct $name {
@@ -33,48 +35,44 @@ macro_rules! plain_layer {
                 in_path(&self.path, || $forward)
             }
 
-            fn as_activation(&self) -> Option<Activation> {
-                $activation
-            }
+            $(
+                fn as_activation(&self) -> Option<Activation> {
+                    Some($activation)
+                }
+            )?
 
             visit_parts!(path);
         }
-    };
+    )*};
 }
 
-plain_layer! {
+plain_layers! {
     /// ReLU activation max(x, 0); see [`Tensor::relu`].
-    Relu, |x| x.relu(), Some(Activation::Relu)
-}
-plain_layer! {
+    Relu: |x| x.relu(), fused Activation::Relu;
+    /// ReLU6 activation min(max(x, 0), 6); see [`Tensor::relu6`].
+    Relu6: |x| x.relu6();
     /// GELU activation x Φ(x); see [`Tensor::gelu`].
-    Gelu, |x| x.gelu(), Some(Activation::Gelu)
-}
-plain_layer! {
+    Gelu: |x| x.gelu(), fused Activation::Gelu;
     /// Hyperbolic tangent; see [`Tensor::tanh`].
-    Tanh, |x| x.tanh(), None
-}
-plain_layer! {
+    Tanh: |x| x.tanh();
+    /// Clamps to the range from -1 to 1; see [`Tensor::clamp`].
+    Hardtanh: |x| x.clamp(-1, 1);
     /// Sigmoid 1 / (1 + e⁻ˣ); see [`Tensor::sigmoid`].
-    Sigmoid, |x| x.sigmoid(), None
-}
-plain_layer! {
+    Sigmoid: |x| x.sigmoid();
+    /// Logarithm of the sigmoid; see [`Tensor::logsigmoid`].
+    LogSigmoid: |x| x.logsigmoid();
     /// SiLU (swish) activation x / (1 + e⁻ˣ); see [`Tensor::silu`].
-    Silu, |x| x.silu(), Some(Activation::Silu)
-}
-plain_layer! {
-    /// Flattens all axes but the first into one: from images to the input of a linear layer.
-    Flatten, |x| x.flatten_from(1), None
-}
-plain_layer! {
+    Silu: |x| x.silu(), fused Activation::Silu;
+    /// Softplus ln(1 + eˣ); see [`Tensor::softplus`].
+    Softplus: |x| x.softplus();
+    /// Softsign activation x / (1 + |x|); see [`Tensor::softsign`].
+    Softsign: |x| x.softsign();
     /// Mish activation x tanh(ln(1 + eˣ)); see [`Tensor::mish`].
-    Mish, |x| x.mish(), None
-}
-plain_layer! {
+    Mish: |x| x.mish();
     /// Hardswish activation x min(max(x + 3, 0), 6) / 6; see [`Tensor::hardswish`].
-    Hardswish, |x| x.hardswish(), None
-}
-plain_layer! {
+    Hardswish: |x| x.hardswish();
+    /// Flattens all axes but the first into one: from images to the input of a linear layer.
+    Flatten: |x| x.flatten_from(1);
     /// Global average pooling: images `[n, channels, h, w]` to the means of their channels, `[n, channels]`. The same as
     /// PyTorch's `AdaptiveAvgPool2d(1)` and `Flatten`; see also [`Tensor::adaptive_avg_pool2d`].
     ///
@@ -85,5 +83,5 @@ plain_layer! {
     /// assert_eq!(y.dims(), [8, 16]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
-    GlobalAvgPool2d, |x| x.dims4().and_then(|_| x.mean([2, 3])), None
+    GlobalAvgPool2d: |x| x.dims4().and_then(|_| x.mean([2, 3]));
 }

@@ -8,7 +8,8 @@
 #[macro_use]
 mod parts;
 
-mod activation;
+#[doc(hidden)]
+pub mod activation;
 mod activation_options;
 mod batch_norm;
 mod chain;
@@ -28,7 +29,7 @@ mod resize;
 mod sequential;
 mod transformer;
 
-pub use activation::{Flatten, Gelu, GlobalAvgPool2d, Hardswish, Mish, Relu, Sigmoid, Silu, Tanh};
+pub use activation::*;
 pub use activation_options::{Elu, LeakyRelu, LogSoftmax, PRelu, Softmax};
 pub use batch_norm::BatchNorm;
 pub use chain::chain;

@@ -75,7 +75,7 @@ fn a_multilayer_perceptron_computes_what_it_computed() {
     // nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)): a square weight fits either way, so only
     // its values show a wrong layout.
     let [w0, b0, w2, b2] = [numbers(9, 0), numbers(3, 9), numbers(6, 20), numbers(2, 4)];
-    let entries: [Entry<'_>; 4] = [
+    let entries: &[Entry<'_>] = &[
         ("0.bias", &[3], b0.clone()),
         ("0.weight", &[3, 3], w0.clone()),
         ("2.bias", &[2], b2.clone()),
@@ -107,7 +107,7 @@ fn a_convolutional_network_computes_what_it_computed() {
     // nn.Sequential(nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3)) on images of 3 by 3.
     let [kernel, kernel_bias, w, b] = [numbers(8, 3), numbers(2, 0), numbers(24, 5), numbers(3, 1)];
     let (gain, shift, mean, var) = ([1.5f32, -0.5], [0.25f32, 1.0], [0.5f32, -0.25], [2.0f32, 0.5]);
-    let entries: [Entry<'_>; 8] = [
+    let entries: &[Entry<'_>] = &[
         ("0.bias", &[2], kernel_bias.clone()),
         ("0.weight", &[2, 1, 2, 2], kernel.clone()),
         ("1.bias", &[2], shift.to_vec()),
@@ -446,7 +446,7 @@ fn names_that_match_no_part_are_reported_by_restore() {
     }
     // A module that is a linear layer itself, and a boxed one.
     let layer = Linear::new(&device, 3, 2, &rng).unwrap();
-    let entries: [Entry<'_>; 2] = [("weight", &[2, 3], numbers(6, 1)), ("bias", &[2], numbers(2, 0))];
+    let entries: &[Entry<'_>] = &[("weight", &[2, 3], numbers(6, 1)), ("bias", &[2], numbers(2, 0))];
     load(&entries, &[]).converted_from_pytorch(&layer).unwrap().restore(&layer).unwrap();
     let boxed: Box<dyn Module> = Box::new(layer);
     load(&entries, &[]).converted_from_pytorch(&*boxed).unwrap().restore(&*boxed).unwrap();

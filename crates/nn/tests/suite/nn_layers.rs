@@ -61,7 +61,7 @@ fn a_gru_has_the_values_and_gradients_of_its_formula() {
     ];
     assert_close("states", &y, &states);
     assert_close("last state", &last, &[states[4], states[5], states[10], states[11]]);
-    let expected: [&[f32]; 5] = [
+    let expected: &[&[f32]] = &[
         &[
             -0.693944, 0.387819, -0.141933, 0.376604, 0.704003, -0.695354, 0.144241, -0.40807, -0.485095,
             0.360606, -0.433762, 0.524308,
@@ -96,7 +96,7 @@ fn an_lstm_has_the_values_and_gradients_of_its_formula() {
     assert_close("last state", &last, &[states[4], states[5], states[10], states[11]]);
     assert_close("last cell", &cell, &[0.004982, 0.033424, -0.370364, -0.458236]);
     let bias = [-0.052707, -0.049988, -0.017593, 0.08053, -0.000648, 0.234227, -0.119405, -0.009322];
-    let expected: [&[f32]; 5] = [
+    let expected: &[&[f32]] = &[
         &[
             -0.184737, -0.123475, 0.079966, 0.1174, 0.036991, 0.009677, 0.072927, -0.069945, -0.12218,
             -0.045415, -0.105018, 0.067674,
@@ -256,7 +256,7 @@ fn batch_norm_has_the_values_and_gradients_of_its_formula() {
         0.26509, 0.141039,
     ];
     assert_close("used", &used, &expected);
-    let expected: [&[f32]; 3] = [
+    let expected: &[&[f32]] = &[
         &[
             0.476921, -0.244598, 0.002473, 0.10798, -1.0935, -0.486055, 0.050143, -0.063136, 0.885204,
             0.462027, -0.102711, 0.005251,

@@ -4,9 +4,9 @@ use crate::ops_table::{device, runtime};
 use bfc_core::{Bytes, Category};
 use highwater_nn::modules::{
     BatchNorm, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu, Fans, Gelu, GlobalAvgPool2d, GroupNorm,
-    Hardswish, Init, InstanceNorm, LayerNorm, LeakyRelu, Linear, LinearOptions, LogSoftmax, Mish, Module,
-    MultiHeadAttention, PRelu, Parameter, PixelShuffle, Relu, RmsNorm, Sequential, Sigmoid, Softmax, Tanh,
-    TransformerBlock, Upsample,
+    Hardswish, Hardtanh, Init, InstanceNorm, LayerNorm, LeakyRelu, Linear, LinearOptions, LogSigmoid,
+    LogSoftmax, Mish, Module, MultiHeadAttention, PRelu, Parameter, PixelShuffle, Relu, Relu6, RmsNorm,
+    Sequential, Sigmoid, Softmax, Softplus, Softsign, Tanh, TransformerBlock, Upsample,
 };
 use highwater_tensor::{
     Conv1dOptions, Conv2dOptions, DType, Device, Error, GradCheck, Gradients, Interpolation, Result, Rng,
@@ -144,6 +144,11 @@ fn activations_with_options_are_those_of_tensors() {
     same(&Elu::new(0.5), x.elu(0.5));
     same(&Mish::default(), x.mish());
     same(&Hardswish::default(), x.hardswish());
+    same(&Relu6::default(), x.clamp(0, 6));
+    same(&Hardtanh::default(), x.clamp(-1, 1));
+    same(&LogSigmoid::default(), x.logsigmoid());
+    same(&Softplus::default(), x.softplus());
+    same(&Softsign::default(), x.softsign());
     same(&Softmax::new(0), x.softmax(0));
     same(&LogSoftmax::new(-1), x.log_softmax(-1));
     let prelu = PRelu::per_channel(&device, 2).unwrap();

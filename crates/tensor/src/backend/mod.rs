@@ -12,7 +12,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod dry;
-mod function;
+pub(crate) mod function;
 #[cfg_attr(
     not(feature = "cuda"),
     allow(dead_code, reason = "a dry run that stands for a GPU asks for workspaces alone")
@@ -34,8 +34,8 @@ use bfc_core::{AddressSpace, DeviceId, MemoryKind, Stream};
 
 pub use self::check::Checked;
 pub use self::function::{
-    Activation, AdamStep, Binary, Compare, Distribution, LionStep, RandomKey, Reduce, RmsPropStep, SgdStep,
-    Unary,
+    Activation, AdamStep, Binary, Compare, Distribution, Domain, GradReads, Identity, LionStep, RandomKey,
+    Reduce, ReduceDomain, RmsPropStep, SgdStep, Unary,
 };
 pub use self::kernels::{Kernel, RecurrentCell};
 pub use self::precision::Precision;

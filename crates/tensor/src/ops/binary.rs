@@ -9,28 +9,35 @@
 //! | `maximum` | max(a, b) | 1 where a > b | 1 where b > a | a, b | a, b |
 //! | `minimum` | min(a, b) | 1 where a < b | 1 where b < a | a, b | a, b |
 //! | `pow` | aᵇ | b aᵇ⁻¹ | y ln a | a, b | a, b |
+//! | `atan2` | the angle of (b, a) | b / (a² + b²) | -a / (a² + b²) | a, b | a, b |
 //!
 //! Operands of different element types are promoted to one ([`DType::promote`](crate::DType::promote)).
 //!
 //! At a tie, `maximum` and `minimum` give each side half of the gradient, as in PyTorch. If a side is NaN, both sides
 //! get the full gradient. The gradient of a broadcast operand is summed over the repeated axes. The gradients of
-//! powers, and of quotients by b, take several steps. 16-bit floats are upcast before the first step and rounded after
+//! powers, angles, and of quotients by b, take several steps. 16-bit floats are upcast before the first step and rounded after
 //! the last, because intermediate results may exceed their range.
 
 use super::create::constant_like;
 use super::{apply_promoted, broadcast_pair, if_needed, is_numeric, same_dtype, supported};
 use crate::autograd;
-use crate::backend::{Binary, kernels};
+use crate::backend::function::binary_functions;
+use crate::backend::{Binary, Domain, kernels};
 use crate::device::PlacementReason;
 use crate::error::Result;
 use crate::op::Saved;
 use crate::op::mode::should_record;
 use crate::op::{Op, OpContext, Summation};
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 #[derive(Debug)]
 struct BinaryOp(Binary);
+
+/// Whether an op of tensors of this type computes the function.
+fn supports(f: Binary, dtype: DType) -> bool {
+    if f.domain() == Domain::Floats { dtype.is_float() } else { is_numeric(dtype) }
+}
 
 impl BinaryOp {
     /// Returns which operands backward reads, given which gradients are required.
@@ -39,7 +46,7 @@ impl BinaryOp {
             Binary::Add | Binary::Sub => [false, false],
             Binary::Mul => [needs_grad[1], needs_grad[0]],
             Binary::Div => [needs_grad[1], true],
-            Binary::Maximum | Binary::Minimum | Binary::Pow => [true, true],
+            Binary::Maximum | Binary::Minimum | Binary::Pow | Binary::Atan2 => [true, true],
         }
     }
 }
@@ -52,8 +59,8 @@ impl Op for BinaryOp {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (op, [lhs, rhs]) = (self.name(), [inputs[0], inputs[1]]);
         same_dtype(op, lhs, rhs)?;
-        supported(op, lhs.dtype(), is_numeric)?;
         let f = self.0;
+        supported(op, lhs.dtype(), |dtype| supports(f, dtype))?;
         let out = broadcast_pair(ctx, [lhs, rhs], lhs.dtype(), |[lhs, rhs], out| {
             kernels::Zip { f, lhs, rhs, out }.into()
         })?;
@@ -88,6 +95,10 @@ impl Op for BinaryOp {
                     let zero = b.clamp(0.0, 0.0)?;
                     rounded(0, grad.upcast()?.mul(&b.eq(&zero)?.where_(&zero, &slope)?)?)?
                 }
+                Binary::Atan2 => {
+                    let [y, x] = [lhs()?.upcast()?, rhs()?.upcast()?];
+                    rounded(0, grad.upcast()?.mul(&x.div(&squared_distance(&y, &x)?)?)?)?
+                }
             })
         };
         let to_rhs = || {
@@ -114,6 +125,10 @@ impl Op for BinaryOp {
                     let of_zero = b.ge(&constant_like(&b, 0)?)?.where_(&zero, &slope)?;
                     rounded(1, grad.upcast()?.mul(&a.eq(&zero)?.where_(&of_zero, &slope)?)?)?
                 }
+                Binary::Atan2 => {
+                    let [y, x] = [lhs()?.upcast()?, rhs()?.upcast()?];
+                    rounded(1, grad.upcast()?.mul(&y.div(&squared_distance(&y, &x)?)?)?)?.neg()?
+                }
             })
         };
         let summed = |index, gradient: Result<Tensor>| gradient?.sum_to(saved.input_shape(index));
@@ -138,7 +153,7 @@ pub(super) fn replacing(f: Binary, mut lhs: Tensor, rhs: &Tensor) -> Result<Tens
     let recording = should_record(lhs.requires_grad() || rhs.requires_grad());
     let [reads_lhs, reads_rhs] = op.reads([lhs.requires_grad(), rhs.requires_grad()]);
     let fits = lhs.dtype() == rhs.dtype()
-        && is_numeric(lhs.dtype())
+        && supports(f, lhs.dtype())
         && lhs.device() == rhs.device()
         && !(recording && reads_lhs);
     let spread = rhs.layout().broadcast_to(op.name(), lhs.shape());
@@ -169,6 +184,11 @@ pub(super) fn replacing_either(f: Binary, lhs: &Tensor, rhs: Tensor) -> Result<T
     }
 }
 
+/// The square of the distance of points from the origin.
+fn squared_distance(y: &Tensor, x: &Tensor) -> Result<Tensor> {
+    replacing(Binary::Add, y.square()?, &x.square()?)
+}
+
 /// The share of a in the gradient of max(a, b): 1 where a is larger, ½ at ties, 0 where it is smaller.
 fn share_of_larger(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let smaller = a.lt(b)?.to_dtype(a.dtype())?;
@@ -176,66 +196,50 @@ fn share_of_larger(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     smaller.add(&not_larger)?.mul_scalar(-0.5)?.add_scalar(1.0)
 }
 
-macro_rules! binary_methods {
-    ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+/// Defines the methods.
+macro_rules! methods {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident: $variant:ident {
+            domain: $domain:ident, booleans: $booleans:literal, smooth: [$($a:expr),+] and [$($b:expr),+],
+            value: $cost:ident($value:expr),
+        }
+    )*) => {
         /// # Elementwise arithmetic of two tensors
         ///
         /// The operators `+`, `-`, `*` and `/` call these methods. Operands broadcast as in NumPy.
         impl Tensor {$(
-            $(#[$doc])*
+            $(#[$meta])*
             ///
             /// # Errors
             /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
-            /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for booleans,
+            #[doc = unsupported_types!($domain)]
             /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
             pub fn $name(&self, rhs: &Self) -> Result<Self> {
-                apply_promoted(BinaryOp(Binary::$f), self, rhs)
+                self.binary(Binary::$variant, rhs)
             }
         )*}
     };
 }
 
-binary_methods! {
-    /// Adds two tensors element by element: a + b. Integers wrap.
-    ///
-    /// ```
-    /// use highwater::{Device, Tensor};
-    /// let device = Device::cpu()?;
-    /// let rows = Tensor::from_slice(&device, &[10.0f32, 20.0], [2, 1])?;
-    /// let columns = Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], [3])?;
-    /// let sums = rows.add(&columns)?; // or (&rows + &columns)?
-    /// assert_eq!(sums.to_vec::<f32>()?, [11.0, 12.0, 13.0, 21.0, 22.0, 23.0]);
-    /// # Ok::<(), highwater::Error>(())
-    /// ```
-    add = Add;
-    /// Subtracts two tensors element by element: a - b. Integers wrap.
-    sub = Sub;
-    /// Multiplies two tensors element by element: a b. Integers wrap.
-    mul = Mul;
-    /// Divides two tensors element by element: a / b. Integer division truncates towards zero, and division by 0 gives
-    /// 0.
-    div = Div;
-    /// Elementwise maximum of two tensors; NaN if either element is NaN. At ties each side gets half of the gradient.
-    #[doc(alias("fmax"))]
-    maximum = Maximum;
-    /// Elementwise minimum of two tensors; NaN if either element is NaN. At ties each side gets half of the gradient.
-    #[doc(alias("fmin"))]
-    minimum = Minimum;
-    /// Raises a to the power b, element by element.
-    ///
-    /// For floats, a negative a gives NaN unless b is a whole number. Integers wrap. A negative integer power gives 1 /
-    /// aⁿ truncated towards zero, as in PyTorch: 0 except for a = 1 and a = -1. NumPy rejects this case.
-    ///
-    /// ```
-    /// use highwater::{Device, Tensor};
-    /// let device = Device::cpu()?;
-    /// let [bases, powers] = [[2i64, -3, 7, -1], [10, 3, -2, -3]];
-    /// let [a, b] = [bases, powers].map(|values| Tensor::from_slice(&device, &values, [4]));
-    /// assert_eq!(a?.pow(&b?)?.to_vec::<i64>()?, [1024, -27, 0, -1]);
-    /// # Ok::<(), highwater::Error>(())
-    /// ```
-    #[doc(alias("power"))]
-    pow = Pow;
+/// The documentation of the error for element types outside of a domain.
+macro_rules! unsupported_types {
+    (Floats) => {
+        "[`Error::UnsupportedDType`](crate::Error::UnsupportedDType) unless the elements are floats,"
+    };
+    ($domain:ident) => {
+        "[`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for booleans,"
+    };
+}
+
+binary_functions!(methods);
+
+impl Tensor {
+    /// Applies a function of the table.
+    #[doc(hidden)]
+    pub fn binary(&self, f: Binary, rhs: &Self) -> Result<Self> {
+        apply_promoted(BinaryOp(f), self, rhs)
+    }
 }
 
 #[cfg(test)]
@@ -244,7 +248,6 @@ mod tests {
 
     use super::*;
     use crate::device::{Device, Runtime};
-    use crate::shape::DType;
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

@@ -10,6 +10,7 @@ use half::{bf16, f16};
 use super::unary::exact_scalar;
 use super::{apply_promoted, broadcast_pair, expect_mask, if_needed, same_dtype};
 use crate::autograd::apply;
+use crate::backend::function::comparisons;
 use crate::backend::{Compare, kernels};
 use crate::error::Result;
 use crate::op::Saved;
@@ -120,13 +121,14 @@ impl Op for Where {
     }
 }
 
-macro_rules! compare_methods {
-    ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+/// Defines the methods.
+macro_rules! methods {
+    ($($(#[$meta:meta])* $name:ident: $variant:ident($holds:expr),)*) => {
         /// # Comparisons
         ///
         /// The second operand is a tensor or a number: `x.gt(&y)`, `x.gt(0.5)`.
         impl Tensor {$(
-            $(#[$doc])*
+            $(#[$meta])*
             ///
             /// # Errors
             /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
@@ -134,34 +136,17 @@ macro_rules! compare_methods {
             /// cannot represent, [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
             pub fn $name<'a>(&self, rhs: impl Into<TensorOrScalar<'a>>) -> Result<Self> {
                 match rhs.into() {
-                    TensorOrScalar::Tensor(rhs) => apply_promoted(CompareOp(Compare::$f), self, rhs),
-                    TensorOrScalar::Scalar(scalar) => apply(CompareScalar { f: Compare::$f, scalar }, &[self]),
+                    TensorOrScalar::Tensor(rhs) => apply_promoted(CompareOp(Compare::$variant), self, rhs),
+                    TensorOrScalar::Scalar(scalar) => {
+                        apply(CompareScalar { f: Compare::$variant, scalar }, &[self])
+                    }
                 }
             }
         )*}
     };
 }
 
-compare_methods! {
-    /// Elementwise a = b, as booleans. NaN equals nothing.
-    #[doc(alias("equal"))]
-    eq = Eq;
-    /// Elementwise a ≠ b, as booleans. NaN differs from everything.
-    #[doc(alias("not_equal"))]
-    ne = Ne;
-    /// Elementwise a < b, as booleans.
-    #[doc(alias("less"))]
-    lt = Lt;
-    /// Elementwise a ≤ b, as booleans.
-    #[doc(alias("less_equal"))]
-    le = Le;
-    /// Elementwise a > b, as booleans.
-    #[doc(alias("greater"))]
-    gt = Gt;
-    /// Elementwise a ≥ b, as booleans.
-    #[doc(alias("greater_equal"))]
-    ge = Ge;
-}
+comparisons!(methods);
 
 /// # Tests of elements, and selection by a condition
 impl Tensor {

@@ -1,37 +1,9 @@
 //! Elementwise functions of one tensor.
 //!
-//! | op | y | ∂y/∂x | saved |
-//! |---|---|---|---|
-//! | `neg` | -x | -1 | |
-//! | `abs` | \|x\| | sign x, 0 at 0 | x |
-//! | `square` | x² | 2x | x |
-//! | `exp` | eˣ | y | y |
-//! | `log` | ln x | 1/x | x |
-//! | `sqrt` | √x | 1/(2y) | y |
-//! | `relu` | max(x, 0) | 1 for y > 0, else 0 | y |
-//! | `gelu` | x Φ(x) | Φ(x) + x φ(x) | x |
-//! | `tanh` | tanh x | 1 - y² | y |
-//! | `sigmoid` | 1/(1 + e⁻ˣ) | y (1 - y) | y |
-//! | `recip` | 1/x | -y² | y |
-//! | `rsqrt` | 1/√x | -y³/2 | y |
-//! | `sign` | 1, 0, -1 | 0 | |
-//! | `floor`, `ceil`, `round` | a whole number near x | 0 | |
-//! | `sin` | sin x | cos x | x |
-//! | `cos` | cos x | -sin x | x |
-//! | `silu` | x σ(x) | σ(x) (1 + x (1 - σ(x))) | x |
-//! | `softplus` | ln(1 + eˣ) | σ(x) | x |
-//! | `gelu_tanh` | x Φ(x), approximately | of the approximation | x |
-//! | `leaky_relu` | x, c x below 0 | 1, c for x ≤ 0 | x |
-//! | `elu` | x, c (eˣ - 1) below 0 | 1, c eˣ for x ≤ 0 | x |
-//! | `mish` | x tanh(ln(1 + eˣ)) | t + x (1 - t²) σ(x) for t = tanh(ln(1 + eˣ)) | x |
-//! | `hardswish` | x min(max(x + 3, 0), 6) / 6 | 0 up to -3, 1 from 3 on, x/3 + ½ between | x |
-//! | `powf` | xᶜ | c xᶜ⁻¹ | x |
-//! | `clamp` | x between two numbers | 1 strictly between them, else 0 | x |
-//! | `add_scalar`, `sub_scalar` | x ± c | 1 | |
-//! | `mul_scalar` | x c | c | |
-//! | `div_scalar` | x / c | 1/c | |
+//! The table of functions is `unary_functions` of [`backend`](crate::backend). Functions without constants get their
+//! methods from it; this file has the methods that take constants.
 //!
-//! The shape does not change. The op allocates one output. Division does not multiply by the inverse: that would round
+//! The shape does not change. The op allocates one output, and saves what the gradient reads. Division does not multiply by the inverse: that would round
 //! twice and is undefined for integers.
 
 use half::{bf16, f16};
@@ -39,7 +11,8 @@ use half::{bf16, f16};
 use super::{is_numeric, supported};
 use crate::autograd;
 use crate::autograd::apply;
-use crate::backend::{Binary, Unary, kernels};
+use crate::backend::function::unary_functions;
+use crate::backend::{Binary, GradReads, Unary, kernels};
 use crate::device::PlacementReason;
 use crate::error::{Error, Result};
 use crate::op::Saved;
@@ -77,8 +50,7 @@ impl Op for UnaryOp {
             }
             f => f,
         };
-        let saves_output = self.f.grad_reads_output() && !self.f.is_flat();
-        let take = if saves_output { OpContext::output_saved } else { OpContext::output };
+        let take = if self.f.grad_reads_output() { OpContext::output_saved } else { OpContext::output };
         let mut out = take(ctx, x.shape(), x.dtype())?;
         ctx.compute(kernels::Map { f, input: x.view(), out: out.view_mut() })?;
         if let Unary::Clamp(Scalar::Int(0..), Scalar::Int(high)) = f
@@ -87,11 +59,10 @@ impl Op for UnaryOp {
             out.view_mut().note_indices_up_to(high);
         }
         let y = out.finish();
-        match self.f {
-            Unary::Neg | Unary::AddScalar(_) | Unary::MulScalar(_) | Unary::DivScalar(_) => {}
-            f if f.is_flat() => {}
-            f if f.grad_reads_output() => ctx.save(&y),
-            _ => ctx.save(x),
+        match self.f.grad_reads() {
+            GradReads::Argument => ctx.save(x),
+            GradReads::Output => ctx.save(&y),
+            GradReads::Nothing | GradReads::Flat => {}
         }
         Ok(y)
     }
@@ -102,7 +73,7 @@ impl Op for UnaryOp {
             Unary::AddScalar(_) => grad,
             Unary::MulScalar(scalar) => grad.mul_scalar(scalar)?,
             Unary::DivScalar(scalar) => grad.div_scalar(scalar)?,
-            f if f.is_flat() => return Ok(vec![None]),
+            f if f.grad_reads() == GradReads::Flat => return Ok(vec![None]),
             f => {
                 let mut out = ctx.output(grad.shape(), grad.dtype())?;
                 let saved = saved.tensor(0)?.view();
@@ -219,140 +190,66 @@ pub(super) fn negated(scalar: Scalar, dtype: DType) -> Scalar {
     }
 }
 
-macro_rules! unary_methods {
-    ($($(#[$doc:meta])* $name:ident = $f:ident;)*) => {
+/// Defines the methods of the functions without constants.
+macro_rules! methods {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident: $variant:ident $(($($constant:ident: $type:ty = $example:expr),+))? {
+            domain: $domain:ident, grad_reads: $reads:ident, smooth: [$($smooth:expr),+],
+            value: $cost:ident($value:expr),
+            grad: $grad_cost:ident($grad:expr),
+        }
+    )*) => {
         /// # Elementwise math
         ///
         /// Functions and activations of each element.
-        impl Tensor {$(
-            $(#[$doc])*
-            pub fn $name(&self) -> Result<Self> {
-                apply(UnaryOp { op: Unary::$f.name(), f: Unary::$f }, &[self])
-            }
-        )*}
+        impl Tensor {
+            $(method! { [$($($constant)+)?] $(#[$meta])* $name: $variant, $domain })*
+        }
     };
 }
 
-unary_methods! {
-    /// Negation -x. Integers wrap.
+/// Defines the method of a function, unless it has constants.
+macro_rules! method {
+    ([] $(#[$meta:meta])* $name:ident: $variant:ident, $domain:ident) => {
+        $(#[$meta])*
+        ///
+        /// # Errors
+        #[doc = unsupported_types!($domain)]
+        /// [`Error::Allocation`] if there is no memory.
+        pub fn $name(&self) -> Result<Self> {
+            self.unary(Unary::$variant)
+        }
+    };
+    ([$($constant:ident)+] $($function:tt)*) => {};
+}
+
+/// The documentation of the error for element types outside of a domain.
+macro_rules! unsupported_types {
+    (Floats) => {
+        "[`Error::UnsupportedDType`] unless the elements are floats;"
+    };
+    ($domain:ident) => {
+        "[`Error::UnsupportedDType`] for booleans;"
+    };
+}
+
+unary_functions!(methods);
+
+impl Tensor {
+    /// Applies a function of the table.
+    #[doc(hidden)]
+    pub fn unary(&self, f: Unary) -> Result<Self> {
+        apply(UnaryOp { op: f.name(), f }, &[self])
+    }
+
+    /// ReLU6 activation min(max(x, 0), 6), as in MobileNet: [`clamp`](Self::clamp) to the range from 0 to 6.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for booleans; [`Error::Allocation`] if there is no memory.
-    #[doc(alias("negative"))]
-    neg = Neg;
-    /// Absolute value |x|. Integers wrap: the smallest one has no positive counterpart.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] for booleans; [`Error::Allocation`] if there is no memory.
-    abs = Abs;
-    /// Square x². Integers wrap.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] for booleans; [`Error::Allocation`] if there is no memory.
-    square = Square;
-    /// Exponential eˣ.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    exp = Exp;
-    /// Natural logarithm ln x: NaN below 0, -∞ at 0.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    #[doc(alias("ln"))]
-    log = Log;
-    /// Square root √x: NaN below 0.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    sqrt = Sqrt;
-    /// ReLU activation max(x, 0). The derivative at 0 is 0.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] for booleans; [`Error::Allocation`] if there is no memory.
-    relu = Relu;
-    /// GELU activation x Φ(x), with the exact normal distribution function Φ (by erf), as PyTorch's default.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    gelu = Gelu;
-    /// Hyperbolic tangent tanh x.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    tanh = Tanh;
-    /// Sigmoid 1 / (1 + e⁻ˣ).
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    sigmoid = Sigmoid;
-    /// Reciprocal 1 / x.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    recip = Recip;
-    /// Reciprocal square root 1 / √x: NaN below 0, ∞ at 0.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    rsqrt = Rsqrt;
-    /// Sign: 1 above 0, -1 below, 0 at 0. No gradient flows through it.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] for booleans; [`Error::Allocation`] if there is no memory.
-    sign = Sign;
-    /// Rounds down to the next whole number. No gradient flows through it.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    floor = Floor;
-    /// Rounds up to the next whole number. No gradient flows through it.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    ceil = Ceil;
-    /// Rounds to the nearest whole number, and ties to even, as NumPy and PyTorch. No gradient flows through it.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    round = Round;
-    /// Sine of x in radians.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    sin = Sin;
-    /// Cosine of x in radians.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    cos = Cos;
-    /// SiLU (swish) activation x / (1 + e⁻ˣ).
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    #[doc(alias("swish"))]
-    silu = Silu;
-    /// Softplus ln(1 + eˣ), which does not overflow.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    softplus = Softplus;
-    /// GELU activation in its tanh approximation, as in GPT-2: ½ x (1 + tanh(√(2/π) (x + 0.044715 x³))). See
-    /// [`gelu`](Self::gelu).
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    gelu_tanh = GeluTanh;
-    /// Mish activation x tanh(ln(1 + eˣ)).
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    mish = Mish;
-    /// Hardswish activation x min(max(x + 3, 0), 6) / 6, as in MobileNetV3.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
-    hardswish = Hardswish;
+    /// See [`Tensor::clamp`].
+    pub fn relu6(&self) -> Result<Self> {
+        self.clamp(0, 6)
+    }
 }
 
 /// # Arithmetic with a number
@@ -363,7 +260,7 @@ impl Tensor {
     /// [`Error::UnsupportedDType`] for booleans; [`Error::BadArgument`] for integer elements and a number that is not
     /// whole; [`Error::Allocation`] if there is no memory.
     pub fn add_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
-        apply(UnaryOp { op: "add_scalar", f: Unary::AddScalar(scalar.into()) }, &[self])
+        self.unary(Unary::AddScalar(scalar.into()))
     }
 
     /// Subtracts a number from each element: x - c. Integers wrap.
@@ -382,7 +279,7 @@ impl Tensor {
     /// # Errors
     /// See [`Tensor::add_scalar`].
     pub fn mul_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
-        apply(UnaryOp { op: "mul_scalar", f: Unary::MulScalar(scalar.into()) }, &[self])
+        self.unary(Unary::MulScalar(scalar.into()))
     }
 
     /// Leaky ReLU activation: x above 0, `slope` x below. The derivative at 0 is `slope`.
@@ -391,7 +288,7 @@ impl Tensor {
     /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     #[doc(alias("LeakyReLU"))]
     pub fn leaky_relu(&self, slope: f64) -> Result<Self> {
-        apply(UnaryOp { op: "leaky_relu", f: Unary::LeakyRelu(slope) }, &[self])
+        self.unary(Unary::LeakyRelu(slope))
     }
 
     /// ELU activation: x above 0, `alpha` (eˣ - 1) below. The derivative at 0 is `alpha`.
@@ -399,7 +296,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     pub fn elu(&self, alpha: f64) -> Result<Self> {
-        apply(UnaryOp { op: "elu", f: Unary::Elu(alpha) }, &[self])
+        self.unary(Unary::Elu(alpha))
     }
 
     /// Raises each element to a power. [`pow`](Self::pow) takes a tensor of exponents.
@@ -411,7 +308,7 @@ impl Tensor {
     /// negative, as in NumPy, or not whole; [`Error::Allocation`] if there is no memory.
     #[doc(alias("pow", "power"))]
     pub fn powf(&self, exponent: f64) -> Result<Self> {
-        apply(UnaryOp { op: "powf", f: Unary::Powf(exponent) }, &[self])
+        self.unary(Unary::Powf(exponent))
     }
 
     /// Clamps each element to the range from `low` to `high`, as PyTorch's `clamp`. NaN stays NaN. The derivative is 1
@@ -440,7 +337,7 @@ impl Tensor {
         };
         if in_order {
             let [low, high] = [low, high].map(|bound| rounded(bound, self.dtype()));
-            return apply(UnaryOp { op, f: Unary::Clamp(low, high) }, &[self]);
+            return self.unary(Unary::Clamp(low, high));
         }
         let got = format!("{low} and {high}");
         Err(Error::BadArgument { op, argument: "bounds", expected: "numbers with low <= high", got })
@@ -451,7 +348,7 @@ impl Tensor {
     /// # Errors
     /// See [`Tensor::add_scalar`]; [`Error::BadArgument`] also for a number that the element type cannot represent.
     pub fn div_scalar(&self, scalar: impl Into<Scalar>) -> Result<Self> {
-        apply(UnaryOp { op: "div_scalar", f: Unary::DivScalar(scalar.into()) }, &[self])
+        self.unary(Unary::DivScalar(scalar.into()))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Runs the tests of ops on the emulated CUDA device, and tests cases where kernels and the CPU could differ.
 
 use crate::ops_table::counting::Counting;
-use crate::ops_table::others::{self, OTHERS};
-use crate::ops_table::{CASES, Case, computed_by, device, dry_device, inputs, runtime};
+use crate::ops_table::others::{self, others};
+use crate::ops_table::{Case, cases, computed_by, device, dry_device, inputs, runtime};
 use highwater_nn::modules::{Embedding, Linear, Module, Relu, Sequential};
 use highwater_nn::optim::{AdamW, Optimizer};
+use highwater_tensor::backend::{Binary, Compare, Domain, GradReads, Unary};
 use highwater_tensor::{DType, Device, Error, Interpolation, Norm, Result, Rng, Tensor};
 
 fn values(tensor: &Tensor) -> Vec<f64> {
@@ -31,7 +32,7 @@ fn difference(program: impl Fn(&Device) -> Result<Tensor>) -> f64 {
 fn with_gradients(case: &Case, device: &Device) -> Result<Vec<Tensor>> {
     let leaves: Vec<Tensor> =
         inputs(case, device, DType::F32).into_iter().map(Tensor::requiring_grad).collect::<Result<_>>()?;
-    let y = (case.function)(&leaves)?;
+    let y = case.apply(&leaves)?;
     let weights: Vec<f32> = (0..y.elements()).map(|i| 0.5 + (i * 7 % 11) as f32 / 44.0).collect();
     let gradients = y.mul(&Tensor::from_slice(device, &weights, y.dims())?)?.sum_all()?.backward()?;
     let of_leaves = leaves.iter().filter_map(|leaf| gradients.get(leaf).cloned());
@@ -41,7 +42,7 @@ fn with_gradients(case: &Case, device: &Device) -> Result<Vec<Tensor>> {
 #[test]
 fn every_op_has_the_values_and_gradients_of_the_cpu() {
     let (cpu, gpu) = (runtime().cpu().unwrap(), device());
-    for case in CASES {
+    for case in &cases() {
         let [here, there] = [&cpu, &gpu].map(|device| with_gradients(case, device).unwrap());
         assert_eq!(here.len(), there.len(), "{}", case.name);
         for (part, (here, there)) in here.iter().zip(&there).enumerate() {
@@ -52,11 +53,105 @@ fn every_op_has_the_values_and_gradients_of_the_cpu() {
             }
         }
     }
-    for (name, function) in OTHERS {
-        let apart = difference(|device| function(&others::inputs(device, DType::F32)?)?.to_dtype(DType::F64));
+    for (name, function) in others() {
+        let apart =
+            difference(|device| function.apply(&others::inputs(device, DType::F32)?)?.to_dtype(DType::F64));
         assert!(apart < 1e-5, "{name}: {apart}");
     }
 }
+
+type Function = fn(&Tensor) -> Result<Tensor>;
+
+/// Views of a matrix `[6, 50]`: contiguous, strided, with an offset, broadcast, empty.
+const VIEWS: &[(&str, Function)] = &[
+    ("contiguous", |x| Ok(x.clone())),
+    ("transposed", |x| x.t()),
+    ("from an offset on", |x| x.slice_step(1, 3.., 2)),
+    ("broadcast", |x| x.narrow(0, 1, 1)?.broadcast_to([4, 50])),
+    ("empty", |x| x.narrow(1, 7, 0)),
+];
+
+/// A matrix `[6, 50]` of numbers in the ranges of a function; for integers, in ranges 20 times as wide.
+fn drawn(device: &Device, ranges: &[(f64, f64)], dtype: DType, seed: usize) -> Result<Tensor> {
+    let scale = if dtype.is_float() { 1.0 } else { 20.0 };
+    let number = |i: usize| {
+        let (low, high) = ranges[i % ranges.len()];
+        scale * (low + (high - low) * ((i * 37 + seed * 11) % 101) as f64 / 101.0)
+    };
+    Tensor::from_slice(device, &(0..300).map(number).collect::<Vec<_>>(), [6, 50])?.to_dtype(dtype)
+}
+
+/// Asserts that a program has the same results on both devices, except for the rounding of a function.
+#[track_caller]
+fn assert_same(what: &str, dtype: DType, program: impl Fn(&Device) -> Result<Tensor>) {
+    let (here, there) = (program(&runtime().cpu().unwrap()).unwrap(), program(&device()).unwrap());
+    assert_eq!((here.dims(), here.dtype()), (there.dims(), there.dtype()), "{what}");
+    let tolerance = match dtype {
+        DType::F64 => 1e-14,
+        DType::F32 => 2e-6,
+        DType::F16 => 2e-3,
+        DType::BF16 => 2e-2,
+        _ => 0.0,
+    };
+    for (a, b) in values(&here).into_iter().zip(values(&there)) {
+        let same = a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= tolerance * a.abs().max(1.0);
+        assert!(same, "{what} of {dtype}: {b} on the device instead of {a}");
+    }
+}
+
+#[test]
+fn every_unary_function_and_its_gradient_are_those_of_the_cpu() {
+    for &f in Unary::ALL {
+        let types = DType::ALL
+            .into_iter()
+            .filter(|&dtype| dtype.is_float() || f.domain() == Domain::Numbers && dtype != DType::Bool);
+        for dtype in types {
+            for (name, view) in VIEWS {
+                let what = format!("{}, {name},", f.name());
+                assert_same(&what, dtype, |device| view(&drawn(device, f.smooth(), dtype, 0)?)?.unary(f));
+                if !dtype.is_float() || f.grad_reads() == GradReads::Flat {
+                    continue;
+                }
+                assert_same(&format!("the gradient of {what}"), dtype, |device| {
+                    let x = drawn(device, f.smooth(), dtype, 0)?.requiring_grad()?;
+                    let y = view(&x)?.unary(f)?;
+                    let weights = view(&drawn(device, &[(0.5, 1.5)], dtype, 1)?)?;
+                    Ok(y.mul(&weights)?.sum_all()?.backward()?.take(&x).unwrap())
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn every_binary_function_and_comparison_is_that_of_the_cpu() {
+    for dtype in DType::ALL {
+        for (name, view) in VIEWS {
+            let supports = |f: Binary| match f.domain() {
+                Domain::Floats => dtype.is_float(),
+                Domain::Numbers | Domain::FloatsAndCounts => dtype != DType::Bool,
+            };
+            for f in Binary::ALL.iter().copied().filter(|&f| supports(f)) {
+                let [of_a, of_b] = f.smooth();
+                assert_same(&format!("{}, {name},", f.name()), dtype, |device| {
+                    let (a, b) = (drawn(device, of_a, dtype, 0)?, drawn(device, of_b, dtype, 1)?);
+                    view(&a)?.binary(f, &view(&b)?.narrow(0, 0, 1)?)
+                });
+            }
+            for (f, compare) in Compare::ALL.iter().zip(COMPARISONS) {
+                assert_same(&format!("{}, {name},", f.name()), dtype, |device| {
+                    let (a, b) =
+                        (drawn(device, &[(-2.0, 2.0)], dtype, 0)?, drawn(device, &[(-2.0, 2.0)], dtype, 1)?);
+                    compare(&view(&a)?, &view(&b)?)
+                });
+            }
+        }
+    }
+}
+
+/// The methods of [`Compare::ALL`].
+const COMPARISONS: &[fn(&Tensor, &Tensor) -> Result<Tensor>] =
+    &[|a, b| a.eq(b), |a, b| a.ne(b), |a, b| a.lt(b), |a, b| a.le(b), |a, b| a.gt(b), |a, b| a.ge(b)];
 
 #[test]
 fn uniform_random_numbers_are_those_of_the_cpu_to_the_bit() {

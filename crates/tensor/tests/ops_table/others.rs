@@ -1,9 +1,10 @@
 //! Ops without a gradient, or with a result of integers or booleans.
 
+use highwater_tensor::backend::{GradReads, Unary};
 use highwater_tensor::{DType, Device, IntoPart, Norm, Result, Rng, SortOrder, Tensor};
 
 use super::surrounded::Surrounded;
-use super::{classes, indices, mask};
+use super::{Function, classes, indices, mask};
 
 /// Returns the two inputs of every op here.
 pub(crate) fn inputs(device: &Device, dtype: DType) -> Result<[Tensor; 2]> {
@@ -14,8 +15,12 @@ pub(crate) fn inputs(device: &Device, dtype: DType) -> Result<[Tensor; 2]> {
     Ok([make(5)?, make(7)?])
 }
 
-/// Ops without a gradient or with an integer or boolean result, for two tensors of shape `[3, 4]`.
-pub(crate) type Other = (&'static str, fn(&[Tensor]) -> Result<Tensor>);
+/// Returns the functions of the library's tables without a gradient, and the rows of this table.
+pub(crate) fn others() -> Vec<(&'static str, Function)> {
+    let flat = Unary::ALL.iter().filter(|f| f.grad_reads() == GradReads::Flat);
+    let of_tables = flat.map(|&f| (f.name(), Function::Unary(f)));
+    of_tables.chain(OTHERS.iter().map(|&(name, function)| (name, Function::Ops(function)))).collect()
+}
 
 fn integers(like: &Tensor, dtype: DType) -> Result<Tensor> {
     let places: Vec<i64> = (0..12).map(|i| i * 7 % 12 + 1).collect();
@@ -32,8 +37,8 @@ fn truths(like: &Tensor) -> Result<Tensor> {
     mask(like, &values, &[3, 4])
 }
 
-/// The table.
-pub(crate) const OTHERS: &[Other] = &[
+/// The rows, for two tensors of shape `[3, 4]`.
+const OTHERS: &[(&str, fn(&[Tensor]) -> Result<Tensor>)] = &[
     ("argmax, first axis", |x| x[0].argmax(0)),
     ("argmax, last axis", |x| x[0].argmax(-1)),
     ("argmax, all", |x| x[0].argmax([0, 1])),
@@ -57,10 +62,6 @@ pub(crate) const OTHERS: &[Other] = &[
     ("all", |x| truths(&x[0])?.all([1])),
     ("count_nonzero", |x| x[0].sub(&x[1])?.count_nonzero(0)),
     ("sum of booleans", |x| truths(&x[0])?.sum(1)),
-    ("sign", |x| x[0].sign()),
-    ("floor", |x| x[0].floor()),
-    ("ceil", |x| x[0].ceil()),
-    ("round", |x| x[0].round()),
     ("one_hot", |x| classes(&x[0], &[3, 0, 2])?.one_hot(4)),
     ("categorical", |x| x[0].categorical(&Rng::new(3))),
     ("sum of bytes", |x| integers(&x[0], DType::U8)?.sum(0)),

@@ -1,7 +1,7 @@
 //! Ops on 16-bit floats, which compute in f32 and round once, and type promotion between tensors of different
 //! types.
 
-use crate::ops_table::{CASES, device, inputs, runtime};
+use crate::ops_table::{cases, device, inputs, runtime};
 use half::{bf16, f16};
 use highwater_nn::optim::{Adam, LossScaler, Optimizer, Sgd};
 use highwater_tensor::Parameter;
@@ -29,15 +29,17 @@ fn apart(found: &Tensor, expected: &Tensor) -> f64 {
 #[test]
 fn half_precision_ops_equal_rounded_f32_ops() {
     let device = device();
-    for case in CASES {
+    for case in cases() {
         for dtype in HALVES {
-            let narrow: Vec<Tensor> =
-                inputs(case, &device, dtype).into_iter().map(|leaf| leaf.requiring_grad().unwrap()).collect();
+            let narrow: Vec<Tensor> = inputs(&case, &device, dtype)
+                .into_iter()
+                .map(|leaf| leaf.requiring_grad().unwrap())
+                .collect();
             let wide: Vec<Tensor> = narrow
                 .iter()
                 .map(|leaf| leaf.detach().to_dtype(DType::F32).unwrap().requiring_grad().unwrap())
                 .collect();
-            let (y, expected) = ((case.function)(&narrow).unwrap(), (case.function)(&wide).unwrap());
+            let (y, expected) = (case.apply(&narrow).unwrap(), case.apply(&wide).unwrap());
             assert_eq!(y.dtype(), dtype, "{}", case.name);
             // Composed ops round several times. Values near a power of two may differ by one step.
             let most = 8.0 * step(dtype);
@@ -59,12 +61,12 @@ fn half_precision_ops_equal_rounded_f32_ops() {
 fn results_are_rounded_once() {
     let device = device();
     let mut faults = Vec::new();
-    for case in CASES.iter().filter(|case| case.rounds_once) {
+    for case in cases().iter().filter(|case| case.properties.rounds_once) {
         for dtype in HALVES {
             let narrow = inputs(case, &device, dtype);
             let wide: Vec<Tensor> = narrow.iter().map(|x| x.to_dtype(DType::F32).unwrap()).collect();
-            let expected = (case.function)(&wide).unwrap().to_dtype(dtype).unwrap();
-            let found = (case.function)(&narrow).unwrap();
+            let expected = case.apply(&wide).unwrap().to_dtype(dtype).unwrap();
+            let found = case.apply(&narrow).unwrap();
             // Strides may change the order of a sum, and so its last bit before rounding: at most one step.
             let same = values(&found)
                 .iter()

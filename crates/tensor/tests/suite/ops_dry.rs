@@ -1,8 +1,8 @@
 //! Every op makes the same requests on the dry device as on the device under test, to the byte. The dry
 //! device computes nothing.
 
-use crate::ops_table::others::{self, OTHERS};
-use crate::ops_table::{CASES, device, dry_device, inputs, runtime};
+use crate::ops_table::others::{self, others};
+use crate::ops_table::{cases, device, dry_device, inputs, runtime};
 use bfc_core::{Bytes, Category};
 use highwater_tensor::{
     Conv2dOptions, CrossEntropyOptions, DType, Device, Reduction, Result, Rng, Tensor, autocast, no_grad,
@@ -49,14 +49,14 @@ fn assert_same(name: &str, program: impl Fn(&Device) -> Result<()>) {
 
 #[test]
 fn every_op_makes_the_same_requests_forward_and_backward() {
-    for case in CASES {
+    for case in &cases() {
         for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
-            assert_same(case.name, |device| {
+            assert_same(&case.name, |device| {
                 let leaves = inputs(case, device, dtype)
                     .into_iter()
                     .map(Tensor::requiring_grad)
                     .collect::<Result<Vec<_>>>()?;
-                let loss = (case.function)(&leaves)?.sum_all()?;
+                let loss = case.apply(&leaves)?.sum_all()?;
                 let gradients = loss.backward()?;
                 assert_eq!(gradients.len(), leaves.len(), "{}", case.name);
                 Ok(())
@@ -67,11 +67,11 @@ fn every_op_makes_the_same_requests_forward_and_backward() {
 
 #[test]
 fn every_op_makes_the_same_requests_without_gradients() {
-    for case in CASES {
+    for case in &cases() {
         for dtype in [DType::F32, DType::BF16] {
-            assert_same(case.name, |device| {
+            assert_same(&case.name, |device| {
                 let inputs = inputs(case, device, dtype);
-                no_grad(|| (case.function)(&inputs)).map(drop)
+                no_grad(|| case.apply(&inputs)).map(drop)
             });
         }
     }
@@ -80,13 +80,13 @@ fn every_op_makes_the_same_requests_without_gradients() {
 #[test]
 fn every_op_makes_the_same_requests_under_autocast() {
     let _autocast = autocast(DType::BF16).unwrap();
-    for case in CASES {
-        assert_same(case.name, |device| {
+    for case in &cases() {
+        assert_same(&case.name, |device| {
             let leaves = inputs(case, device, DType::F32)
                 .into_iter()
                 .map(Tensor::requiring_grad)
                 .collect::<Result<Vec<_>>>()?;
-            (case.function)(&leaves)?.sum_all()?.backward().map(drop)
+            case.apply(&leaves)?.sum_all()?.backward().map(drop)
         });
     }
 }
@@ -106,9 +106,9 @@ fn ops_without_gradients_make_the_same_requests() {
         Tensor::eye(device, 30)?;
         Tensor::scalar(device, 1.0f64).map(drop)
     });
-    for (name, function) in OTHERS {
+    for (name, function) in others() {
         for dtype in [DType::F32, DType::BF16] {
-            assert_same(name, |device| function(&others::inputs(device, dtype)?).map(drop));
+            assert_same(name, |device| function.apply(&others::inputs(device, dtype)?).map(drop));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ops_table::{CASES, device, device_of, inputs};
+use crate::ops_table::{cases, device, device_of, inputs};
 use bfc_core::{Bytes, Category, failed_drops};
 use highwater_nn::io::Array;
 use highwater_nn::optim::{Optimizer, Sgd};
@@ -26,10 +26,10 @@ fn leaves(inputs: Vec<Tensor>) -> Vec<Tensor> {
 #[test]
 fn temporaries_are_back_when_the_op_returns() {
     let device = device();
-    for case in CASES {
+    for case in &cases() {
         let inputs = inputs(case, &device, DType::F32);
         let before = in_use(&device);
-        let output = no_grad(|| (case.function)(&inputs)).unwrap();
+        let output = no_grad(|| case.apply(&inputs)).unwrap();
         let is_view = inputs.iter().any(|input| input.shares_buffer_with(&output));
         let expected = if is_view { 0 } else { held(&output) };
         assert_eq!(in_use(&device) - before, expected, "{}", case.name);
@@ -39,10 +39,10 @@ fn temporaries_are_back_when_the_op_returns() {
 #[test]
 fn ops_without_recording_keep_nothing() {
     let device = device();
-    for case in CASES {
+    for case in &cases() {
         let leaves = leaves(inputs(case, &device, DType::F32));
         let before = in_use(&device);
-        let output = no_grad(|| (case.function)(&leaves)).unwrap();
+        let output = no_grad(|| case.apply(&leaves)).unwrap();
         assert!(!output.requires_grad(), "{}", case.name);
         drop(output);
         assert_eq!(in_use(&device), before, "{}", case.name);
@@ -88,9 +88,9 @@ fn no_op_results_require_no_gradient_in_no_grad() {
 #[test]
 fn views_share_the_buffer_of_their_input() {
     let device = device();
-    for case in CASES.iter().filter(|case| case.is_view) {
+    for case in cases().iter().filter(|case| case.properties.is_view) {
         let inputs = inputs(case, &device, DType::F32);
-        let output = (case.function)(&inputs).unwrap();
+        let output = case.apply(&inputs).unwrap();
         assert!(output.shares_buffer_with(&inputs[0]), "{}", case.name);
     }
 }
@@ -98,13 +98,13 @@ fn views_share_the_buffer_of_their_input() {
 #[test]
 fn nothing_is_left_once_results_and_gradients_are_dropped() {
     let device = device();
-    for case in CASES {
+    for case in &cases() {
         {
             let leaves = leaves(inputs(case, &device, DType::F64));
-            let loss = (case.function)(&leaves).unwrap().sum_all().unwrap();
+            let loss = case.apply(&leaves).unwrap().sum_all().unwrap();
             assert_eq!(loss.backward().unwrap().len(), leaves.len());
             // Dropping a graph without a backward pass also frees its tensors.
-            (case.function)(&leaves).unwrap();
+            case.apply(&leaves).unwrap();
         }
         assert_eq!(in_use(&device), 0, "{}", case.name);
     }
@@ -113,9 +113,9 @@ fn nothing_is_left_once_results_and_gradients_are_dropped() {
 #[test]
 fn all_that_a_backward_takes_counts_as_gradient_or_scratch() {
     let device = device();
-    for case in CASES {
+    for case in &cases() {
         let leaves = leaves(inputs(case, &device, DType::F32));
-        let loss = (case.function)(&leaves).unwrap().sum_all().unwrap();
+        let loss = case.apply(&leaves).unwrap().sum_all().unwrap();
         device.tracker().start_log(bfc_core::Bytes::mib(1));
         let gradients = loss.backward().unwrap();
         for block in device.tracker().take_log().blocks() {
@@ -358,7 +358,7 @@ fn an_allowed_stale_backward_uses_the_forward_values() {
 fn an_op_that_finds_no_memory_at_any_point_leaves_all_as_it_was() {
     // At least the minimum size that a device maps.
     let device = device_of(Runtime::builder().pool(Bytes::mib(2)).threads(1));
-    for (case, dtype) in CASES.iter().flat_map(|case| [(case, DType::F32), (case, DType::BF16)]) {
+    for (case, dtype) in cases().iter().flat_map(|case| [(case, DType::F32), (case, DType::BF16)]) {
         let leaves = leaves(inputs(case, &device, dtype));
         let values: Vec<_> = leaves.iter().map(|leaf| Array::of(leaf).unwrap()).collect();
         // Allocates the rest of the pool in blocks of the smallest size. Each attempt frees one more block.
@@ -372,7 +372,7 @@ fn an_op_that_finds_no_memory_at_any_point_leaves_all_as_it_was() {
         loop {
             let before = in_use(&device);
             let outcome =
-                (case.function)(&leaves).and_then(|output| output.sum_all()).and_then(|loss| loss.backward());
+                case.apply(&leaves).and_then(|output| output.sum_all()).and_then(|loss| loss.backward());
             let done = match outcome {
                 Ok(gradients) => gradients.len() == leaves.len(),
                 Err(error) => {

@@ -1,6 +1,6 @@
 //! Ops on operands of two element types: the result has the type of the table of `DType`, and gradients that of their operand.
 
-use crate::ops_table::{CASES, Case, inputs};
+use crate::ops_table::{Case, cases, inputs};
 use highwater_tensor::{DType, Device, Runtime, Tensor};
 
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
@@ -23,7 +23,7 @@ fn wide(tensor: &Tensor) -> Vec<f64> {
 fn two_float_types_give_what_their_promoted_type_gives() {
     let device = device();
     let mut faults = Vec::new();
-    for case in CASES.iter().filter(|case| case.inputs.len() > 1 && case.promotes) {
+    for case in cases().iter().filter(|case| case.inputs.len() > 1 && case.properties.promotes) {
         for (first, second) in FLOATS.iter().flat_map(|a| FLOATS.map(|b| (*a, b))) {
             if let Err(fault) = check_promotion(&device, case, [first, second]) {
                 faults.push(format!("{} of {first} and {second}: {fault}", case.name));
@@ -38,9 +38,9 @@ fn check_promotion(device: &Device, case: &Case, dtypes: [DType; 2]) -> std::res
     let leaf = |x: Tensor| x.requiring_grad().unwrap();
     let mixed: Vec<_> = operands(device, case, dtypes).into_iter().map(leaf).collect();
     let dtype = dtypes[0].promote(dtypes[1]);
-    let y = (case.function)(&mixed).map_err(|error| error.to_string())?;
+    let y = case.apply(&mixed).map_err(|error| error.to_string())?;
     let promoted: Vec<_> = mixed.iter().map(|x| leaf(x.detach().to_dtype(dtype).unwrap())).collect();
-    let expected = (case.function)(&promoted).unwrap();
+    let expected = case.apply(&promoted).unwrap();
     if y.dtype() != dtype || wide(&y) != wide(&expected) {
         return Err(format!("{y} instead of {expected}"));
     }

@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn files_are_known_by_their_beginning() {
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1234567\n";
-        let cases: [(&[u8], &str); 15] = [
+        let cases: &[(&[u8], &str)] = &[
             (pointer, "a Git LFS pointer to a file of 1234567 bytes"),
             (b"\n <!DOCTYPE HTML><title>404</title>", "an HTML page"),
             (b"\xef\xbb\xbf\n <html lang=en>", "an HTML page"),
@@ -230,7 +230,7 @@ mod tests {
             (b"\x89HWM\r\n\x1a\n", "a recording (.hwm)"),
             (b"highwater-plan 1\n", "a plan"),
         ];
-        for (start, expected) in cases {
+        for &(start, expected) in cases {
             let kind = FileKind::of(start).map(|kind| kind.to_string());
             assert_eq!(kind.as_deref(), Some(expected));
         }

@@ -38,7 +38,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Runs a program, and returns what the ledgers of its pools said after each event that changed them.
 fn run(tracker: &Arc<Tracker>, pools: &[Arc<dyn Allocator>; 2], steps: &[Step]) -> Vec<[Ledger; 2]> {
-    const MODULES: [&str; 3] = ["record-net", "record-net.fc1", "record-net.block.attention"];
+    const MODULES: &[&str] = &["record-net", "record-net.fc1", "record-net.block.attention"];
     let mut held: Vec<Allocation> = Vec::new();
     let mut ledgers = Vec::new();
     let mut places = vec![(0, false)];

@@ -5,9 +5,9 @@ use std::io;
 
 use bfc_core::{Bytes, printable};
 
+use super::formats::{self, SnapshotProblem};
 use super::pickle::PickleProblem;
 use super::profile::ProfileProblem;
-use super::snapshot::SnapshotProblem;
 use crate::files::FileKind;
 use crate::files::gzip::RatioExceeded;
 use crate::files::lean::TooMuchHeld;
@@ -82,7 +82,7 @@ pub enum TraceProblem {
     #[error("{0}")]
     Compressed(CompressedProblem),
     /// The file does not distinguish devices.
-    #[error("device {device} was requested, but only PyTorch's snapshots and profiles distinguish devices")]
+    #[error("device {device} was requested, but only {} distinguishes devices", formats::list(&formats::names_with_devices()))]
     NoDevices {
         /// The requested device.
         device: u32,
@@ -118,11 +118,7 @@ pub enum TraceProblem {
         message: String,
     },
     /// The format is unknown.
-    #[error(
-        "not a trace: expected `a ID BYTES LABEL` lines, a recording (.hwm), a PyTorch memory snapshot (pickle or JSON) or \
-         profile, a heap profile of pprof, tcmalloc, jemalloc, heaptrack or memray, an RMM log (`Thread,Time,Action,...`) or MiniMalloc's CSV \
-         (`id,lower,upper,size`), found {found:?}"
-    )]
+    #[error("not a trace: expected {}, found {found:?}", formats::list(&formats::names()))]
     UnknownFormat {
         /// The beginning.
         found: String,

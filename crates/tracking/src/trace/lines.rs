@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn cells_of_a_line_may_be_quoted() {
-        let cases: [(&str, &[&str]); 8] = [
+        let cases: &[(&str, &[&str])] = &[
             ("a, b ,,c", &["a", "b", "", "c"]),
             ("\"a\",\"b,c\",\"\"", &["a", "b,c", ""]),
             (" \"a\" , b", &["a", "b"]),
@@ -233,7 +233,7 @@ mod tests {
             ("1,\"a", &["1"]),
             ("1,\"a\"b,2", &["1"]),
         ];
-        for (line, expected) in cases {
+        for &(line, expected) in cases {
             assert_eq!(Cells::of(line).collect::<Vec<_>>(), expected, "{line}");
         }
     }

@@ -2,21 +2,17 @@
 //!
 //! | format | written by | contents |
 //! |---|---|---|
-//! | [`pprof`] | JAX, Go, `highwater export` | live bytes by stack at one moment |
-//! | [`heap_text`] | jemalloc, tcmalloc | live bytes by stack at one moment |
-//! | [`heaptrack`] | heaptrack | every allocation and free |
-//! | [`memray`] | `memray transform csv` | live bytes by stack at the peak |
+//! | pprof | JAX, Go, `highwater export` | live bytes by stack at one moment |
+//! | heap text | jemalloc, tcmalloc | live bytes by stack at one moment |
+//! | heaptrack | heaptrack | every allocation and free |
+//! | memray | `memray transform csv` | live bytes by stack at the peak |
 //!
 //! A profile becomes a [`Recording`](crate::Recording) whose owners are [stacks](stacks). A profile of one moment has one
 //! allocation per block and no frees.
 
 pub(crate) mod fields;
-pub(super) mod heap_text;
-pub(super) mod heaptrack;
-pub(super) mod memray;
-pub(super) mod pprof;
-mod protobuf;
-mod stacks;
+pub(super) mod protobuf;
+pub(super) mod stacks;
 
 use super::{TraceError, TraceLimits, TracePlace, TraceProblem};
 use crate::files::lean::HeldMemory;
@@ -87,29 +83,29 @@ pub enum ProfileProblem {
 bfc_core::debug_as_message!(ProfileProblem);
 
 /// The most blocks of a profile whose samples are divided into blocks.
-const MOST_BLOCKS: u64 = 1 << 16;
+pub(super) const MOST_BLOCKS: u64 = 1 << 16;
 
 /// The cost of an entry of a table besides its texts, including unused capacity.
-const ENTRY_BYTES: u64 = 96;
+pub(super) const ENTRY_BYTES: u64 = 96;
 
 /// A profile that is being read.
-struct Reading {
-    composer: Composer,
+pub(super) struct Reading {
+    pub(super) composer: Composer,
 }
 
 impl Reading {
     /// Starts a recording that may use so many eighths of the memory limit.
-    fn new(limits: &TraceLimits, eighths: u64) -> Self {
+    pub(super) fn new(limits: &TraceLimits, eighths: u64) -> Self {
         let memory = HeldMemory::new(limits.held_bytes).with_eighths(eighths);
         Self { composer: Composer::new(recording_limits(limits), memory) }
     }
 
     /// Charges for memory before it is allocated.
-    fn charge(&mut self, bytes: u64) -> Result<(), TraceProblem> {
+    pub(super) fn charge(&mut self, bytes: u64) -> Result<(), TraceProblem> {
         Ok(self.composer.memory().charge(bytes)?)
     }
 
-    fn finish(self, facts: RunFacts) -> Result<(Recording, u64), TraceError> {
+    pub(super) fn finish(self, facts: RunFacts) -> Result<(Recording, u64), TraceError> {
         self.composer.finish(facts).map_err(|problem| TracePlace::Recording.of(problem))
     }
 }

@@ -5,8 +5,9 @@ use std::io::BufRead;
 
 use bfc_core::Category;
 
+use super::formats::Reader;
 use super::profile::{facts, recording_limits};
-use super::read::{self, Format, Opened, TraceFormat};
+use super::read::{self, Opened};
 use super::{ReadOptions, Trace, TraceError, TraceEvent, TraceLimits, TracePlace, TraceProblem};
 use crate::files::lean::HeldMemory;
 use crate::record::{Composer, NewBlock, Recording};
@@ -60,22 +61,19 @@ impl Recording {
     /// # Errors
     /// A [`TraceError`] for the first place where the file is unreadable, malformed, inconsistent or beyond a limit.
     pub fn read_any(reader: impl BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
-        read::open(reader, options, |Opened { format, reader, start, bytes }| {
+        read::open(reader, options, |Opened { format, reader, bytes }| {
             let limits = &options.limits;
-            match format {
-                Format::Recording => read::read_recording(reader, limits, 8).map(|(recording, _)| recording),
-                Format::Profile(profile) => profile.read(reader, limits, 8).map(|(recording, _)| recording),
-                Format::Trace(format) => {
-                    let trace = format.read(reader, options, start)?;
-                    let mut memory = HeldMemory::new(limits.held_bytes);
-                    memory.note_input(bytes.get());
-                    let is_text = format == TraceFormat::Text;
-                    let labels = if is_text { LabelForm::Paths } else { LabelForm::Names };
-                    let held = memory.charge(trace.held_bytes()).map_err(TraceProblem::from);
-                    held.and_then(|()| compose(&trace, format.name(), labels, limits, memory))
-                        .map_err(|problem| TracePlace::Recording.of(problem))
-                }
-            }
+            let read = match format.reader {
+                Reader::Profile(read) => return read(reader, limits, 8).map(|(recording, _)| recording),
+                Reader::Trace(read) => read,
+            };
+            let trace = read(reader, options)?;
+            let mut memory = HeldMemory::new(limits.held_bytes);
+            memory.note_input(bytes.get());
+            let labels = if format.has_paths { LabelForm::Paths } else { LabelForm::Names };
+            let held = memory.charge(trace.held_bytes()).map_err(TraceProblem::from);
+            held.and_then(|()| compose(&trace, format.name, labels, limits, memory))
+                .map_err(|problem| TracePlace::Recording.of(problem))
         })
     }
 

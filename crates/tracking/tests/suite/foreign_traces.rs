@@ -1,6 +1,8 @@
 //! Reads small real files of other programs, complete and damaged.
 
+use std::fs;
 use std::ops::Range;
+use std::path::Path;
 
 use bfc_core::{Plan, PlanOptions};
 use highwater_tracking::{
@@ -9,7 +11,7 @@ use highwater_tracking::{
 };
 use proptest::prelude::*;
 
-const SNAPSHOTS: [&[u8]; 4] = [
+const SNAPSHOTS: &[&[u8]] = &[
     include_bytes!("../data/snapshot-2.pickle"),
     include_bytes!("../data/snapshot-3.pickle"),
     include_bytes!("../data/snapshot-4.pickle"),
@@ -17,8 +19,6 @@ const SNAPSHOTS: [&[u8]; 4] = [
 ];
 const RMM: &[u8] = include_bytes!("../data/rmm.csv");
 const MINIMALLOC: &[u8] = include_bytes!("../data/minimalloc.csv");
-const TCMALLOC: &[u8] = include_bytes!("../data/tcmalloc.heap");
-const JEMALLOC: &[u8] = include_bytes!("../data/jemalloc.heap");
 const TEXT: &[u8] = b"# steps: 2\n# mark: one\na 0 10 x\na 1 700 y z\nf 0\n# mark: two\na 0 5 x\nf 1\nf 0\n";
 
 fn read(file: &[u8]) -> Result<Trace, TraceError> {
@@ -43,7 +43,7 @@ a 3 700 _init_group adamw.py:97
 f 2
 a 4 300000 forward linear.py:134
 ";
-    for snapshot in SNAPSHOTS {
+    for &snapshot in SNAPSHOTS {
         let trace = read(snapshot).unwrap();
         assert_eq!(written(&trace), expected);
         assert_eq!(trace.peak_live_bytes(), 1000 + 1_000_000 + 700);
@@ -73,7 +73,7 @@ fn snapshot_of(events: &[&[u8]]) -> Vec<u8> {
 #[test]
 fn events_that_are_not_what_they_should_be_are_named() {
     let alloc: &[u8] = b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x10\x8c\x04sizeK\x20u";
-    let cases: [(&[&[u8]], &str); 5] = [
+    let cases: &[(&[&[u8]], &str)] = &[
         (&[alloc, b"K\x01"], "event 1 of device 0: an event is missing, or not a dictionary"),
         (&[alloc, b"}"], "event 1 of device 0: an event's `action` is missing, or not a text"),
         (&[alloc, alloc], "event 1 of device 0: the allocation at 0x10 is already live"),
@@ -86,7 +86,7 @@ fn events_that_are_not_what_they_should_be_are_named() {
             "event 0 of device 0: an event's `size` is missing, or not an integer below 2^64",
         ),
     ];
-    for (events, message) in cases {
+    for &(events, message) in cases {
         assert_eq!(read(&snapshot_of(events)).unwrap_err().to_string(), message);
     }
     let trace = read(&snapshot_of(&[alloc])).unwrap();
@@ -95,7 +95,7 @@ fn events_that_are_not_what_they_should_be_are_named() {
 
 #[test]
 fn snapshots_of_another_shape_are_refused() {
-    let cases: [(&[u8], &str); 5] = [
+    let cases: &[(&[u8], &str)] = &[
         (b"\x80\x02N.", "snapshot: the snapshot is missing, or not a dictionary"),
         (b"\x80\x02}.", "snapshot: `device_traces` is missing, or not a list"),
         (
@@ -111,7 +111,7 @@ fn snapshots_of_another_shape_are_refused() {
             "snapshot: events of 2 devices (1, 2): choose one with --device",
         ),
     ];
-    for (file, message) in cases {
+    for &(file, message) in cases {
         assert_eq!(read(file).unwrap_err().to_string(), message);
     }
 }
@@ -303,14 +303,14 @@ fn events_of_two_devices_need_a_choice() {
 #[test]
 fn other_files_are_identified() {
     let html: &[u8] = b"<!DOCTYPE html><html><title>Not Found</title>";
-    let cases: [(&[u8], &str); 5] = [
+    let cases: &[(&[u8], &str)] = &[
         (include_bytes!("../data/lfs-pointer"), "not a trace: a Git LFS pointer to a file of "),
         (include_bytes!("../data/torchscript.pt"), "not a trace: a TorchScript archive"),
         (include_bytes!("../data/checkpoint.pt"), "not a trace: a file of torch.save"),
         (include_bytes!("../data/legacy-checkpoint.pt"), "not a trace: a file of torch.save"),
         (html, "not a trace: an HTML page"),
     ];
-    for (file, message) in cases {
+    for &(file, message) in cases {
         let error = read(file).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
         let error = Recording::read(file, &RecordingLimits::default()).unwrap_err().to_string();
@@ -329,57 +329,54 @@ fn small_profiles_have_their_peak() {
     }
 }
 
-/// A file, the fuzz target that reads it, and the offset of its first byte.
-type Case = (&'static [u8], fn(&[u8]), usize);
+/// An input and the fuzz target that reads it.
+type Case = (Vec<u8>, fn(&[u8]));
 
-/// Every file with every target that reads it.
+/// The largest file that is damaged at every byte.
+const MOST_DAMAGED_BYTES: usize = 3000;
+
+/// Every small file of `tests/data` and of this module with every target that reads it.
 fn files() -> Vec<Case> {
-    let mut files: Vec<Case> = vec![
-        (TEXT, fuzz::text, 0),
-        (TEXT, fuzz::gzip, 0),
-        (TEXT, fuzz::replayed, 0),
-        (RMM, fuzz::rmm, RMM.iter().position(|&byte| byte == b'\n').unwrap() + 1),
-        (MINIMALLOC, fuzz::minimalloc, "id,lower,upper,size\n".len()),
-    ];
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let listed =
+        [data.clone(), data.join("runtimes")].into_iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    let mut paths: Vec<_> = listed.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
+    paths.sort();
+    let stored = paths.iter().map(|path| fs::read(path).unwrap());
+    let here = [TEXT, JSON, PPROF, HEAPTRACK, MEMRAY, PROFILER, TIMELINE].map(<[u8]>::to_vec);
+    let mut files: Vec<Case> = Vec::new();
+    for file in here.into_iter().chain(stored).filter(|file| file.len() <= MOST_DAMAGED_BYTES) {
+        match fuzz::input_of_formats(&file) {
+            Some(input) => files.push((input, fuzz::formats)),
+            None if read(&file).is_ok() => files.push((file, fuzz::any)),
+            None => {}
+        }
+    }
     for problem in [ALIGNMENT, GAPS] {
         let header = problem.iter().position(|&byte| byte == b'\n').unwrap() + 1;
-        files.push((problem, fuzz::minimalloc_gaps, header));
+        files.push((problem[header..].to_vec(), fuzz::minimalloc_gaps));
     }
-    files.push((JSON, fuzz::json, 1));
-    files.extend([
-        (PPROF, fuzz::pprof as fn(&[u8]), 1),
-        (TCMALLOC, fuzz::heap_text, TCMALLOC.iter().position(|&byte| byte == b'\n').unwrap() + 1),
-        (JEMALLOC, fuzz::heap_text, JEMALLOC.iter().position(|&byte| byte == b'\n').unwrap() + 1),
-        (HEAPTRACK, fuzz::heaptrack, "v 10400 3\n".len()),
-        (MEMRAY, fuzz::memray, MEMRAY.iter().position(|&byte| byte == b'\n').unwrap() + 1),
-        (PROFILER, fuzz::profiler, "{\"traceEvents\":[".len()),
-        (TIMELINE, fuzz::timeline, 2),
-    ]);
-    files.extend(SNAPSHOTS.map(|snapshot| (snapshot, fuzz::pickle as fn(&[u8]), 1)));
-    files.extend(
-        [
-            TEXT,
-            RMM,
-            MINIMALLOC,
-            ALIGNMENT,
-            GAPS,
-            include_bytes!("../data/go-heap.pb"),
-            SNAPSHOTS[0],
-            SNAPSHOTS[2],
-        ]
-        .map(|file| (file, fuzz::any as fn(&[u8]), 0)),
-    );
+    files.extend([fuzz::gzip as fn(&[u8]), fuzz::replayed].map(|target| (TEXT.to_vec(), target)));
     files
 }
 
 #[test]
+fn every_format_has_a_small_file() {
+    let inputs =
+        files().into_iter().filter(|(_, target)| std::ptr::fn_addr_eq(*target, fuzz::formats as fn(&[u8])));
+    let inputs: Vec<_> = inputs.map(|(input, _)| input).collect();
+    // `record/hwm/tests.rs` damages recordings.
+    assert_eq!(fuzz::formats_without(&inputs), ["a recording (.hwm)"], "add files to tests/data");
+}
+
+#[test]
 fn files_cut_at_any_byte_keep_every_promise() {
-    for (file, target, from) in files() {
-        for end in from..=file.len() {
-            target(&file[from..end]);
+    for (file, target) in files() {
+        for end in 0..=file.len() {
+            target(&file[..end]);
         }
     }
-    for snapshot in SNAPSHOTS {
+    for &snapshot in SNAPSHOTS {
         for end in 1..snapshot.len() {
             assert!(read(&snapshot[..end]).is_err(), "a cut snapshot is never taken for a whole one: {end}");
         }
@@ -388,8 +385,7 @@ fn files_cut_at_any_byte_keep_every_promise() {
 
 #[test]
 fn files_with_any_one_byte_changed_keep_every_promise() {
-    for (file, target, from) in files() {
-        let mut damaged = file[from..].to_vec();
+    for (mut damaged, target) in files() {
         for index in 0..damaged.len() {
             for flip in [0x01, 0x10, 0x80, 0xff] {
                 damaged[index] ^= flip;
@@ -452,8 +448,7 @@ proptest! {
         damages in prop::collection::vec(damage(), 1..6),
     ) {
         let files = files();
-        let (file, target, from) = files[which.index(files.len())];
-        let mut file = file[from..].to_vec();
+        let (mut file, target) = files[which.index(files.len())].clone();
         for damage in &damages {
             apply(&mut file, damage);
         }

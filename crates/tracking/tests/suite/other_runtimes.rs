@@ -7,6 +7,7 @@ use highwater_tracking::{
 const JAX_BEFORE: &[u8] = include_bytes!("../data/runtimes/jax-before.prof");
 const JAX_AFTER: &[u8] = include_bytes!("../data/runtimes/jax-after.prof");
 const HEAPTRACK_50: &[u8] = include_bytes!("../data/runtimes/heaptrack-50.gz");
+const MTRACE: &[u8] = include_bytes!("../data/runtimes/mtrace.log");
 const HEAPTRACK_60: &[u8] = include_bytes!("../data/runtimes/heaptrack-60.gz");
 const MEMRAY: &[u8] = include_bytes!("../data/runtimes/memray.csv");
 const RMM: &[u8] = include_bytes!("../data/runtimes/rmm-26.10.csv");
@@ -114,6 +115,12 @@ fn files_of_the_pytorch_profiler_agree_with_its_sums() {
     let message = "event 0 of device 0: sums over time, without blocks: call export_memory_timeline with a path that ends with \
         .raw.json.gz";
     assert_eq!(refusal(TIMELINE_OF_SUMS), message);
+}
+
+#[test]
+fn a_log_of_mtrace_has_the_leak_that_mtrace_prints() {
+    assert_eq!(peak(MTRACE), 114_000);
+    assert_eq!((report(MTRACE).live_bytes(), run(MTRACE).events().len()), (0xc350, 65));
 }
 
 #[test]
@@ -336,7 +343,7 @@ fn bytes_from_before_a_profile_count() {
 
 #[test]
 fn files_that_lack_what_a_report_needs_say_so() {
-    let cases: [(&[u8], &str); 8] = [
+    let cases: &[(&[u8], &str)] = &[
         (
             b"{\"schemaVersion\":1,\"traceEvents\":[{\"name\":\"aten::mm\"}]}",
             "byte 0: no events of memory: call torch.profiler.profile(profile_memory=True)",
@@ -365,7 +372,7 @@ fn files_that_lack_what_a_report_needs_say_so() {
             "line 2: \"-5\" is not an integer below 2^64",
         ),
     ];
-    for (file, message) in cases {
+    for &(file, message) in cases {
         assert_eq!(refusal(file), message);
     }
 }

@@ -9,7 +9,7 @@ use bfc_core::{AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Bytes};
 use flate2::read::GzDecoder;
 use highwater_tracking::{Trace, TraceLimits, replay};
 
-const NAMES: [&str; 4] = ["bert", "gpt2", "lstm", "resnet18"];
+const NAMES: &[&str] = &["bert", "gpt2", "lstm", "resnet18"];
 
 fn read(name: &str) -> Option<Trace> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");

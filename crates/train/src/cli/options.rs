@@ -39,9 +39,7 @@ pub struct Options {
     #[arg(long, value_name = "MIB", value_parser = parse_pool)]
     pub(super) pool: Option<Bytes>,
 
-    /// The allocator: bfc, bfc-tensorflow, buddy, auto-growth, planned, guard or passthrough [default: bfc, or as set
-    /// in the environment]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = format!("The allocator: {} [default: bfc, or as set in the environment]", AllocatorChoice::names()))]
     pub(super) allocator: Option<AllocatorChoice>,
 
     /// Compute matrix products and convolutions of f32 tensors in this type; all other ops and tensors stay f32

@@ -11,7 +11,7 @@ type Network = (&'static str, &'static [usize], fn(&Device, &Rng) -> Result<Sequ
 
 const CLASSES: usize = 4;
 
-const NETWORKS: [Network; 4] = [
+const NETWORKS: &[Network] = &[
     ("MLP", &[32, 20], |device, rng| {
         let net = Sequential::new().with("up", Linear::new(device, 20, 64, rng)?).with("gelu", Gelu);
         Ok(net.with("head", Linear::new(device, 64, CLASSES, rng)?))
@@ -63,7 +63,7 @@ fn train((_, shape, network): Network, device: &Device, dtype: Option<DType>) ->
 
 #[test]
 fn losses_under_autocast_follow_f32() {
-    for network in NETWORKS {
+    for &network in NETWORKS {
         let (exact, _) = train(network, &cpu(), None);
         let (rounded, _) = train(network, &cpu(), Some(DType::BF16));
         let (name, first) = (network.0, exact[0]);
@@ -78,7 +78,7 @@ fn losses_under_autocast_follow_f32() {
 
 #[test]
 fn dry_runs_under_autocast_have_the_peak_of_the_real_run() {
-    for network in NETWORKS {
+    for &network in NETWORKS {
         let (_, real) = train(network, &cpu(), Some(DType::BF16));
         let dry = Runtime::builder().threads(1).build().unwrap().dry().unwrap();
         assert_eq!(train(network, &dry, Some(DType::BF16)).1, real, "{}", network.0);

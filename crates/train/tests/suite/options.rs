@@ -40,7 +40,7 @@ fn figures_that_nothing_evaluates_are_refused_with_the_fix() {
 #[test]
 fn numbers_out_of_range_are_refused_by_name() {
     type Options = for<'a> fn(Trainer<'a>) -> Trainer<'a>;
-    let cases: [(Options, &str); 7] = [
+    let cases: &[(Options, &str)] = &[
         (|t| t.schedule(Schedule::Constant(f64::NAN)), "rate"),
         (|t| t.schedule(Schedule::Exponential { start: -0.1, factor: 0.9 }.after_warm_up(2)), "start"),
         (|t| evaluated(t).evaluate_every(Every::Steps(0)), "evaluate_every"),
@@ -49,7 +49,7 @@ fn numbers_out_of_range_are_refused_by_name() {
         (|t| t.clip_norm(f64::NAN), "clip_norm"),
         (|t| evaluated(t).early_stopping(EarlyStopping::new("loss").min_delta(f64::NAN)), "min_delta"),
     ];
-    for (options, expected) in cases {
+    for &(options, expected) in cases {
         let message = refused(options);
         assert!(message.contains(expected), "{message}");
     }

@@ -25,7 +25,7 @@ fn options(layers: usize, bidirectional: bool, dropout: f64) -> RecurrentOptions
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     type Model = fn(&Device) -> Result<Sequential>;
-    let models: [(&str, Model, &[usize]); 7] = [
+    let models: &[(&str, Model, &[usize])] = &[
         ("lstm", |d| Ok(Sequential::new().with("a", Lstm::new(d, 8, 8, &Rng::new(0))?)), &[10, 8]),
         ("gru", |d| Ok(Sequential::new().with("a", Gru::new(d, 6, 10, &Rng::new(0))?)), &[7, 6]),
         (
@@ -80,7 +80,7 @@ fn cases() -> Vec<Case> {
             &[2, 7, 6],
         ),
     ];
-    for (name, model, example) in models {
+    for &(name, model, example) in models {
         for (batch, steps) in [(12, 2), (12, 6), (8, 4), (6, 1)] {
             cases.push(Case { name, model, example, batch, steps });
         }

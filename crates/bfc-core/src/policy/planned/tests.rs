@@ -45,11 +45,11 @@ fn free_all(planned: &mut Planned<Bfc>, places: &[Placement]) {
 }
 
 /// A short block, then two that fit side by side only without the short one.
-const STEP: [(u64, u32); 3] = [(1024, 2), (2048, 3), (2048, 3)];
+const STEP: &[(u64, u32)] = &[(1024, 2), (2048, 3), (2048, 3)];
 
 #[test]
 fn a_planned_step_allows_any_order_of_frees() {
-    let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 4096 });
+    let mut planned = with_room(&plan_of(STEP), Span { address: 0, bytes: 4096 });
     for step in 1..=4 {
         let [short, first] = [1024, 2048].map(|bytes| place(&mut planned, bytes));
         free(&mut planned, short);
@@ -65,7 +65,7 @@ fn a_planned_step_allows_any_order_of_frees() {
 
 #[test]
 fn a_place_still_occupied_is_refused_and_served_by_the_fallback() {
-    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let mut planned = with_room(&plan_of(STEP), ROOM);
     let short = place(&mut planned, 1024);
     let first = place(&mut planned, 2048);
     // By the plan the short block is free now. It occupies the next block's offset.
@@ -76,7 +76,7 @@ fn a_place_still_occupied_is_refused_and_served_by_the_fallback() {
 
 #[test]
 fn the_next_step_does_not_overwrite_a_surviving_block() {
-    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let mut planned = with_room(&plan_of(STEP), ROOM);
     let old = place(&mut planned, 1024);
     planned.begin_step();
     let short = place(&mut planned, 1024);
@@ -94,7 +94,7 @@ fn the_next_step_does_not_overwrite_a_surviving_block() {
 
 #[test]
 fn an_unplanned_allocation_uses_the_fallback_pool() {
-    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let mut planned = with_room(&plan_of(STEP), ROOM);
     let short = place(&mut planned, 1024);
     let extra = place(&mut planned, 7);
     let first = place(&mut planned, 2048);
@@ -171,7 +171,7 @@ fn a_block_outside_the_plan_keeps_the_step_in_place() {
 
 #[test]
 fn needs_that_the_plan_cannot_meet_go_to_the_fallback() {
-    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let mut planned = with_room(&plan_of(STEP), ROOM);
     let place = planned.place(&PlacementRequest::new(1024).with_alignment(4096)).unwrap();
     assert_eq!(place.address % 4096, 0);
     assert_eq!(planned.counts().planned, 0);
@@ -181,7 +181,7 @@ fn needs_that_the_plan_cannot_meet_go_to_the_fallback() {
 #[test]
 fn an_empty_planned_range_is_returned_on_demand() {
     let room = Span { address: 0, bytes: 8192 };
-    let mut planned = with_room(&plan_of(&STEP), room);
+    let mut planned = with_room(&plan_of(STEP), room);
     let request = PlacementRequest::new(8192);
     assert_eq!(planned.place(&request), None);
     assert!(planned.merge_until_fit(&request));
@@ -196,7 +196,7 @@ fn an_empty_planned_range_is_returned_on_demand() {
 
 #[test]
 fn holes_of_the_range_serve_when_there_is_no_other_room() {
-    let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 4096 });
+    let mut planned = with_room(&plan_of(STEP), Span { address: 0, bytes: 4096 });
     let short = place(&mut planned, 1024);
     let request = PlacementRequest::new(2048);
     let other = PlacementRequest::new(2000);
@@ -215,7 +215,7 @@ fn holes_of_the_range_serve_when_there_is_no_other_room() {
 
 #[test]
 fn an_idle_range_does_not_keep_its_region() {
-    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let mut planned = with_room(&plan_of(STEP), ROOM);
     assert_eq!(planned.idle_bytes(), ROOM.bytes);
     let block = place(&mut planned, 1024);
     assert_eq!((planned.idle_bytes(), planned.release(Release::Idle { at_most: u64::MAX })), (0, None));
@@ -228,7 +228,7 @@ fn an_idle_range_does_not_keep_its_region() {
 
 #[test]
 fn memory_is_asked_for_with_room_for_the_range_and_the_need() {
-    let plan = plan_of(&STEP);
+    let plan = plan_of(STEP);
     let mut planned = Planned::new(&plan, Bfc::default());
     let weights = PlacementRequest::new(10_000);
     assert_eq!(planned.place(&weights), None);
@@ -241,7 +241,7 @@ fn memory_is_asked_for_with_room_for_the_range_and_the_need() {
 
 #[test]
 fn memory_too_small_for_the_plan_serves_the_request() {
-    let plan = plan_of(&STEP);
+    let plan = plan_of(STEP);
     let mut planned = Planned::new(&plan, Bfc::default());
     let weights = PlacementRequest::new(4096);
     assert_eq!(planned.place(&weights), None);
@@ -252,7 +252,7 @@ fn memory_too_small_for_the_plan_serves_the_request() {
 
 #[test]
 fn slots_without_a_block_are_refused() {
-    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let mut planned = with_room(&plan_of(STEP), ROOM);
     let range_slot = planned.range.unwrap().slot + planned.script.len();
     for slot in [0, 2, 3, range_slot, 1000, u32::MAX] {
         assert_eq!(planned.free(slot, 0), Err(crate::policy::NotLive { slot }));
@@ -265,7 +265,7 @@ fn slots_without_a_block_are_refused() {
 
 #[test]
 fn what_is_tried_on_a_copy_does_not_reach_the_original() {
-    let mut planned = with_room(&plan_of(&STEP), ROOM);
+    let mut planned = with_room(&plan_of(STEP), ROOM);
     let block = place(&mut planned, 1024);
     let before = format!("{planned:?}");
     let mut copy = planned.boxed_clone();
@@ -470,7 +470,7 @@ proptest! {
 /// Before a step the range returns to the fallback for a request without other room, and merges with free neighbors.
 #[test]
 fn an_empty_range_can_be_had_with_what_it_joins() {
-    let mut planned = with_room(&plan_of(&STEP), Span { address: 0, bytes: 8192 });
+    let mut planned = with_room(&plan_of(STEP), Span { address: 0, bytes: 8192 });
     assert_eq!((planned.largest_free_bytes(), planned.largest_obtainable_bytes()), (4096, 8192));
     let short = place(&mut planned, 1024);
     assert_eq!(planned.largest_obtainable_bytes(), 4096, "the range holds a block now");

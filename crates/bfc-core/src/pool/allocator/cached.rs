@@ -18,9 +18,8 @@ use crate::base::memory::Block;
 use crate::base::owner::OwnerId;
 use crate::base::placement::Inconsistent;
 use crate::base::sync::{SpinGuard, SpinMutex, ThreadNumber};
-use crate::policy::{PlacementRequest, Policy, Release};
+use crate::policy::{ConfiguredPolicy, PlacementRequest, Policy, Release};
 use crate::pool::cache::{Caches, Shard, index_of};
-use crate::pool::configs::ConfiguredPolicy;
 use crate::pool::invariants::{check, ensure};
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {

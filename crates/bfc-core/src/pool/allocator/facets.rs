@@ -13,7 +13,7 @@ use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
 use crate::base::placement::PlanCounts;
 use crate::base::units::Bytes;
-use crate::pool::configs::ConfiguredPolicy;
+use crate::policy::ConfiguredPolicy;
 
 impl<P: ConfiguredPolicy> Accounting for PolicyAllocator<P> {
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {

@@ -7,8 +7,7 @@ use crate::allocator::error::BlockError;
 use crate::base::memory::{Block, PoolId, Span};
 use crate::base::placement::{Inconsistent, Placement};
 use crate::base::units::Bytes;
-use crate::policy::Policy;
-use crate::pool::configs::ConfiguredPolicy;
+use crate::policy::{ConfiguredPolicy, Policy};
 use crate::pool::info::{BinInfo, ChunkInfo, bin_infos, chunk_infos};
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {

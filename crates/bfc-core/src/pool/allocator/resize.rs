@@ -5,8 +5,7 @@ use crate::allocator::Resize;
 use crate::allocator::error::BlockError;
 use crate::base::memory::Block;
 use crate::base::placement::Placement;
-use crate::policy::Policy;
-use crate::pool::configs::ConfiguredPolicy;
+use crate::policy::{ConfiguredPolicy, Policy};
 
 /// Every policy serves sizes within the granted bytes of a block. [`Bfc`](crate::Bfc) also takes and returns the memory
 /// behind a block. These pools and blocks keep their sizes:

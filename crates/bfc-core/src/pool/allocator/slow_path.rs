@@ -12,8 +12,7 @@ use crate::base::ledger::Tag;
 use crate::base::memory::{Block, Span};
 use crate::base::sync::ThreadNumber;
 use crate::base::units::round_up;
-use crate::policy::{GRANULE, PlacementRequest, Policy, Release};
-use crate::pool::configs::ConfiguredPolicy;
+use crate::policy::{ConfiguredPolicy, GRANULE, PlacementRequest, Policy, Release};
 use crate::pool::growth::available;
 use crate::source::error::SourceError;
 

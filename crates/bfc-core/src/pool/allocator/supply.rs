@@ -3,8 +3,7 @@
 use super::slow_path::RoundedRequest;
 use super::{PolicyAllocator, State};
 use crate::base::memory::Span;
-use crate::policy::{GRANULE, NotAdded, Release, whole_granules};
-use crate::pool::configs::ConfiguredPolicy;
+use crate::policy::{ConfiguredPolicy, GRANULE, NotAdded, Release, whole_granules};
 use crate::pool::growth::{Growth, RegionRequest, available};
 use crate::source::error::SourceError;
 use crate::source::sub_allocator::SubAllocator;

@@ -11,8 +11,7 @@ use crate::allocator::Request;
 use crate::allocator::oom::{CheckpointedScope, HOLDERS, Holdings, OomReport, Verdict, WhatIf};
 use crate::base::ledger::Category;
 use crate::base::memory::{Block, Span};
-use crate::policy::{GRANULE, PlacementRequest, Policy, Release};
-use crate::pool::configs::ConfiguredPolicy;
+use crate::policy::{ConfiguredPolicy, GRANULE, PlacementRequest, Policy, Release};
 use crate::pool::growth::available;
 use crate::pool::info::{ChunkInfo, chunk_infos};
 

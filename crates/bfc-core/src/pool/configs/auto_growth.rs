@@ -1,6 +1,5 @@
 //! Pools that place as Paddle's auto-growth allocator.
 
-use super::ConfiguredPolicy;
 use crate::base::units::Bytes;
 use crate::policy::auto_growth::{AutoGrowth, AutoGrowthOptions};
 use crate::pool::PolicyAllocator;
@@ -20,16 +19,6 @@ use crate::pool::config::PoolConfig;
 /// # Ok::<(), bfc_core::AllocError>(())
 /// ```
 pub type AutoGrowthAllocator = PolicyAllocator<AutoGrowth>;
-
-// SAFETY: the chunks of a region cover it without overlap. A placement is one chunk with the requested alignment, and a
-// region leaves only as one free chunk. `policy/chunk_table.rs` checks these rules after every step of the tests.
-unsafe impl ConfiguredPolicy for AutoGrowth {
-    type Options = AutoGrowthOptions;
-
-    fn configured(options: &AutoGrowthOptions) -> Self {
-        Self::new(*options)
-    }
-}
 
 /// The configuration of an [`AutoGrowthAllocator`]. The options set the size of regions, so its growth settings have no
 /// effect.

@@ -1,6 +1,5 @@
 //! Pools that place by best fit with coalescing.
 
-use super::ConfiguredPolicy;
 use crate::base::units::Bytes;
 use crate::policy::bfc::{Bfc, BfcOptions, CutRule, JoinRule, MAX_WASTE, SplitRule};
 use crate::pool::PolicyAllocator;
@@ -9,28 +8,6 @@ use crate::pool::growth::GrowthRule;
 
 /// A pool that places by best fit with coalescing.
 pub type BfcAllocator = PolicyAllocator<Bfc>;
-
-// SAFETY: the chunks of a region cover it without overlap. A placement is one chunk with the requested alignment, and a
-// region leaves only as one free chunk. `bfc/invariants.rs` checks these rules after every step of the tests.
-unsafe impl ConfiguredPolicy for Bfc {
-    type Options = BfcOptions;
-
-    fn configured(options: &BfcOptions) -> Self {
-        Self::new(*options)
-    }
-
-    fn configured_to_grow(options: &BfcOptions) -> Self {
-        Self::new(BfcOptions { cut: CutRule::Low, ..*options })
-    }
-
-    fn other_splits(options: &BfcOptions) -> Vec<(&'static str, BfcOptions)> {
-        let (name, split) = match options.split {
-            SplitRule::Always => ("twice", BfcOptions::tensorflow().split),
-            SplitRule::Twice { .. } => ("always", SplitRule::Always),
-        };
-        vec![(name, BfcOptions { split, ..*options })]
-    }
-}
 
 /// The configuration of a [`BfcAllocator`].
 pub type BfcConfig = PoolConfig<BfcOptions>;

@@ -1,6 +1,5 @@
 //! Pools that place as Paddle's buddy allocator.
 
-use super::ConfiguredPolicy;
 use crate::base::units::Bytes;
 use crate::policy::buddy::{Buddy, BuddyOptions};
 use crate::pool::PolicyAllocator;
@@ -21,16 +20,6 @@ use crate::pool::config::PoolConfig;
 /// # Ok::<(), bfc_core::AllocError>(())
 /// ```
 pub type BuddyAllocator = PolicyAllocator<Buddy>;
-
-// SAFETY: the chunks of a region cover it without overlap. A placement is one chunk with the requested alignment, and a
-// region leaves only as one free chunk. `policy/chunk_table.rs` checks these rules after every step of the tests.
-unsafe impl ConfiguredPolicy for Buddy {
-    type Options = BuddyOptions;
-
-    fn configured(options: &BuddyOptions) -> Self {
-        Self::new(*options)
-    }
-}
 
 /// The configuration of a [`BuddyAllocator`]. The options set the size of regions, so its growth settings have no
 /// effect. For one fixed region, set the largest chunk to the limit.

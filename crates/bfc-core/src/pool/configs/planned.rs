@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::ConfiguredPolicy;
 use crate::base::placement::PlanCounts;
 use crate::base::units::Bytes;
 use crate::plan::Plan;
+use crate::policy::ConfiguredPolicy;
 use crate::policy::bfc::{Bfc, BfcOptions};
 use crate::policy::planned::{Planned, PlannedOptions};
 use crate::pool::PolicyAllocator;
@@ -46,23 +46,6 @@ impl PlannedConfig {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub type PlannedAllocator = PolicyAllocator<Planned<Bfc>>;
-
-// SAFETY: a verified plan keeps expected blocks apart within the range. Before each placement in the range, the policy
-// checks it against all other blocks there (see `policy/planned.rs`). The range is one block of the fallback, which
-// keeps its own guarantees, and the policy frees it only while it is empty. A placement in the range has the requested
-// alignment; all other requests go to the fallback. Planned blocks that lend their bytes go there too, because a pool's
-// blocks may be used until their free.
-unsafe impl<P: ConfiguredPolicy + Clone> ConfiguredPolicy for Planned<P> {
-    type Options = PlannedOptions<P::Options>;
-
-    fn configured(options: &Self::Options) -> Self {
-        Self::new(&options.plan, P::configured(&options.fallback))
-    }
-
-    fn configured_to_grow(options: &Self::Options) -> Self {
-        Self::new(&options.plan, P::configured_to_grow(&options.fallback))
-    }
-}
 
 impl<P: ConfiguredPolicy + Clone> PolicyAllocator<Planned<P>> {
     /// Returns how many allocations followed the plan so far. Zeros if called back from the source.

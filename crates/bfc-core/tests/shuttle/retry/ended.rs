@@ -51,7 +51,7 @@ impl Sort {
     }
 }
 
-const SORTS: [Sort; 4] = [Sort::Pool, Sort::Cached, Sort::Passthrough, Sort::Streams];
+const SORTS: &[Sort] = &[Sort::Pool, Sort::Cached, Sort::Passthrough, Sort::Streams];
 
 fn check(sorts: &[Sort], scenario: impl Fn(Sort) + Send + Sync + Clone + 'static) {
     for &sort in sorts {
@@ -82,7 +82,7 @@ fn try_to_take(memory: &Memory, bytes: u64) -> Option<Allocation> {
 /// The waiter itself holds the memory that it wants: it fails, at the latest when the other thread ends.
 #[test]
 fn nobody_waits_for_a_thread_that_has_ended() {
-    check(&SORTS, |sort| {
+    check(SORTS, |sort| {
         let memory = sort.make();
         let other = spawn(&memory, |memory| {
             drop(take(memory, ALL / 4));
@@ -100,7 +100,7 @@ fn nobody_waits_for_a_thread_that_has_ended() {
 /// A request finds the memory that two ended threads freed, in any cache or free list.
 #[test]
 fn a_request_finds_what_threads_gave_back_that_have_ended() {
-    check(&SORTS, |sort| {
+    check(SORTS, |sort| {
         let memory = sort.make();
         let user = |memory: &Memory| drop([take(memory, ALL / 4), take(memory, ALL / 4)]);
         let users = [spawn(&memory, user), spawn(&memory, user)];
@@ -114,7 +114,7 @@ fn a_request_finds_what_threads_gave_back_that_have_ended() {
 /// One thread allocates the block and ends; another thread frees it.
 #[test]
 fn a_block_is_waited_for_although_who_took_it_has_ended() {
-    check(&SORTS, |sort| {
+    check(SORTS, |sort| {
         let memory = sort.make();
         let sent = Arc::new(Mutex::new(None));
         let taker = {

@@ -166,7 +166,7 @@ impl<P: Policy + Clone> Shadow<P> {
         if place.is_none() && grow {
             self.take_unwanted(Release::BeforeGrowth);
             self.compare();
-            let region = self.policy.region_bytes(rounded, 0);
+            let region = self.policy.region_bytes(rounded, rounded);
             assert!(region >= rounded);
             self.next = self.next.next_multiple_of(alignment.max(256));
             self.add(region);

@@ -1,5 +1,5 @@
-//! The plainest policy: lists of pieces, searched from end to end. It knows the rules of buddy and
-//! auto-growth, but not their data structures.
+//! The plainest policy: lists of pieces, searched from end to end. It knows the rules of buddy,
+//! auto-growth and first fit, but not their data structures.
 
 use bfc_core::Span;
 
@@ -16,6 +16,8 @@ pub struct Rules {
     pub max_chunk: u64,
     /// Whether the policy cuts blocks from the upper end.
     pub upper_end: bool,
+    /// Whether the policy takes the lowest chunk that fits, not the smallest.
+    pub lowest: bool,
 }
 
 impl Rules {
@@ -85,7 +87,8 @@ impl Plain {
         let candidates = self.regions.iter().enumerate().filter(|(_, region)| !huge || region.is_idle());
         let pieces = candidates.flat_map(|(r, region)| {
             region.pieces.iter().enumerate().filter_map(move |(p, piece)| {
-                fits(piece).map(|start| ((piece.span.bytes, piece.span.address), r, p, start))
+                let bytes = if rules.lowest { 0 } else { piece.span.bytes };
+                fits(piece).map(|start| ((bytes, piece.span.address), r, p, start))
             })
         });
         let (_, r, p, start) = pieces.min_by_key(|(order, ..)| *order)?;

@@ -1,4 +1,4 @@
-//! exp, tanh and logarithms in single precision, without branches and calls, so that loops vectorize.
+//! exp, exp - 1, tanh and logarithms in single precision, without branches and calls, so that loops vectorize.
 
 #![allow(clippy::excessive_precision, reason = "coefficients stand here as they were published")]
 
@@ -105,12 +105,39 @@ pub(crate) fn log_f32(x: f32) -> f32 {
 /// ln(1 + x) = 2 artanh s with s = x / (2 + x), for 0 ≤ x ≤ 1, accurate to two units in the last place. The first
 /// omitted term of the series s + s³/3 + s⁵/5 … is below 10⁻⁹.
 #[inline(always)]
-pub(crate) fn log_1p_f32(x: f32) -> f32 {
+pub(crate) fn log_1p_f32_of_fraction(x: f32) -> f32 {
     const P: [f32; 7] = [1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 0.2, 1.0 / 3.0];
     let s = x / (2.0 + x);
     let square = s * s;
     let double = s + s;
     double.mul_add(square * fused_horner(&P, square), double)
+}
+
+/// ln(1 + x) = ln u · x / (u - 1) with u = 1 + x rounded, accurate to three units in the last place. The quotient corrects
+/// the rounding of u (W. Kahan). NaN below -1, -∞ at -1.
+#[inline(always)]
+pub(super) fn log_1p_f32(x: f32) -> f32 {
+    let u = 1.0 + x;
+    let rest = u - 1.0;
+    let value = log_f32(u) * (x / rest);
+    let value = if rest == 0.0 { x } else { value };
+    // Returns ∞ and NaN unchanged.
+    if x < f32::INFINITY { value } else { x }
+}
+
+/// eˣ - 1 = 2ⁿ (eʳ - 1) + (2ⁿ - 1), accurate to two units in the last place. Overflows to ∞.
+#[inline(always)]
+pub(super) fn exp_m1_f32(x: f32) -> f32 {
+    // Outside of this range, the result is ∞ or -1. NaN passes.
+    let near = if x > 89.0 { 89.0 } else { x };
+    let near = if near < -20.0 { -20.0 } else { near };
+    let (shifted, r) = reduced(near);
+    // Half of the power and of the result, because 2¹²⁸ exceeds the range of a float.
+    let n = shifted.to_bits().wrapping_sub(ROUNDER.to_bits()).cast_signed();
+    let half = power_of_two(n.wrapping_sub(1));
+    let value = half.mul_add(fused_horner(&EXP, r).mul_add(r * r, r), half - 0.5);
+    // Also restores the sign of -0.
+    (value + value).copysign(x)
 }
 
 #[cfg(test)]
@@ -148,6 +175,18 @@ mod tests {
         assert!(numbers(87.34, f32::INFINITY).all(|x| exp_f32_of_negative(-x) == 0.0));
         assert_eq!(exp_f32_of_negative(f32::NEG_INFINITY), 0.0);
         assert!(exp_f32_of_negative(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn exp_minus_one_is_within_two_units_also_near_zero() {
+        let worst = numbers(f32::MIN_POSITIVE, 88.72)
+            .chain(numbers(f32::MIN_POSITIVE, 110.0).map(|x| -x))
+            .map(|x| units(exp_m1_f32(x), f64::from(x).exp_m1()))
+            .fold(0.0, f64::max);
+        assert!(worst < 2.0, "{worst}");
+        assert_eq!([exp_m1_f32(f32::INFINITY), exp_m1_f32(f32::NEG_INFINITY)], [f32::INFINITY, -1.0]);
+        assert_eq!([exp_m1_f32(89.0), exp_m1_f32(0.0)], [f32::INFINITY, 0.0]);
+        assert!(exp_m1_f32(f32::NAN).is_nan() && exp_m1_f32(-0.0).is_sign_negative());
     }
 
     #[test]
@@ -196,7 +235,9 @@ mod tests {
         check(exp_f32);
         check(tanh_f32);
         check(|x| log_f32(x.abs()));
-        check(|x| log_1p_f32(x.abs()));
+        check(|x| log_1p_f32_of_fraction(x.abs()));
+        check(log_1p_f32);
+        check(exp_m1_f32);
         check(angle::sin_f32);
         check(erf::erf_f32);
         check(|x| power::pow_f32(x.abs(), 1.7));
@@ -208,8 +249,12 @@ mod tests {
         let worst = all().map(|x| units(log_f32(x), f64::from(x).ln())).fold(0.0, f64::max);
         assert!(worst < 2.0, "{worst}");
         let more = numbers(f32::from_bits(1), 1.0).chain([0.0, 1.0]);
-        let worst = more.map(|x| units(log_1p_f32(x), f64::from(x).ln_1p())).fold(0.0, f64::max);
+        let worst = more.map(|x| units(log_1p_f32_of_fraction(x), f64::from(x).ln_1p())).fold(0.0, f64::max);
         assert!(worst < 2.0, "{worst}");
+        let negative = numbers(f32::from_bits(1), 1.0).map(|x| -x);
+        let worst =
+            all().chain(negative).map(|x| units(log_1p_f32(x), f64::from(x).ln_1p())).fold(0.0, f64::max);
+        assert!(worst < 3.0, "{worst}");
     }
 
     #[test]
@@ -217,6 +262,9 @@ mod tests {
         assert_eq!([log_f32(0.0), log_f32(-0.0)], [f32::NEG_INFINITY; 2]);
         assert_eq!([log_f32(1.0), log_f32(f32::INFINITY)], [0.0, f32::INFINITY]);
         assert!(log_f32(-1.0).is_nan() && log_f32(f32::NEG_INFINITY).is_nan() && log_f32(f32::NAN).is_nan());
-        assert!(log_1p_f32(f32::NAN).is_nan());
+        assert!(log_1p_f32_of_fraction(f32::NAN).is_nan());
+        assert_eq!([log_1p_f32(-1.0), log_1p_f32(f32::INFINITY)], [f32::NEG_INFINITY, f32::INFINITY]);
+        assert!(log_1p_f32(-1.5).is_nan() && log_1p_f32(f32::NAN).is_nan());
+        assert!(log_1p_f32(-0.0).is_sign_negative());
     }
 }

@@ -1,13 +1,13 @@
-//! Elementwise kernels. The numbers of functions must equal those in the `switch` statements of the kernels.
+//! Elementwise kernels. They find a function by its name.
 
-use bfc_cuda::kernels::{Family, Job};
+use bfc_cuda::kernels::{Family, Job, named};
 
 use super::launch::{
     Launcher, job_over, kernel, kernel_dtype, operand, output, require_float, require_number, set_constant,
 };
-use crate::backend::{Binary, Compare, Unary};
+use crate::backend::{Binary, Compare, Domain, Unary};
 use crate::error::{Error, Result};
-use crate::shape::{DType, Scalar};
+use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// See [`Map`](crate::backend::kernels::Map).
@@ -27,60 +27,26 @@ pub(crate) fn unary(
     let mut job = job_over(out.layout());
     job.inputs[0] = operand(&input);
     job.outputs[0] = output(out);
-    let (family, name, function) = match f {
-        Unary::Neg => (Family::Elementwise, "arithmetic", 0),
-        Unary::Abs => (Family::Elementwise, "arithmetic", 1),
-        Unary::Square => (Family::Elementwise, "arithmetic", 2),
-        Unary::Relu => (Family::Elementwise, "arithmetic", 3),
-        Unary::AddScalar(_) => (Family::Elementwise, "arithmetic", 4),
-        Unary::MulScalar(_) => (Family::Elementwise, "arithmetic", 5),
-        Unary::Exp => (Family::Float, "transcendental", 0),
-        Unary::Log => (Family::Float, "transcendental", 1),
-        Unary::Sqrt => (Family::Float, "transcendental", 2),
-        Unary::Gelu => (Family::Float, "transcendental", 3),
-        Unary::Tanh => (Family::Float, "transcendental", 4),
-        Unary::Sigmoid => (Family::Float, "transcendental", 5),
-        Unary::Recip => (Family::Float, "transcendental", 6),
-        Unary::Rsqrt => (Family::Float, "transcendental", 7),
-        Unary::Sin => (Family::Float, "transcendental", 8),
-        Unary::Cos => (Family::Float, "transcendental", 9),
-        Unary::Silu => (Family::Float, "transcendental", 10),
-        Unary::Softplus => (Family::Float, "transcendental", 11),
-        Unary::GeluTanh => (Family::Float, "transcendental", 12),
-        Unary::LeakyRelu(_) => (Family::Float, "transcendental", 13),
-        Unary::Powf(_) if !dtype.is_float() => (Family::Elementwise, "arithmetic", 9),
-        Unary::Powf(_) => (Family::Float, "transcendental", 14),
-        Unary::Floor => (Family::Float, "transcendental", 15),
-        Unary::Ceil => (Family::Float, "transcendental", 16),
-        Unary::Round => (Family::Float, "transcendental", 17),
-        Unary::Elu(_) => (Family::Float, "transcendental", 18),
-        Unary::Mish => (Family::Float, "transcendental", 19),
-        Unary::Hardswish => (Family::Float, "transcendental", 20),
-        Unary::Sign => (Family::Elementwise, "arithmetic", 6),
-        Unary::Clamp(..) => (Family::Elementwise, "arithmetic", 7),
-        Unary::DivScalar(_) => (Family::Elementwise, "arithmetic", 8),
+    job.function = named(f.name());
+    set_constants(&mut job, dtype, f);
+    let kernel = match f.domain() {
+        Domain::Numbers => kernel(Family::Elementwise, "arithmetic", dtype),
+        Domain::FloatsAndCounts if !dtype.is_float() => kernel(Family::Elementwise, "arithmetic", dtype),
+        Domain::Floats | Domain::FloatsAndCounts => kernel(Family::Float, "transcendental", dtype),
     };
-    job.function = function;
-    set_parameters(&mut job, dtype, f);
-    device.launch_elementwise(op, kernel(family, name, dtype), job.count, &job)
+    device.launch_elementwise(op, kernel, job.count, &job)
 }
 
-/// Writes the parameters of a function to the constants of a job.
-fn set_parameters(job: &mut Job, dtype: DType, f: Unary) {
-    match f {
-        Unary::AddScalar(value) | Unary::MulScalar(value) | Unary::DivScalar(value) => {
-            set_constant(job, 0, dtype, value);
-        }
+/// Writes the constants of a function to a job.
+fn set_constants(job: &mut Job, dtype: DType, f: Unary) {
+    let [first, second] = f.constants();
+    match f.domain() {
         // The exponent may exceed the range of a narrow integer type.
-        Unary::Powf(value) if !dtype.is_float() => job.integers[0] = value as i64,
-        Unary::LeakyRelu(value) | Unary::Elu(value) | Unary::Powf(value) => {
-            set_constant(job, 0, dtype, Scalar::Float(value))
+        Domain::FloatsAndCounts if !dtype.is_float() => job.integers[0] = first.as_i64(),
+        _ => {
+            set_constant(job, 0, dtype, first);
+            set_constant(job, 1, dtype, second);
         }
-        Unary::Clamp(low, high) => {
-            set_constant(job, 0, dtype, low);
-            set_constant(job, 1, dtype, high);
-        }
-        _ => {}
     }
 }
 
@@ -100,38 +66,8 @@ pub(crate) fn unary_grad(
     let mut job = job_over(out.layout());
     job.inputs = [operand(&saved), operand(&grad), Default::default()];
     job.outputs[0] = output(out);
-    job.function = match f {
-        Unary::Neg => 0,
-        Unary::Abs => 1,
-        Unary::Square => 2,
-        Unary::Exp => 3,
-        Unary::Log => 4,
-        Unary::Sqrt => 5,
-        Unary::Relu => 6,
-        Unary::Gelu => 7,
-        Unary::Tanh => 8,
-        Unary::Sigmoid => 9,
-        Unary::AddScalar(_) => 10,
-        Unary::MulScalar(_) => 11,
-        Unary::Recip => 12,
-        Unary::Rsqrt => 13,
-        Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round => 14,
-        Unary::Sin => 15,
-        Unary::Cos => 16,
-        Unary::Silu => 17,
-        Unary::Softplus => 18,
-        Unary::GeluTanh => 19,
-        Unary::LeakyRelu(_) => 20,
-        // x⁰ is constant, so its derivative is 0.
-        Unary::Powf(0.0) => 14,
-        Unary::Powf(_) => 21,
-        Unary::Clamp(..) => 22,
-        Unary::DivScalar(_) => 23,
-        Unary::Elu(_) => 24,
-        Unary::Mish => 25,
-        Unary::Hardswish => 26,
-    };
-    set_parameters(&mut job, dtype, f);
+    job.function = named(f.name());
+    set_constants(&mut job, dtype, f);
     device.launch_elementwise(op, kernel(Family::Float, "derivative", dtype), job.count, &job)
 }
 
@@ -145,9 +81,7 @@ pub(crate) fn binary(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     let dtype = kernel_dtype([out.dtype(), lhs.dtype(), rhs.dtype()]);
-    // These functions return booleans for booleans; sums would not.
-    let closed_over_bool = matches!(f, Binary::Mul | Binary::Maximum | Binary::Minimum);
-    if dtype == DType::Bool && !closed_over_bool {
+    if dtype == DType::Bool && !f.supports_booleans() {
         return Err(Error::UnsupportedDType { op, dtype });
     }
     let mut job = job_over(out.layout());
@@ -172,15 +106,7 @@ pub(crate) fn accumulate(
 }
 
 fn launch_binary(device: &Launcher, op: &'static str, f: Binary, dtype: DType, mut job: Job) -> Result<()> {
-    job.function = match f {
-        Binary::Add => 0,
-        Binary::Sub => 1,
-        Binary::Mul => 2,
-        Binary::Div => 3,
-        Binary::Maximum => 4,
-        Binary::Minimum => 5,
-        Binary::Pow => 6,
-    };
+    job.function = named(f.name());
     device.launch_elementwise(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
 }
 
@@ -196,14 +122,7 @@ pub(crate) fn compare(
     let mut job = job_over(out.layout());
     job.inputs = [operand(&lhs), operand(&rhs), Default::default()];
     job.outputs[0] = output(out);
-    job.function = match f {
-        Compare::Eq => 0,
-        Compare::Ne => 1,
-        Compare::Lt => 2,
-        Compare::Le => 3,
-        Compare::Gt => 4,
-        Compare::Ge => 5,
-    };
+    job.function = named(f.name());
     device.launch_elementwise(
         op,
         kernel(Family::Elementwise, "compare", kernel_dtype([lhs.dtype(), rhs.dtype()])),
@@ -225,4 +144,59 @@ pub(crate) fn select(
     job.inputs = [operand(&condition), operand(&lhs), operand(&rhs)];
     job.outputs[0] = output(out);
     device.launch_threads(op, kernel(Family::Elementwise, "choose", out.dtype()), job.count, &job)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Activation, Reduce};
+
+    /// The part of a source from a text to the next kernel.
+    fn part<'s>(source: &'s str, start: &str) -> &'s str {
+        let (_, part) = source.split_once(start).unwrap();
+        part.split("\nKERNEL(").next().unwrap_or(part)
+    }
+
+    /// The names without a case in a part of a source.
+    fn missing(part: &str, names: impl IntoIterator<Item = &'static str>) -> Vec<&'static str> {
+        names.into_iter().filter(|name| !part.contains(&format!("NAMED(\"{name}\")"))).collect()
+    }
+
+    #[test]
+    fn kernels_have_a_case_for_every_function() {
+        let (elementwise, float) = (Family::Elementwise.source(), Family::Float.source());
+        let unary = |domain: fn(Domain) -> bool| {
+            Unary::ALL.iter().filter(move |f| domain(f.domain())).map(|f| f.name())
+        };
+        let in_kernels = [
+            (
+                "elementwise.cu, arithmetic",
+                missing(part(elementwise, "KERNEL(arithmetic)"), unary(|domain| domain != Domain::Floats)),
+            ),
+            (
+                "float.cu, transcendental",
+                missing(part(float, "KERNEL(transcendental)"), unary(|domain| domain != Domain::Numbers)),
+            ),
+            ("float.cu, derivative", missing(part(float, "KERNEL(derivative)"), unary(|_| true))),
+            (
+                "elementwise.cu, binary",
+                missing(part(elementwise, "KERNEL(binary)"), Binary::ALL.iter().map(|f| f.name())),
+            ),
+            (
+                "elementwise.cu, compare",
+                missing(part(elementwise, "KERNEL(compare)"), Compare::ALL.iter().map(|f| f.name())),
+            ),
+            (
+                "reduce.cu, fold",
+                missing(part(Family::Reduce.source(), "E fold("), Reduce::ALL.iter().map(|f| f.name())),
+            ),
+            (
+                "activation.cuh, activated",
+                missing(part(float, "E activated("), Activation::ALL.iter().map(|f| f.name())),
+            ),
+        ];
+        for (kernel, missing) in in_kernels {
+            assert!(missing.is_empty(), "{kernel}: no case for {missing:?}");
+        }
+    }
 }

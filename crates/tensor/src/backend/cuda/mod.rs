@@ -1,7 +1,7 @@
 //! The CUDA backend: launches one or a few GPU kernels per op.
 //!
 //! `bfc-cuda` contains the kernels. This module converts each call to the [`Job`](bfc_cuda::kernels::Job) of a kernel:
-//! addresses, strides, sizes and the number of the function. A [`Compute`] runs it: a device, or in tests the emulator,
+//! addresses, strides, sizes and the name of the function. A [`Compute`] runs it: a device, or in tests the emulator,
 //! which runs the same sources on the host.
 //!
 //! Workspaces have the sizes of a dry run that imitates a GPU. Results do not depend on the number of blocks: the shape

@@ -17,7 +17,7 @@ fn refusal(instructions: &[u8]) -> String {
 
 #[test]
 fn pickled_integers_of_every_length_are_read() {
-    let cases: [(&[u8], Value); 12] = [
+    let cases: &[(&[u8], Value)] = &[
         (b"K\xff.", Value::Natural(255)),
         (b"M\x01\x02.", Value::Natural(0x201)),
         (b"J\xff\xff\xff\x7f.", Value::Natural(0x7fff_ffff)),
@@ -31,7 +31,7 @@ fn pickled_integers_of_every_length_are_read() {
         (b"G\x3f\xe0\x00\x00\x00\x00\x00\x00.", Value::Float),
         (b"\x88.", Value::Bool(true)),
     ];
-    for (instructions, expected) in cases {
+    for &(instructions, expected) in cases {
         assert_eq!(value(instructions).1, expected, "{instructions:?}");
     }
 }
@@ -105,7 +105,7 @@ fn opcodes_beyond_plain_data_are_errors_with_their_name() {
 
 #[test]
 fn instructions_that_find_too_little_on_the_stack_are_refused() {
-    let cases: [(&[u8], &str); 10] = [
+    let cases: &[(&[u8], &str)] = &[
         (b".", "byte 2: STOP needs a value on the stack"),
         (b"0", "byte 2: POP needs a mark on the stack"),
         (b"K\x01a", "byte 4: APPEND needs a list on the stack"),
@@ -117,7 +117,7 @@ fn instructions_that_find_too_little_on_the_stack_are_refused() {
         (b"](.", "byte 4: STOP needs a value on the stack"),
         (b"\x94", "byte 2: MEMOIZE needs a value on the stack"),
     ];
-    for (instructions, message) in cases {
+    for &(instructions, message) in cases {
         assert_eq!(refusal(instructions), message);
     }
 }
@@ -226,7 +226,7 @@ fn class(instructions: &[u8]) -> String {
 
 #[test]
 fn objects_are_noted_with_their_class() {
-    let cases: [(&[u8], &str); 14] = [
+    let cases: &[(&[u8], &str)] = &[
         // argparse.Namespace, with its attributes.
         (b"cargparse\nNamespace\n)\x81}K\x01K\x02sb.", "argparse.Namespace"),
         (b"ca\nB\n)}\x92.", "a.B"),
@@ -244,7 +244,7 @@ fn objects_are_noted_with_their_class() {
         (b"K\x01K\x02\x86.", "tuple"),
         (b"N.", "NoneType"),
     ];
-    for (instructions, expected) in cases {
+    for &(instructions, expected) in cases {
         assert_eq!(class(instructions), expected, "{instructions:?}");
     }
 }
@@ -252,14 +252,14 @@ fn objects_are_noted_with_their_class() {
 #[test]
 fn dictionaries_of_collections_are_dictionaries() {
     let pair = [Value::Natural(1), Value::Natural(2)];
-    let cases: [&[u8]; 4] = [
+    let cases: &[&[u8]] = &[
         b"ccollections\nOrderedDict\n)RK\x01K\x02s.",
         // As Python 2 writes it: a list of pairs.
         b"ccollections\nOrderedDict\n(](](K\x01K\x02eetR.",
         b"ccollections\ndefaultdict\ncbuiltins\nlist\n\x85RK\x01K\x02s.",
         b"ccollections\nCounter\n}K\x01K\x02s\x85R.",
     ];
-    for (number, instructions) in cases.into_iter().enumerate() {
+    for (number, instructions) in cases.iter().copied().enumerate() {
         let bytes = [b"\x80\x02", instructions].concat();
         let pickle = Pickle::read(&bytes[..], 64 * KIB).unwrap();
         assert_eq!(pickle.entries(pickle.root()), Some(&pair[..]), "{number}");

@@ -8,7 +8,7 @@ use crate::trace::{TraceError, TracePlace};
 
 /// A value of a field, and the offset of the field in the file.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Value<'a> {
+pub(in crate::trace) enum Value<'a> {
     /// A number, or 8 or 4 bytes.
     Number(u64),
     /// A text, a message or packed numbers.
@@ -17,24 +17,24 @@ pub(super) enum Value<'a> {
 
 /// The fields of a message that are still unread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Message<'a> {
-    pub(super) bytes: &'a [u8],
+pub(in crate::trace) struct Message<'a> {
+    pub(in crate::trace) bytes: &'a [u8],
     /// The offset of `bytes` in the file.
-    pub(super) offset: u64,
+    pub(in crate::trace) offset: u64,
 }
 
 impl<'a> Message<'a> {
-    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+    pub(in crate::trace) const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, offset: 0 }
     }
 
     /// Returns the error of a problem at the next unread byte.
-    pub(super) fn error(&self, what: &'static str) -> TraceError {
+    pub(in crate::trace) fn error(&self, what: &'static str) -> TraceError {
         TracePlace::Byte(self.offset).of(ProfileProblem::Protobuf { what })
     }
 
     /// Returns the number and the value of the next field; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, TraceError> {
+    pub(in crate::trace) fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, TraceError> {
         if self.bytes.is_empty() {
             return Ok(None);
         }
@@ -55,7 +55,7 @@ impl<'a> Message<'a> {
     }
 
     /// Returns the next number of packed numbers.
-    pub(super) fn number(&mut self) -> Result<u64, TraceError> {
+    pub(in crate::trace) fn number(&mut self) -> Result<u64, TraceError> {
         let Some((number, length)) = varint::get(self.bytes) else {
             return Err(self.error("a number is cut off, or has more than 64 bits"));
         };

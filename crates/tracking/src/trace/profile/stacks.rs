@@ -11,16 +11,16 @@ use crate::record::{BlockProblem, Composer, MAX_DEPTH, Name};
 use crate::scope::Phase;
 
 /// The most frames of a stack. Outer ones are omitted.
-pub(super) const MOST_FRAMES: usize = MAX_DEPTH as usize;
+pub(in crate::trace) const MOST_FRAMES: usize = MAX_DEPTH as usize;
 
 /// The most letters of a function's name.
 const MOST_LETTERS: usize = 200;
 
 /// The cost of a frame in [`Frames`].
-pub(super) const FRAME_BYTES: u64 = lean::cost::<Frame>();
+pub(in crate::trace) const FRAME_BYTES: u64 = lean::cost::<Frame>();
 
 /// The cost of a text in [`Frames`].
-pub(super) fn text_bytes(text: &str) -> u64 {
+pub(in crate::trace) fn text_bytes(text: &str) -> u64 {
     // A letter has at most four bytes.
     lean::cost::<Text>() + 2 * text.len().min(4 * MOST_LETTERS) as u64
 }
@@ -64,7 +64,7 @@ impl Text {
 }
 
 /// Cuts a name to its first letters.
-pub(super) fn first_letters(text: &str) -> &str {
+pub(in crate::trace) fn first_letters(text: &str) -> &str {
     let end = text.char_indices().nth(MOST_LETTERS).map_or(text.len(), |(index, _)| index);
     &text[..end]
 }
@@ -85,7 +85,7 @@ struct Frame {
 
 /// The frames of stacks, and their texts. Both have numbers in the order of their addition.
 #[derive(Debug)]
-pub(super) struct Frames {
+pub(in crate::trace) struct Frames {
     texts: Vec<Text>,
     frames: Vec<Frame>,
 }
@@ -99,48 +99,48 @@ impl Default for Frames {
 
 impl Frames {
     /// The number of an unknown text.
-    pub(super) const NO_TEXT: u32 = 0;
+    pub(in crate::trace) const NO_TEXT: u32 = 0;
 
     /// Returns the number of frames.
-    pub(super) fn len(&self) -> u32 {
+    pub(in crate::trace) fn len(&self) -> u32 {
         self.frames.len() as u32
     }
 
     /// Returns the first letters of a text.
-    pub(super) fn function(&self, text: u32) -> &str {
+    pub(in crate::trace) fn function(&self, text: u32) -> &str {
         &self.text(text).function
     }
 
     /// Returns the name of the file at the end of a path.
-    pub(super) fn file(&self, text: u32) -> &str {
+    pub(in crate::trace) fn file(&self, text: u32) -> &str {
         &self.text(text).file
     }
 
     /// Returns the number of texts.
-    pub(super) fn texts(&self) -> usize {
+    pub(in crate::trace) fn texts(&self) -> usize {
         self.texts.len()
     }
 
     /// Adds the name of a function or the path of a file. The caller charges for [`text_bytes`].
-    pub(super) fn add_text(&mut self, text: &str) -> u32 {
+    pub(in crate::trace) fn add_text(&mut self, text: &str) -> u32 {
         lean::push(&mut self.texts, Text::of(text));
         (self.texts.len() - 1) as u32
     }
 
     /// Adds a line of a function, given by the numbers of its texts. Line 0 is unknown. The caller charges for
     /// [`FRAME_BYTES`].
-    pub(super) fn add(&mut self, function: u32, file: u32, line: u64) -> u32 {
+    pub(in crate::trace) fn add(&mut self, function: u32, file: u32, line: u64) -> u32 {
         let is_library = self.text(file).is_library || STARTS.contains(&&*self.text(function).function);
         lean::push(&mut self.frames, Frame { function, file, line, is_library, module: None, holder: None });
         (self.frames.len() - 1) as u32
     }
 
-    pub(super) fn is_library(&self, frame: u32) -> bool {
+    pub(in crate::trace) fn is_library(&self, frame: u32) -> bool {
         self.frames[frame as usize].is_library
     }
 
     /// Returns the module of a frame below `parent`, or `parent` if there is no deeper one.
-    pub(super) fn module(
+    pub(in crate::trace) fn module(
         &mut self,
         composer: &mut Composer,
         parent: u32,
@@ -159,7 +159,7 @@ impl Frames {
     }
 
     /// Returns the holder of the blocks that a frame allocates, below its modules.
-    pub(super) fn holder(
+    pub(in crate::trace) fn holder(
         &mut self,
         composer: &mut Composer,
         modules: u32,
@@ -175,7 +175,11 @@ impl Frames {
 
     /// Returns the owner of a block that was allocated by this stack, the innermost frame first. An empty stack has the
     /// root.
-    pub(super) fn owner_of(&mut self, composer: &mut Composer, stack: &[u32]) -> Result<u32, BlockProblem> {
+    pub(in crate::trace) fn owner_of(
+        &mut self,
+        composer: &mut Composer,
+        stack: &[u32],
+    ) -> Result<u32, BlockProblem> {
         let stack = &stack[..stack.len().min(MOST_FRAMES)];
         let is_user = stack.iter().any(|&frame| !self.is_library(frame));
         let counts = |frames: &Self, frame: u32| !is_user || !frames.is_library(frame);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::trace::TraceProblem;
 use std::io::Write;
 
 use bfc_core::{KIB, MIB};

@@ -1,7 +1,7 @@
-//! Elementwise functions of one argument, and their derivatives.
+//! Elementwise functions of one argument, and their derivatives, from the table `unary_functions` of
+//! [`backend::function`](crate::backend).
 
 use super::{Map, MapGrad};
-use crate::backend::Unary;
 use crate::backend::cpu::dispatch::{float, host, host_mut, integer, number};
 use crate::backend::cpu::fold::BLOCK;
 use crate::backend::cpu::halves;
@@ -10,9 +10,12 @@ use crate::backend::cpu::operands::{Pair, Source};
 use crate::backend::cpu::parallel::{HEAVY, LIGHT, Workers};
 use crate::backend::cpu::power::raise;
 use crate::backend::cpu::simd::{self, Loop};
+use crate::backend::function::unary_functions;
 use crate::backend::kernels::RunCpu;
+use crate::backend::{Domain, Unary};
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::shape::Scalar;
 use crate::storage::{View, ViewMut};
 
 /// See [`Map`](crate::backend::kernels::Map).
@@ -36,51 +39,23 @@ pub(crate) fn unary(
         });
     }
     if halves::any_of([dtype, input.dtype()]) {
-        let chunk = if f.is_arithmetic() { LIGHT } else { HEAVY };
+        let chunk = if f.is_light() { LIGHT } else { HEAVY };
         return halves::map(workers, op, chunk, [input], out, &|[x], out| {
-            transcendental(workers, f, &Source::of(x, &Layout::of_row(x.len())), out);
+            of_floats(workers, f, &Source::of(x, &Layout::of_row(x.len())), out);
         });
     }
-    if f.is_arithmetic() {
+    if f.domain() == Domain::Numbers {
         number!(op, dtype, T => {
             let (data, out) = (host::<T>(op, &input)?, host_mut::<T>(op, out)?);
-            arithmetic(workers, f, &Source::of(data, input.layout()), out);
+            of_numbers(workers, f, &Source::of(data, input.layout()), out);
             Ok(())
         })
     } else {
         float!(op, dtype, T => {
             let (data, out) = (host::<T>(op, &input)?, host_mut::<T>(op, out)?);
-            transcendental(workers, f, &Source::of(data, input.layout()), out);
+            of_floats(workers, f, &Source::of(data, input.layout()), out);
             Ok(())
         })
-    }
-}
-
-/// Computes the functions that integers support too.
-fn arithmetic<T: Number>(workers: &Workers, f: Unary, source: &Source<'_, T>, out: &mut [T]) {
-    match f {
-        Unary::Neg => source.map(workers, LIGHT, out, T::negative),
-        Unary::Abs => source.map(workers, LIGHT, out, T::magnitude),
-        Unary::Square => source.map(workers, LIGHT, out, |x| x.times(x)),
-        Unary::Relu => source.map(workers, LIGHT, out, T::rectified),
-        Unary::AddScalar(c) => {
-            let c = T::from_scalar(c);
-            source.map(workers, LIGHT, out, |x| x.plus(c));
-        }
-        Unary::MulScalar(c) => {
-            let c = T::from_scalar(c);
-            source.map(workers, LIGHT, out, |x| x.times(c));
-        }
-        Unary::DivScalar(c) => {
-            let c = T::from_scalar(c);
-            source.map(workers, LIGHT, out, |x| x.over(c));
-        }
-        Unary::Sign => source.map(workers, LIGHT, out, T::sign),
-        Unary::Clamp(low, high) => {
-            let (low, high) = (T::from_scalar(low), T::from_scalar(high));
-            source.map(workers, LIGHT, out, |x| x.clamped(low, high));
-        }
-        _ => debug_assert!(!f.is_arithmetic(), "{} is for floats", f.name()),
     }
 }
 
@@ -130,53 +105,151 @@ impl<T: Float> Loop for AreSmall<'_, T> {
     }
 }
 
-/// Computes the functions that require floats.
-fn transcendental<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>, out: &mut [T]) {
-    match f {
-        Unary::Exp => source.map(workers, HEAVY, out, T::exp),
-        Unary::Log => source.map(workers, HEAVY, out, T::ln),
-        Unary::Sqrt => source.map(workers, LIGHT, out, T::sqrt),
-        Unary::Gelu => source.map(workers, HEAVY, out, gelu),
-        Unary::Tanh => source.map(workers, HEAVY, out, T::tanh),
-        Unary::Sigmoid => source.map(workers, HEAVY, out, logistic),
-        Unary::Recip => source.map(workers, LIGHT, out, |x| T::ONE / x),
-        Unary::Rsqrt => source.map(workers, LIGHT, out, |x| T::ONE / x.sqrt()),
-        Unary::Floor => source.map(workers, LIGHT, out, T::floor),
-        Unary::Ceil => source.map(workers, LIGHT, out, T::ceil),
-        Unary::Round => source.map(workers, LIGHT, out, T::round_ties_even),
-        Unary::Sin if small_angles(source) => source.map(workers, HEAVY, out, T::sin_of_small),
-        Unary::Sin => source.map(workers, HEAVY, out, T::sin),
-        Unary::Cos if small_angles(source) => source.map(workers, HEAVY, out, T::cos_of_small),
-        Unary::Cos => source.map(workers, HEAVY, out, T::cos),
-        Unary::Silu => source.map(workers, HEAVY, out, silu),
-        Unary::Softplus => source.map(workers, HEAVY, out, softplus),
-        Unary::GeluTanh => source.map(workers, HEAVY, out, gelu_tanh),
-        Unary::LeakyRelu(slope) => {
-            let slope = T::from_f64(slope);
-            source.map(workers, LIGHT, out, move |x| x * if x < T::ZERO { slope } else { T::ONE });
+/// Computes one function of the table: in a loop over its operands with the cost as chunk, or by its own loop.
+macro_rules! compute {
+    (light($f:expr), $operands:ident, $workers:ident, $out:ident, [$($constant:ident),*]) => {{
+        $(let $constant = T::from_scalar(Scalar::from($constant));)*
+        $operands.map($workers, LIGHT, $out, $f)
+    }};
+    (heavy($f:expr), $operands:ident, $workers:ident, $out:ident, [$($constant:ident),*]) => {{
+        $(let $constant = T::from_scalar(Scalar::from($constant));)*
+        $operands.map($workers, HEAVY, $out, $f)
+    }};
+    (by($f:expr), $operands:ident, $workers:ident, $out:ident, [$($constant:ident),*]) => {
+        $f($workers, $operands, $out $(, $constant)*)
+    };
+}
+
+/// Evaluates the first expression for functions of all numbers, and the second for others.
+macro_rules! if_of_numbers {
+    (Numbers, $numbers:expr, $others:expr) => {
+        $numbers
+    };
+    ($domain:ident, $numbers:expr, $others:expr) => {
+        $others
+    };
+}
+
+/// Defines the functions that compute values and derivatives, with one loop for each row of the table.
+macro_rules! computations {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident: $variant:ident $(($($constant:ident: $type:ty = $example:expr),+))? {
+            domain: $domain:ident, grad_reads: $reads:ident, smooth: [$($smooth:expr),+],
+            value: $cost:ident($value:expr),
+            grad: $grad_cost:ident($grad:expr),
         }
-        Unary::Elu(factor) => {
-            let factor = T::from_f64(factor);
-            source.map(workers, HEAVY, out, move |x| if x > T::ZERO { x } else { factor * exp_m1(x) });
+    )*) => {
+        /// Computes the functions that integers support too.
+        #[allow(unused_variables, reason = "the constants of other functions are not used")]
+        fn of_numbers<T: Number>(workers: &Workers, f: Unary, source: &Source<'_, T>, out: &mut [T]) {
+            match f {
+                $(Unary::$variant $(($($constant),+))? => if_of_numbers!(
+                    $domain,
+                    compute!($cost($value), source, workers, out, [$($($constant),+)?]),
+                    debug_assert!(false, "{} is for floats", f.name())
+                ),)*
+            }
         }
-        Unary::Mish => source.map(workers, HEAVY, out, |x| x * MishParts::of(x).tanh()),
-        Unary::Hardswish => source.map(workers, LIGHT, out, hardswish),
-        Unary::Powf(exponent) => power!(T, exponent,
-            power => source.map(workers, LIGHT, out, power),
+
+        /// Computes all functions.
+        #[allow(unused_variables, reason = "`of_numbers` uses the constants of some functions")]
+        fn of_floats<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>, out: &mut [T]) {
+            match f {
+                $(Unary::$variant $(($($constant),+))? => if_of_numbers!(
+                    $domain,
+                    of_numbers(workers, f, source, out),
+                    compute!($cost($value), source, workers, out, [$($($constant),+)?])
+                ),)*
+            }
+        }
+
+        /// `out = g f'(x)`. The first element of each pair is x, or y = f(x) if the backward pass reads the output.
+        #[allow(unused_variables, reason = "some derivatives do not depend on the constants")]
+        fn derivative<T: Float>(workers: &Workers, f: Unary, pair: &Pair<'_, T, T>, out: &mut [T]) {
+            match f {
+                $(Unary::$variant $(($($constant),+))? => {
+                    compute!($grad_cost($grad), pair, workers, out, [$($($constant),+)?]);
+                })*
+            }
+        }
+    };
+}
+
+unary_functions!(computations);
+
+/// sin x, by a loop without branches if all angles are small.
+fn sine<T: Float>(workers: &Workers, source: &Source<'_, T>, out: &mut [T]) {
+    if small_angles(source) {
+        source.map(workers, HEAVY, out, T::sin_of_small);
+    } else {
+        source.map(workers, HEAVY, out, T::sin);
+    }
+}
+
+/// cos x, as [`sine`].
+fn cosine<T: Float>(workers: &Workers, source: &Source<'_, T>, out: &mut [T]) {
+    if small_angles(source) {
+        source.map(workers, HEAVY, out, T::cos_of_small);
+    } else {
+        source.map(workers, HEAVY, out, T::cos);
+    }
+}
+
+/// g cos x
+fn sine_grad<T: Float>(workers: &Workers, pair: &Pair<'_, T, T>, out: &mut [T]) {
+    by_angles(workers, pair, out, |x, g| g * x.cos_of_small(), |x, g| g * x.cos());
+}
+
+/// -g sin x
+fn cosine_grad<T: Float>(workers: &Workers, pair: &Pair<'_, T, T>, out: &mut [T]) {
+    by_angles(workers, pair, out, |x, g| -g * x.sin_of_small(), |x, g| -g * x.sin());
+}
+
+/// Maps pairs of an angle and a gradient: by `small` in chunks where all angles are below [`Float::LARGE_ANGLE`].
+fn by_angles<T: Float>(
+    workers: &Workers,
+    pair: &Pair<'_, T, T>,
+    out: &mut [T],
+    small: impl Fn(T, T) -> T + Sync,
+    any: impl Fn(T, T) -> T + Sync,
+) {
+    workers.chunks(out, HEAVY, &|start, part| {
+        pair.each(start, part, |out, x, _| *out = x);
+        if simd::run(AreSmall(part)) {
+            pair.each(start, part, |out, x, g| *out = small(x, g));
+        } else {
+            pair.each(start, part, |out, x, g| *out = any(x, g));
+        }
+    });
+}
+
+/// xᶜ
+fn power<T: Float>(workers: &Workers, source: &Source<'_, T>, out: &mut [T], exponent: f64) {
+    power!(T, exponent,
+        power => source.map(workers, LIGHT, out, power),
+        else workers.chunks(out, HEAVY, &|start, part| {
+            source.load(start, part);
+            raise(part, T::from_f64(exponent));
+        })
+    );
+}
+
+/// g c xᶜ⁻¹
+fn power_grad<T: Float>(workers: &Workers, pair: &Pair<'_, T, T>, out: &mut [T], exponent: f64) {
+    let factor = T::from_f64(exponent);
+    if exponent == 0.0 {
+        // x⁰ is constant; the formula below returns NaN for x = 0.
+        pair.map(workers, LIGHT, out, |_, _| T::ZERO);
+    } else {
+        power!(T, exponent - 1.0,
+            power => pair.map(workers, LIGHT, out, |x, g| g * factor * power(x)),
             else workers.chunks(out, HEAVY, &|start, part| {
-                source.load(start, part);
-                raise(part, T::from_f64(exponent));
+                pair.each(start, part, |out, x, _| *out = x);
+                raise(part, T::from_f64(exponent - 1.0));
+                pair.each(start, part, |out, _, g| *out *= g * factor);
             })
-        ),
-        Unary::Neg
-        | Unary::Abs
-        | Unary::Square
-        | Unary::Relu
-        | Unary::Sign
-        | Unary::Clamp(..)
-        | Unary::AddScalar(_)
-        | Unary::MulScalar(_)
-        | Unary::DivScalar(_) => arithmetic(workers, f, source, out),
+        );
     }
 }
 
@@ -195,19 +268,15 @@ pub(crate) fn unary_grad(
     }
     float!(op, out.dtype(), T => {
         let out = host_mut::<T>(op, out)?;
-        let small = match f {
-            Unary::Sin | Unary::Cos => small_angles(&Source::<T>::new(op, saved)?),
-            _ => false,
-        };
         let saved_data = host::<T>(op, &saved)?;
         let Some(grad) = grad else {
             let source = Source::of(saved_data, saved.layout());
-            derivative_in_place(workers, (f, small), &source, out);
+            derivative_in_place(workers, f, &source, out);
             return Ok(());
         };
         let grad_data = host::<T>(op, &grad)?;
         let pair = Pair::of((saved_data, saved.layout()), (grad_data, grad.layout()));
-        derivative(workers, (f, small), &pair, out);
+        derivative(workers, f, &pair, out);
         Ok(())
     })
 }
@@ -220,17 +289,15 @@ fn unary_grad_of_halves(
     (saved, grad): (View<'_>, Option<View<'_>>),
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let small = |values: &Source<'_, f32>| matches!(f, Unary::Sin | Unary::Cos) && small_angles(values);
     let Some(grad) = grad else {
         return halves::update(workers, op, LIGHT, [saved], [out], &|[saved], [out]| {
             let saved = Source::of(saved, &Layout::of_row(saved.len()));
-            derivative_in_place(workers, (f, small(&saved)), &saved, out);
+            derivative_in_place(workers, f, &saved, out);
         });
     };
     halves::map(workers, op, LIGHT, [saved, grad], out, &|[saved, grad], out| {
         let row = Layout::of_row(saved.len());
-        let is_small = small(&Source::of(saved, &row));
-        derivative(workers, (f, is_small), &Pair::of((saved, &row), (grad, &row)), out);
+        derivative(workers, f, &Pair::of((saved, &row), (grad, &row)), out);
     })
 }
 
@@ -245,8 +312,8 @@ const BLOCK_IN_PLACE: usize = 256;
 
 /// [`derivative`] with g in the output. Copies g block by block, so that the functions are not compiled twice. ReLU,
 /// the most common function, has its own loop.
-fn derivative_in_place<T: Float>(workers: &Workers, f: (Unary, bool), saved: &Source<'_, T>, out: &mut [T]) {
-    if f.0 == Unary::Relu {
+fn derivative_in_place<T: Float>(workers: &Workers, f: Unary, saved: &Source<'_, T>, out: &mut [T]) {
+    if f == Unary::Relu {
         workers.chunks(out, LIGHT, &|start, part| {
             saved.each(start, part, rectify);
         });
@@ -262,92 +329,6 @@ fn derivative_in_place<T: Float>(workers: &Workers, f: (Unary, bool), saved: &So
             derivative(workers, f, &Pair::of((saved, &row), (grads, &row)), out);
         }
     });
-}
-
-/// `out = g f'(x)`. The first element of each pair is x, or y = f(x) if the backward pass reads the output. `small`
-/// states that all angles are below [`Float::LARGE_ANGLE`].
-fn derivative<T: Float>(workers: &Workers, (f, small): (Unary, bool), pair: &Pair<'_, T, T>, out: &mut [T]) {
-    let two = T::ONE + T::ONE;
-    match f {
-        Unary::Neg => pair.map(workers, LIGHT, out, |_, g| -g),
-        Unary::Abs => pair.map(workers, LIGHT, out, |x, g| {
-            if x > T::ZERO {
-                g
-            } else if x < T::ZERO {
-                -g
-            } else {
-                // 0 for x = 0 and NaN for NaN.
-                x.magnitude()
-            }
-        }),
-        Unary::Square => pair.map(workers, LIGHT, out, |x, g| two * x * g),
-        Unary::Exp => pair.map(workers, LIGHT, out, |y, g| g * y),
-        Unary::Log => pair.map(workers, LIGHT, out, |x, g| g / x),
-        Unary::Sqrt => pair.map(workers, LIGHT, out, |y, g| g / (two * y)),
-        Unary::Relu => pair.map(workers, LIGHT, out, |y, g| if y <= T::ZERO { T::ZERO } else { g + T::ZERO }),
-        Unary::Gelu => pair.map(workers, HEAVY, out, |x, g| g * gelu_slope(x)),
-        Unary::Tanh => pair.map(workers, LIGHT, out, |y, g| g * (T::ONE - y * y)),
-        Unary::Sigmoid => pair.map(workers, LIGHT, out, |y, g| g * y * (T::ONE - y)),
-        Unary::Recip => pair.map(workers, LIGHT, out, |y, g| -g * y * y),
-        Unary::Rsqrt => {
-            let half = T::from_f64(-0.5);
-            pair.map(workers, LIGHT, out, |y, g| half * g * y * y * y);
-        }
-        Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round => {
-            pair.map(workers, LIGHT, out, |_, _| T::ZERO);
-        }
-        Unary::Sin if small => pair.map(workers, HEAVY, out, |x, g| g * x.cos_of_small()),
-        Unary::Sin => pair.map(workers, HEAVY, out, |x, g| g * x.cos()),
-        Unary::Cos if small => pair.map(workers, HEAVY, out, |x, g| -g * x.sin_of_small()),
-        Unary::Cos => pair.map(workers, HEAVY, out, |x, g| -g * x.sin()),
-        Unary::Silu => pair.map(workers, HEAVY, out, |x, g| {
-            let s = logistic(x);
-            g * s * (T::ONE + x * (T::ONE - s))
-        }),
-        Unary::Softplus => pair.map(workers, HEAVY, out, |x, g| g * logistic(x)),
-        Unary::GeluTanh => pair.map(workers, HEAVY, out, |x, g| g * gelu_tanh_slope(x)),
-        Unary::LeakyRelu(slope) => {
-            let slope = T::from_f64(slope);
-            pair.map(workers, LIGHT, out, move |x, g| g * if x <= T::ZERO { slope } else { T::ONE });
-        }
-        Unary::Elu(factor) => {
-            let factor = T::from_f64(factor);
-            pair.map(workers, HEAVY, out, move |x, g| {
-                g * if x > T::ZERO { T::ONE } else { factor * x.exp() }
-            });
-        }
-        Unary::Mish => pair.map(workers, HEAVY, out, |x, g| g * MishParts::of(x).slope(x)),
-        Unary::Hardswish => pair.map(workers, LIGHT, out, |x, g| g * hardswish_slope(x)),
-        Unary::Powf(exponent) => {
-            let factor = T::from_f64(exponent);
-            if exponent == 0.0 {
-                // x⁰ is constant; the formula below returns NaN for x = 0.
-                pair.map(workers, LIGHT, out, |_, _| T::ZERO);
-            } else {
-                power!(T, exponent - 1.0,
-                    power => pair.map(workers, LIGHT, out, |x, g| g * factor * power(x)),
-                    else workers.chunks(out, HEAVY, &|start, part| {
-                        pair.each(start, part, |out, x, _| *out = x);
-                        raise(part, T::from_f64(exponent - 1.0));
-                        pair.each(start, part, |out, _, g| *out *= g * factor);
-                    })
-                );
-            }
-        }
-        Unary::Clamp(low, high) => {
-            let (low, high) = (T::from_scalar(low), T::from_scalar(high));
-            pair.map(workers, LIGHT, out, |x, g| if x > low && x < high { g } else { T::ZERO });
-        }
-        Unary::AddScalar(_) => pair.map(workers, LIGHT, out, |_, g| g),
-        Unary::MulScalar(c) => {
-            let c = T::from_scalar(c);
-            pair.map(workers, LIGHT, out, |_, g| g * c);
-        }
-        Unary::DivScalar(c) => {
-            let c = T::from_scalar(c);
-            pair.map(workers, LIGHT, out, |_, g| g / c);
-        }
-    }
 }
 
 /// Φ(x), the normal distribution function: (1 + erf(x / √2)) / 2.
@@ -371,12 +352,12 @@ pub(crate) fn silu<T: Float>(x: T) -> T {
 /// ln(1 + eˣ) = max(x, 0) + ln(1 + e^-|x|), which does not overflow.
 #[inline(always)]
 fn softplus<T: Float>(x: T) -> T {
-    x.rectified() + (-x.magnitude()).exp().ln_1p()
+    x.rectified() + (-x.magnitude()).exp().ln_1p_of_fraction()
 }
 
 /// eˣ - 1 for x ≤ 0, as 2t / (1 - t) with t = tanh(x/2): accurate for small x.
 #[inline(always)]
-fn exp_m1<T: Float>(x: T) -> T {
+fn exp_m1_of_negative<T: Float>(x: T) -> T {
     let t = (T::from_f64(0.5) * x).tanh();
     (t + t) / (T::ONE - t)
 }

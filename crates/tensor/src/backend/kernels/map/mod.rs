@@ -39,16 +39,9 @@ impl<'a> Computation<'a> for Map<'a> {
     }
 
     fn work(&self) -> Work {
-        let class = if is_arithmetic(self.f) { Class::Arithmetic } else { Class::Function };
+        let class = if self.f.is_light() { Class::Arithmetic } else { Class::Function };
         Work::over(class, self.out.layout())
     }
-}
-
-/// Whether a function takes no longer than its memory traffic.
-pub(super) const fn is_arithmetic(f: Unary) -> bool {
-    f.is_arithmetic()
-        || f.is_flat()
-        || matches!(f, Unary::Sqrt | Unary::Recip | Unary::Rsqrt | Unary::LeakyRelu(_) | Unary::Hardswish)
 }
 
 /// `out[i] = grad[i] · f'(x[i])`, the backward pass of [`Map`].
@@ -90,8 +83,7 @@ impl<'a> Computation<'a> for MapGrad<'a> {
     }
 
     fn work(&self) -> Work {
-        let is_light = is_arithmetic(self.f) || self.f.grad_reads_output();
-        let class = if is_light { Class::Arithmetic } else { Class::FunctionGrad };
+        let class = if self.f.is_grad_light() { Class::Arithmetic } else { Class::FunctionGrad };
         Work::over(class, self.out.layout())
     }
 }

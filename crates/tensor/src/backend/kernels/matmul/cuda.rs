@@ -3,7 +3,7 @@
 //! Before cuBLAS runs, the bias is broadcast to the output, to which cuBLAS adds the product. So it rounds 16-bit
 //! floats once. With an activation, an epilogue kernel adds the bias, which rounds 16-bit floats once more.
 
-use bfc_cuda::kernels::{Family, Job, Output};
+use bfc_cuda::kernels::{Family, Job, Output, named};
 use bfc_cuda::{Factor, Product};
 
 use super::MatMul;
@@ -14,7 +14,7 @@ use crate::backend::cuda::launch::{
 use crate::backend::grid::TILE;
 use crate::backend::kernels::RunCuda;
 use crate::backend::kernels::copy::cuda::copy;
-use crate::backend::{Activation, Precision, kernels};
+use crate::backend::{Precision, kernels};
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
@@ -33,15 +33,9 @@ pub(crate) struct Epilogue<'a, 'm> {
 }
 
 impl<'m> Epilogue<'_, 'm> {
-    /// The number of the activation in the kernels.
+    /// The activation for the kernels; 0 without an activation.
     fn function(&self) -> u64 {
-        match self.activation.map(|activated| activated.function) {
-            None => 0,
-            Some(Activation::Relu) => 1,
-            Some(Activation::Gelu) => 2,
-            Some(Activation::GeluTanh) => 3,
-            Some(Activation::Silu) => 4,
-        }
+        self.activation.map_or(0, |activated| named(activated.function.name()))
     }
 
     /// The output for the arguments of the activation, if requested.

@@ -4,7 +4,6 @@ pub(super) mod cpu;
 #[cfg(feature = "cuda")]
 pub(super) mod cuda;
 
-use super::map::is_arithmetic;
 use super::{Computation, Workspace};
 use crate::backend::check::{CheckedOperand, Rules, fast};
 use crate::backend::cost::{Class, Work, is_half, products};
@@ -119,7 +118,7 @@ impl<'a> Computation<'a> for MatMul<'a> {
         else {
             return Work::new(Class::Product);
         };
-        let applied = self.activation.as_ref().is_some_and(|of| !is_arithmetic(of.function.function()));
+        let applied = self.activation.as_ref().is_some_and(|of| !of.function.function().is_light());
         Work {
             is_half: is_half(self.precision, self.rhs.dtype()),
             elements: if applied { self.out.layout().shape().elements() as u64 } else { 0 },

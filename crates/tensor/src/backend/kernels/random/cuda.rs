@@ -1,7 +1,7 @@
 //! Random elements. Uniform elements equal those of the CPU bit for bit. Normal elements may differ in the last bits,
 //! because logarithm, sine and cosine differ.
 
-use bfc_cuda::kernels::Family;
+use bfc_cuda::kernels::{Family, named};
 
 use super::Random;
 use crate::backend::Distribution;
@@ -19,7 +19,7 @@ impl RunCuda for Random<'_> {
         (job.counts[0], job.counts[1]) = (key.seed, key.sequence);
         match distribution {
             Distribution::Uniform { low, high } => {
-                job.function = if dtype == DType::Bool { 3 } else { 0 };
+                job.function = named(if dtype == DType::Bool { "uniform_not_zero" } else { "uniform" });
                 (job.constants[0], job.constants[1]) = (low, high);
                 job.constants[2] = match dtype {
                     // The kernel rounds to 16 bits after the clamp.
@@ -38,11 +38,11 @@ impl RunCuda for Random<'_> {
                 return Err(Error::UnsupportedDType { op, dtype });
             }
             Distribution::Normal { mean, std } => {
-                job.function = 1;
+                job.function = named("normal");
                 (job.constants[0], job.constants[1]) = (mean, std);
             }
             Distribution::Bernoulli { p, value } => {
-                job.function = 2;
+                job.function = named("bernoulli");
                 set_constant(&mut job, 1, dtype, Scalar::Float(value));
                 job.constants[0] = p;
             }

@@ -22,6 +22,7 @@ use crate::backend::cpu::loop_nest::{LoopNest, Segment};
 use crate::backend::cpu::number::Number;
 use crate::backend::cpu::parallel::{LIGHT, Workers, light_runs};
 use crate::backend::cpu::simd;
+use crate::backend::function::reduce_functions;
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -115,29 +116,41 @@ pub(crate) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
     Split::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
 }
 
-/// See [`Reduction`](crate::backend::kernels::Reduction).
-pub(crate) fn reduce(
-    workers: &Workers,
-    op: &'static str,
-    input: View<'_>,
-    axes: &[bool],
-    (f, divisor): (Reduce, f64),
-    workspace: &mut Option<ViewMut<'_>>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let reduced = Reduced { workers, op, input, axes };
-    match f {
-        Reduce::Max => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Max>(workspace, out)),
-        Reduce::Min => byte_or_number!(op, input.dtype(), T => reduced.fold::<T, Min>(workspace, out)),
-        Reduce::Sum => sums!(op, input.dtype(), T => reduced.fold::<T, Sum>(workspace, out)),
-        Reduce::Prod => sums!(op, input.dtype(), T => reduced.fold::<T, Product>(workspace, out)),
-        Reduce::SumMagnitudes => {
-            float!(op, input.dtype(), T => reduced.fold::<T, SumMagnitudes>(workspace, out))
-        }
-        Reduce::SumSquares => float!(op, input.dtype(), T => reduced.fold::<T, SumSquares>(workspace, out)),
-    }?;
-    if divisor == 1.0 { Ok(()) } else { divide(workers, op, out, divisor) }
+/// Evaluates an expression with `$T` as the element type, if a domain of reductions contains it.
+macro_rules! of_domain {
+    (All, $($typed:tt)*) => { byte_or_number!($($typed)*) };
+    (Sums, $($typed:tt)*) => { sums!($($typed)*) };
+    (Floats, $($typed:tt)*) => { float!($($typed)*) };
 }
+
+/// Defines the kernel, with one call for each row of the table.
+macro_rules! define_reduce {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident: $variant:ident { domain: $domain:ident, fold: $fold:ident, empty: $empty:ident, parts: $parts:ident },
+    )*) => {
+        /// See [`Reduction`](crate::backend::kernels::Reduction).
+        pub(crate) fn reduce(
+            workers: &Workers,
+            op: &'static str,
+            input: View<'_>,
+            axes: &[bool],
+            (f, divisor): (Reduce, f64),
+            workspace: &mut Option<ViewMut<'_>>,
+            out: &mut ViewMut<'_>,
+        ) -> Result<()> {
+            let reduced = Reduced { workers, op, input, axes };
+            match f {
+                $(Reduce::$variant => {
+                    of_domain!($domain, op, input.dtype(), T => reduced.fold::<T, $fold>(workspace, out))
+                })*
+            }?;
+            if divisor == 1.0 { Ok(()) } else { divide(workers, op, out, divisor) }
+        }
+    };
+}
+
+reduce_functions!(define_reduce);
 
 /// `out[i] = out[i] / divisor`.
 fn divide(workers: &Workers, op: &'static str, out: &mut ViewMut<'_>, divisor: f64) -> Result<()> {

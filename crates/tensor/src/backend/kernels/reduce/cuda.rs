@@ -1,16 +1,16 @@
 //! Reductions over axes. A long reduction of few outputs is split into slabs, whose partial results a second kernel reduces.
 
-use bfc_cuda::kernels::{Family, Job, Operand};
+use bfc_cuda::kernels::{Family, Job, Operand, named};
 
 use super::cpu::is_reduced;
 use super::{ArgReduce, Reduction};
-use crate::backend::Reduce;
 use crate::backend::cuda::launch::{
     Launcher, kernel, kernel_dtype, origin, output, required_workspace, workspace_operand, workspace_output,
 };
 use crate::backend::grid::{COLUMNS_PER_BLOCK, split_reduction};
 use crate::backend::kernels::RunCuda;
 use crate::backend::kernels::fill::cuda::fill;
+use crate::backend::{Identity, Reduce, ReduceDomain};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::{DType, Scalar};
@@ -33,10 +33,10 @@ pub(crate) fn reduce(
     out: &ViewMut<'_>,
 ) -> Result<()> {
     let dtype = input.dtype();
-    let defined = match f {
-        Reduce::Max | Reduce::Min => true,
-        Reduce::Sum | Reduce::Prod => dtype.is_float() || dtype == DType::I64,
-        Reduce::SumMagnitudes | Reduce::SumSquares => dtype.is_float(),
+    let defined = match f.domain() {
+        ReduceDomain::All => true,
+        ReduceDomain::Sums => dtype.is_float() || dtype == DType::I64,
+        ReduceDomain::Floats => dtype.is_float(),
     };
     if !defined {
         return Err(Error::UnsupportedDType { op, dtype });
@@ -49,14 +49,7 @@ pub(crate) fn reduce(
     let split = split_reduction(input.layout().shape(), axes);
     let (slabs, slab) = (split.slabs(), split.slab);
     let mut job = reduction_job(&input, axes);
-    job.function = match f {
-        Reduce::Sum => 0,
-        Reduce::Max => 1,
-        Reduce::Min => 2,
-        Reduce::Prod => 3,
-        Reduce::SumMagnitudes => 4,
-        Reduce::SumSquares => 5,
-    };
+    job.function = named(f.name());
     (job.counts[0], job.counts[1], job.counts[2]) = (split.length as u64, slabs as u64, slab as u64);
     // Only the last kernel divides.
     let divides = |job: &mut Job| {
@@ -72,22 +65,19 @@ pub(crate) fn reduce(
     }
     let results = job.count * slabs as u64;
     let on = if partial.is_some() { dtype } else { kernel_dtype([dtype, out.dtype()]) };
-    let named = |name| kernel(Family::Reduce, name, on);
+    let kernel_of = |name| kernel(Family::Reduce, name, on);
     if slab <= SHORT {
-        device.launch_threads(op, named("reduce_serial"), results, &job)?;
+        device.launch_threads(op, kernel_of("reduce_serial"), results, &job)?;
     } else if split.along_rows {
-        device.launch_blocks(op, named("reduce_rows"), results, &job)?;
+        device.launch_blocks(op, kernel_of("reduce_rows"), results, &job)?;
     } else {
         let blocks = job.count.div_ceil(COLUMNS_PER_BLOCK as u64) * slabs as u64;
-        device.launch_blocks(op, named("reduce_columns"), blocks, &job)?;
+        device.launch_blocks(op, kernel_of("reduce_columns"), blocks, &job)?;
     }
     let Some(partial) = partial else { return Ok(()) };
     // Reduces the partial results of the slabs in order.
     let mut joined = rows_of(workspace_operand(partial), [slabs, split.outputs], out);
-    joined.function = match f {
-        Reduce::SumMagnitudes | Reduce::SumSquares => 0,
-        Reduce::Sum | Reduce::Prod | Reduce::Max | Reduce::Min => job.function,
-    };
+    joined.function = named(f.of_parts().name());
     divides(&mut joined);
     fold_rows(device, op, &joined, out.dtype())
 }
@@ -108,7 +98,7 @@ pub(crate) fn arg_reduce(
     let mut axes = [false; crate::shape::MAX_RANK];
     axes.iter_mut().skip(axis).take(1).for_each(|reduced| *reduced = true);
     let mut job = reduction_job(&input, &axes);
-    job.function = u64::from(largest);
+    job.function = named(if largest { Reduce::Max.name() } else { Reduce::Min.name() });
     job.counts[0] = input.layout().shape().dims().get(axis).copied().unwrap_or(1) as u64;
     job.outputs[0] = output(out);
     // Neighboring threads read neighboring columns. For contiguous or few sequences, one block reduces each.
@@ -132,7 +122,8 @@ pub(crate) fn sum_rows(
     [rows, columns]: [usize; 2],
     out: &ViewMut<'_>,
 ) -> Result<()> {
-    fold_rows(device, op, &rows_of(input, [rows, columns], out), out.dtype())
+    let job = Job { function: named(Reduce::Sum.name()), ..rows_of(input, [rows, columns], out) };
+    fold_rows(device, op, &job, out.dtype())
 }
 
 /// Launches the reduction of the columns of a workspace.
@@ -195,11 +186,11 @@ fn empty_result(f: Reduce, dtype: DType) -> Scalar {
             (Scalar::Float(f64::NEG_INFINITY), Scalar::Float(f64::INFINITY))
         }
     };
-    match f {
-        Reduce::Sum | Reduce::SumMagnitudes | Reduce::SumSquares => Scalar::Int(0),
-        Reduce::Prod => Scalar::Int(1),
-        Reduce::Max => lowest,
-        Reduce::Min => highest,
+    match f.empty() {
+        Identity::Zero => Scalar::Int(0),
+        Identity::One => Scalar::Int(1),
+        Identity::Lowest => lowest,
+        Identity::Highest => highest,
     }
 }
 

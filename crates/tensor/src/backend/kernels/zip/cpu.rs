@@ -10,8 +10,9 @@ use crate::backend::cpu::number::{Float, Integer, Number};
 use crate::backend::cpu::operands::{Pair, Source};
 use crate::backend::cpu::parallel::{HEAVY, LIGHT, Workers};
 use crate::backend::cpu::power::raise_each;
+use crate::backend::function::{binary_functions, comparisons};
 use crate::backend::kernels::RunCpu;
-use crate::backend::{Binary, Compare};
+use crate::backend::{Binary, Compare, Domain};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::{DType, RawElement};
@@ -28,20 +29,18 @@ pub(crate) fn binary(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let dtype = out.dtype();
-    // These functions return booleans for booleans; sums would not.
-    let closed_over_bool = matches!(f, Binary::Mul | Binary::Maximum | Binary::Minimum);
-    if dtype == DType::Bool && !closed_over_bool {
+    if dtype == DType::Bool && !f.supports_booleans() {
         return Err(unsupported(op, dtype));
     }
     if halves::any_of([dtype, lhs.dtype(), rhs.dtype()]) {
-        let chunk = if f == Binary::Pow { HEAVY } else { LIGHT };
+        let chunk = if f.is_light() { LIGHT } else { HEAVY };
         return halves::map(workers, op, chunk, [lhs, rhs], out, &|[lhs, rhs], out| {
             let row = Layout::of_row(lhs.len());
             if f == Binary::Pow {
                 out.copy_from_slice(lhs);
                 raise_each(out, rhs);
             } else {
-                arithmetic(workers, f, &Pair::of((lhs, &row), (rhs, &row)), out);
+                of_floats(workers, f, &Pair::of((lhs, &row), (rhs, &row)), out);
             }
         });
     }
@@ -62,26 +61,101 @@ pub(crate) fn binary(
             Ok(())
         });
     }
+    if f.domain() == Domain::Floats {
+        return float!(op, dtype, T => {
+            of_floats(workers, f, &Pair::<T, T>::new(op, lhs, rhs)?, host_mut::<T>(op, out)?);
+            Ok(())
+        });
+    }
     byte_or_number!(op, dtype, T => {
         let (left, right) = (host::<T>(op, &lhs)?, host::<T>(op, &rhs)?);
         let out = host_mut::<T>(op, out)?;
-        arithmetic(workers, f, &Pair::of((left, lhs.layout()), (right, rhs.layout())), out);
+        of_numbers(workers, f, &Pair::of((left, lhs.layout()), (right, rhs.layout())), out);
         Ok(())
     })
 }
 
-/// Computes all functions but powers.
-fn arithmetic<T: Number>(workers: &Workers, f: Binary, pair: &Pair<'_, T, T>, out: &mut [T]) {
-    match f {
-        Binary::Add => pair.map(workers, LIGHT, out, T::plus),
-        Binary::Sub => pair.map(workers, LIGHT, out, T::minus),
-        Binary::Mul => pair.map(workers, LIGHT, out, T::times),
-        Binary::Div => pair.map(workers, LIGHT, out, T::over),
-        Binary::Maximum => pair.map(workers, LIGHT, out, T::larger),
-        Binary::Minimum => pair.map(workers, LIGHT, out, T::smaller),
-        Binary::Pow => debug_assert!(false, "powers are computed elsewhere"),
-    }
+/// Evaluates an expression with the chunk of a function's cost, unless the function has loops of its own.
+macro_rules! with_chunk {
+    (light, $chunk:ident => $compute:expr) => {{
+        let $chunk = LIGHT;
+        $compute
+    }};
+    (heavy, $chunk:ident => $compute:expr) => {{
+        let $chunk = HEAVY;
+        $compute
+    }};
+    (by, $chunk:ident => $compute:expr) => {
+        debug_assert!(false, "powers are computed elsewhere")
+    };
 }
+
+/// Evaluates the first expression for functions of all numbers, and the second for others.
+macro_rules! if_of_numbers {
+    (Numbers, $numbers:expr, $others:expr) => {
+        $numbers
+    };
+    ($domain:ident, $numbers:expr, $others:expr) => {
+        $others
+    };
+}
+
+/// Defines the functions that compute values, with one loop for each row of the table. Powers are computed elsewhere.
+macro_rules! computations {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident: $variant:ident {
+            domain: $domain:ident, booleans: $booleans:literal, smooth: [$($a:expr),+] and [$($b:expr),+],
+            value: $cost:ident($value:expr),
+        }
+    )*) => {
+        /// Computes the functions that integers support too.
+        fn of_numbers<T: Number>(workers: &Workers, f: Binary, pair: &Pair<'_, T, T>, out: &mut [T]) {
+            match f {
+                $(Binary::$variant => if_of_numbers!(
+                    $domain,
+                    with_chunk!($cost, chunk => pair.map(workers, chunk, out, $value)),
+                    debug_assert!(false, "{} is for floats", f.name())
+                ),)*
+            }
+        }
+
+        /// Computes all functions.
+        fn of_floats<T: Float>(workers: &Workers, f: Binary, pair: &Pair<'_, T, T>, out: &mut [T]) {
+            match f {
+                $(Binary::$variant => if_of_numbers!(
+                    $domain,
+                    of_numbers(workers, f, pair, out),
+                    with_chunk!($cost, chunk => pair.map(workers, chunk, out, $value))
+                ),)*
+            }
+        }
+
+        /// `acc[i] = f(acc[i], value[i])` for the functions that integers support too.
+        fn accumulate_numbers<T: Number>(workers: &Workers, f: Binary, source: &Source<'_, T>, acc: &mut [T]) {
+            match f {
+                $(Binary::$variant => if_of_numbers!(
+                    $domain,
+                    with_chunk!($cost, chunk => fold_into(workers, source, chunk, acc, $value)),
+                    debug_assert!(false, "{} is for floats", f.name())
+                ),)*
+            }
+        }
+
+        /// `acc[i] = f(acc[i], value[i])` for all functions.
+        fn accumulate_floats<T: Float>(workers: &Workers, f: Binary, source: &Source<'_, T>, acc: &mut [T]) {
+            match f {
+                $(Binary::$variant => if_of_numbers!(
+                    $domain,
+                    accumulate_numbers(workers, f, source, acc),
+                    with_chunk!($cost, chunk => fold_into(workers, source, chunk, acc, $value))
+                ),)*
+            }
+        }
+    };
+}
+
+binary_functions!(computations);
 
 /// See [`Accumulate`](crate::backend::kernels::Accumulate).
 #[inline(never)]
@@ -98,7 +172,7 @@ pub(crate) fn accumulate(
             if f == Binary::Pow {
                 raise_each(acc, input);
             } else {
-                accumulate_values(workers, f, &Source::of(input, &Layout::of_row(input.len())), acc);
+                accumulate_floats(workers, f, &Source::of(input, &Layout::of_row(input.len())), acc);
             }
         });
     }
@@ -115,24 +189,17 @@ pub(crate) fn accumulate(
             Ok(())
         });
     }
+    if f.domain() == Domain::Floats {
+        return float!(op, dtype, T => {
+            accumulate_floats(workers, f, &Source::<T>::new(op, input)?, host_mut::<T>(op, acc)?);
+            Ok(())
+        });
+    }
     number!(op, dtype, T => {
         let (data, acc) = (host::<T>(op, &input)?, host_mut::<T>(op, acc)?);
-        accumulate_values(workers, f, &Source::of(data, input.layout()), acc);
+        accumulate_numbers(workers, f, &Source::of(data, input.layout()), acc);
         Ok(())
     })
-}
-
-/// `acc[i] = f(acc[i], value[i])` for all functions but powers.
-fn accumulate_values<T: Number>(workers: &Workers, f: Binary, source: &Source<'_, T>, acc: &mut [T]) {
-    match f {
-        Binary::Add => fold_into(workers, source, LIGHT, acc, T::plus),
-        Binary::Sub => fold_into(workers, source, LIGHT, acc, T::minus),
-        Binary::Mul => fold_into(workers, source, LIGHT, acc, T::times),
-        Binary::Div => fold_into(workers, source, LIGHT, acc, T::over),
-        Binary::Maximum => fold_into(workers, source, LIGHT, acc, T::larger),
-        Binary::Minimum => fold_into(workers, source, LIGHT, acc, T::smaller),
-        Binary::Pow => debug_assert!(false, "powers are computed elsewhere"),
-    }
 }
 
 /// `x = xʸ`, in place, with exponents starting at number `start`.
@@ -155,29 +222,42 @@ fn fold_into<T: RawElement>(
     });
 }
 
-/// See [`Comparison`](crate::backend::kernels::Comparison).
-#[inline(never)]
-pub(crate) fn compare(
-    workers: &Workers,
-    op: &'static str,
-    f: Compare,
-    lhs: View<'_>,
-    rhs: View<'_>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    byte_or_number!(op, lhs.dtype(), T => {
-        let pair = Pair::<T, T>::new(op, lhs, rhs)?;
-        let out = host_mut::<u8>(op, out)?;
-        match f {
-            Compare::Eq => pair.map(workers, LIGHT, out, |a, b| u8::from(a == b)),
-            Compare::Ne => pair.map(workers, LIGHT, out, |a, b| u8::from(a != b)),
-            Compare::Lt => pair.map(workers, LIGHT, out, |a, b| u8::from(a < b)),
-            Compare::Le => pair.map(workers, LIGHT, out, |a, b| u8::from(a <= b)),
-            Compare::Gt => pair.map(workers, LIGHT, out, |a, b| u8::from(a > b)),
-            Compare::Ge => pair.map(workers, LIGHT, out, |a, b| u8::from(a >= b)),
+/// Defines the kernel, with one loop for each row of the table.
+macro_rules! define_compare {
+    ($($(#[$meta:meta])* $name:ident: $variant:ident($holds:expr),)*) => {
+        /// See [`Comparison`](crate::backend::kernels::Comparison).
+        #[inline(never)]
+        pub(crate) fn compare(
+            workers: &Workers,
+            op: &'static str,
+            f: Compare,
+            lhs: View<'_>,
+            rhs: View<'_>,
+            out: &mut ViewMut<'_>,
+        ) -> Result<()> {
+            byte_or_number!(op, lhs.dtype(), T => {
+                let pair = Pair::<T, T>::new(op, lhs, rhs)?;
+                let out = host_mut::<u8>(op, out)?;
+                match f {
+                    $(Compare::$variant => compare_pairs(workers, &pair, out, $holds),)*
+                }
+                Ok(())
+            })
         }
-        Ok(())
-    })
+    };
+}
+
+comparisons!(define_compare);
+
+/// `out[i] = holds(a[i], b[i])`, as 0 or 1.
+#[inline(always)]
+fn compare_pairs<T: RawElement>(
+    workers: &Workers,
+    pair: &Pair<'_, T, T>,
+    out: &mut [u8],
+    holds: impl Fn(T, T) -> bool + Sync,
+) {
+    pair.map(workers, LIGHT, out, |a, b| u8::from(holds(a, b)));
 }
 
 /// See [`Select`](crate::backend::kernels::Select).

@@ -48,7 +48,7 @@ impl<'a> Computation<'a> for Zip<'a> {
 
 /// The work of a binary function.
 fn work_of(f: Binary, out: &Layout) -> Work {
-    Work::over(if f == Binary::Pow { Class::Function } else { Class::Arithmetic }, out)
+    Work::over(if f.is_light() { Class::Arithmetic } else { Class::Function }, out)
 }
 
 /// `acc[i] = f(acc[i], input[i])`, in place.

@@ -12,17 +12,41 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::BufRead;
 
-use super::builder::{Builder, MAX_LABEL};
-use super::json;
-use super::pickle::{self, Heap, Value};
-use super::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
+use super::Format;
+use crate::files::FileKind;
 use crate::files::lean::HeldMemory;
+use crate::trace::builder::{Builder, MAX_LABEL};
+use crate::trace::json;
+use crate::trace::pickle::{self, Heap, Value};
+use crate::trace::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 
 mod fields;
 mod frame;
 
 use fields::Fields;
 use frame::{Frame, Rank};
+
+/// Both forms have one name.
+const NAME: &str = "a PyTorch snapshot";
+
+pub(super) const PICKLE: Format = Format {
+    kind: Some(FileKind::Pickle),
+    ..Format::trace(
+        NAME,
+        |start| start.bytes.first() == Some(&pickle::MAGIC),
+        &[b"\x80\x02", b"\x80\x04"],
+        |reader, options| parse(reader, options),
+    )
+    .with_devices()
+};
+
+pub(super) const JSON: Format = Format::trace(
+    NAME,
+    |start| start.has_line(|line| line.starts_with(['{', '['])),
+    &[b"{"],
+    |reader, options| parse_json(reader, options),
+)
+.with_devices();
 
 /// The most entries of a dictionary that is searched for every event, and the most frames of a stack. Real ones have
 /// about ten and fewer than a hundred. The limit bounds the cost of a long one that many events share.
@@ -70,7 +94,7 @@ fn of_device(device: Option<u32>) -> String {
 const OF_OBJECTS: u64 = 6;
 
 /// Reads a snapshot in a pickle.
-pub(super) fn parse(mut reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
+fn parse(mut reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
     let mut bytes = Vec::new();
     let read = reader.read_to_end(&mut bytes);
     read.map_err(|error| TracePlace::Byte(bytes.len() as u64).of(error))?;
@@ -82,7 +106,7 @@ pub(super) fn parse(mut reader: impl BufRead, options: &ReadOptions) -> Result<T
 }
 
 /// Reads a snapshot in JSON, as Highwater exports it.
-pub(super) fn parse_json(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
+fn parse_json(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
     let memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
     let (heap, root) = json::read(reader, memory).map_err(|problem| TracePlace::Snapshot.of(problem))?;
     trace_of(&heap, root, options)

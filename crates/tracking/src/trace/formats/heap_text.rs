@@ -32,12 +32,13 @@ use std::ops::Range;
 
 use bfc_core::{Bytes, Category};
 
-use super::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, first_letters, text_bytes};
-use super::{ENTRY_BYTES, MOST_BLOCKS, ProfileProblem, Reading, facts};
+use super::Format;
 use crate::files::lean;
 use crate::record::{NewBlock, Recording};
 use crate::report::Cut;
 use crate::trace::lines::{beginning, each_raw_line, number};
+use crate::trace::profile::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, first_letters, text_bytes};
+use crate::trace::profile::{ENTRY_BYTES, MOST_BLOCKS, ProfileProblem, Reading, facts};
 use crate::trace::{TraceError, TraceLimits, TracePlace, TraceProblem};
 
 /// The longest line. Stacks are long.
@@ -45,8 +46,15 @@ const LINE_BYTES: usize = 1 << 20;
 
 const EXPECTED: &str = "a heap profile of tcmalloc or jemalloc: `BLOCKS: BYTES [BLOCKS: BYTES] @ ADDRESS...`";
 
+pub(super) const FORMAT: Format = Format::profile(
+    "a heap profile of tcmalloc, jemalloc or Go",
+    |start| start.has_line(is_first_line),
+    &[b"heap profile: 1: 4096 [3: 12288] @ heap/524288\n", b"heap_v2/524288\n"],
+    |reader, limits, eighths| read(reader, limits, eighths),
+);
+
 /// Returns whether this is the first line of such a file.
-pub(in crate::trace) fn is_first_line(line: &str) -> bool {
+fn is_first_line(line: &str) -> bool {
     line.starts_with("heap profile:") || line == SYMBOLS || threaded_rate(line).is_some()
 }
 
@@ -66,11 +74,7 @@ fn threaded_rate(line: &str) -> Option<u64> {
 }
 
 /// Reads a profile within so many eighths of the memory limit. Also returns the bytes of the other eighths.
-pub(in crate::trace) fn read(
-    reader: impl BufRead,
-    limits: &TraceLimits,
-    eighths: u64,
-) -> Result<(Recording, u64), TraceError> {
+fn read(reader: impl BufRead, limits: &TraceLimits, eighths: u64) -> Result<(Recording, u64), TraceError> {
     let mut profile = Profile {
         reading: Reading::new(limits, eighths),
         tables: Tables::default(),

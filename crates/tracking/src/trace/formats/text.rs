@@ -1,11 +1,23 @@
 //! The text format of Highwater.
 
-use super::TraceProblem;
-use super::builder::Builder;
-use super::lines::{alignment_of, beginning, number};
+use super::Format;
+use crate::trace::TraceProblem;
+use crate::trace::builder::Builder;
+use crate::trace::lines::{alignment_of, beginning, number, parse};
+
+pub(super) const FORMAT: Format = Format {
+    has_paths: true,
+    ..Format::trace(
+        "an allocation trace",
+        // A file without lines is text without events.
+        |start| start.line().is_none_or(|line| ["#", "a ", "f "].iter().any(|begin| line.starts_with(begin))),
+        &[b"a 0 ", b"#"],
+        |reader, options| parse(reader, &options.limits, parse_line),
+    )
+};
 
 /// Returns whether the line is an event.
-pub(super) fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
+pub(in crate::trace) fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
     if let Some(comment) = line.strip_prefix('#') {
         builder.comment(comment.strip_prefix(' ').unwrap_or(comment))?;
         return Ok(false);

@@ -6,14 +6,22 @@
 
 use std::borrow::Cow;
 
-use super::TraceProblem;
-use super::builder::Builder;
-use super::lines::{bad_number, beginning, fields, number};
+use super::Format;
+use crate::trace::TraceProblem;
+use crate::trace::builder::Builder;
+use crate::trace::lines::{bad_number, beginning, fields, number, parse};
 
 const EXPECTED: &str = "`Thread,Time,Action,Pointer,Size,Stream`";
 
+pub(super) const FORMAT: Format = Format::trace(
+    "an RMM log",
+    |start| start.has_line(is_first_line),
+    &[b"Thread,Time,Action,Pointer,Size,Stream\n"],
+    |reader, options| parse(reader, &options.limits, parse_line),
+);
+
 /// Returns whether a file's first line belongs to such a log.
-pub(super) fn is_first_line(line: &str) -> bool {
+fn is_first_line(line: &str) -> bool {
     fields::<6>(line).is_some_and(|fields| is_header(&fields) || Action::of(&fields[2]).is_some())
 }
 
@@ -36,7 +44,7 @@ impl Action {
 }
 
 /// Returns whether the line is an event of the trace.
-pub(super) fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
+fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
     let malformed = || TraceProblem::Malformed { expected: EXPECTED, found: beginning(line) };
     let fields = fields::<6>(line).ok_or_else(malformed)?;
     // Logs with several runs repeat the header.

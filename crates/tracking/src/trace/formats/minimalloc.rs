@@ -13,10 +13,11 @@ use std::borrow::Cow;
 use std::io::BufRead;
 use std::ops::Range;
 
-use super::builder::Builder;
-use super::lines::{Cells, alignment_of, beginning, each_line, number};
-use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
+use super::Format;
 use crate::files::lean;
+use crate::trace::builder::Builder;
+use crate::trace::lines::{Cells, alignment_of, beginning, each_line, number};
+use crate::trace::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 
 /// The names of a column, the current one first.
 type Names = &'static [&'static str];
@@ -32,12 +33,19 @@ const GAPS: Names = &["gaps"];
 
 const EXPECTED: &str = "a line with all columns of the header";
 
+pub(super) const FORMAT: Format = Format::trace(
+    "a MiniMalloc problem",
+    |start| start.has_line(is_first_line),
+    &[b"id,lower,upper,size\n", b"id,lower,upper,size,alignment,gaps\n"],
+    |reader, options| parse(reader, &options.limits),
+);
+
 /// Returns whether a file's first line is the header of such a problem.
-pub(super) fn is_first_line(line: &str) -> bool {
+fn is_first_line(line: &str) -> bool {
     Columns::of(line).is_some()
 }
 
-pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
+fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
     let mut builder = Builder::new(*limits);
     let mut problem = Problem::default();
     let mut header = None;

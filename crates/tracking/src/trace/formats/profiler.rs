@@ -9,12 +9,21 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 
-use super::builder::Builder;
-use super::profile::ProfileProblem;
+use super::Format;
 use super::snapshot::SnapshotProblem;
-use super::{ReadOptions, Trace, TraceError, TracePlace, TraceProblem};
+use crate::trace::builder::Builder;
+use crate::trace::profile::ProfileProblem;
+use crate::trace::{ReadOptions, Trace, TraceError, TracePlace, TraceProblem};
 
 mod json;
+
+pub(super) const FORMAT: Format = Format::trace(
+    "PyTorch's profiler",
+    |start| start.has_line(|line| line.starts_with('{')) && is_start(start.text()),
+    &[b"{\"traceEvents\":["],
+    |reader, options| parse(reader, options),
+)
+.with_devices();
 
 /// The number of PyTorch's device type for the CPU.
 const CPU: u64 = 0;
@@ -23,7 +32,7 @@ const CPU: u64 = 0;
 const NO_OP: &str = "(outside of ops)";
 
 /// Returns whether a JSON object begins like a profiler's trace.
-pub(super) fn is_start(start: &str) -> bool {
+fn is_start(start: &str) -> bool {
     ["\"traceEvents\"", "\"schemaVersion\"", "\"deviceProperties\""].iter().any(|key| start.contains(key))
 }
 
@@ -65,7 +74,7 @@ struct Events {
     names: Vec<String>,
 }
 
-pub(super) fn parse(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
+fn parse(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, TraceError> {
     let mut builder = Builder::new(options.limits);
     let mut events = json::read(reader, &mut builder)?;
     let device = events.device(options.device).map_err(|problem| TracePlace::Byte(0).of(problem))?;

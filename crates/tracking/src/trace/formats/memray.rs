@@ -8,10 +8,11 @@ use std::io::BufRead;
 
 use bfc_core::Category;
 
-use super::stacks::{Frames, MOST_FRAMES};
-use super::{MOST_BLOCKS, Reading, facts};
+use super::Format;
 use crate::record::{NewBlock, Recording};
 use crate::trace::lines::{Cells, beginning, each_raw_line, fields, number, text_of};
+use crate::trace::profile::stacks::{Frames, MOST_FRAMES};
+use crate::trace::profile::{MOST_BLOCKS, Reading, facts};
 use crate::trace::{TraceError, TraceLimits, TraceProblem};
 
 const HEADER: &str = "allocator,num_allocations,size,tid,thread_name,stack_trace";
@@ -19,17 +20,20 @@ const HEADER: &str = "allocator,num_allocations,size,tid,thread_name,stack_trace
 /// The longest line. Stacks are long.
 const LINE_BYTES: usize = 1 << 20;
 
+pub(super) const FORMAT: Format = Format::profile(
+    "memray's CSV",
+    |start| start.has_line(is_first_line),
+    &[b"allocator,num_allocations,size,tid,thread_name,stack_trace\n"],
+    |reader, limits, eighths| read(reader, limits, eighths),
+);
+
 /// Returns whether this is the header.
-pub(in crate::trace) fn is_first_line(line: &str) -> bool {
+fn is_first_line(line: &str) -> bool {
     Cells::of(line).map(|cell| cell.to_ascii_lowercase()).eq(HEADER.split(','))
 }
 
 /// Reads the file within so many eighths of the memory limit. Also returns the bytes of the other eighths.
-pub(in crate::trace) fn read(
-    reader: impl BufRead,
-    limits: &TraceLimits,
-    eighths: u64,
-) -> Result<(Recording, u64), TraceError> {
+fn read(reader: impl BufRead, limits: &TraceLimits, eighths: u64) -> Result<(Recording, u64), TraceError> {
     let mut reading = Reading::new(limits, eighths);
     let mut divisible = MOST_BLOCKS;
     each_raw_line(reader, limits, limits.line_bytes.max(LINE_BYTES), |_, line| {

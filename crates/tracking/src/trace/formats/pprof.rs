@@ -11,20 +11,28 @@ use std::ops::Range;
 
 use bfc_core::Category;
 
-use super::fields::{COMMENT, MODULE, location, profile, sample};
-use super::protobuf::{Message, Value};
-use super::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, first_letters, text_bytes};
-use super::{ENTRY_BYTES, MOST_BLOCKS, ProfileProblem, Reading, facts};
+use super::Format;
 use crate::record::{Name, NewBlock, Recording};
 use crate::scope::Phase;
 use crate::trace::lines::beginning;
+use crate::trace::profile::fields::{COMMENT, MODULE, location, profile, sample};
+use crate::trace::profile::protobuf::{Message, Value};
+use crate::trace::profile::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, first_letters, text_bytes};
+use crate::trace::profile::{ENTRY_BYTES, MOST_BLOCKS, ProfileProblem, Reading, facts};
 use crate::trace::{TraceError, TraceLimits, TracePlace, TraceProblem};
 
 /// The most lines of a location: functions that were inlined there.
 const MOST_INLINED: usize = 16;
 
+pub(super) const FORMAT: Format = Format::profile(
+    "a heap profile of pprof",
+    |start| is_start(start.bytes),
+    &[b"\x0a\x04\x08"],
+    |reader, limits, eighths| read(reader, limits, eighths),
+);
+
 /// Returns whether these are the first bytes of a profile. Its fields may have any order.
-pub(in crate::trace) fn is_start(start: &[u8]) -> bool {
+fn is_start(start: &[u8]) -> bool {
     // Most writers begin with the type of the samples, and Go with that of the period.
     if matches!(start, [0x0a | 0x5a, 2..=24, 0x08 | 0x10, ..]) {
         return true;
@@ -60,7 +68,7 @@ fn has_fields_of_profile(start: &[u8]) -> bool {
 }
 
 /// Reads a profile within so many eighths of the memory limit. Also returns the bytes of the other eighths.
-pub(in crate::trace) fn read(
+fn read(
     mut reader: impl BufRead,
     limits: &TraceLimits,
     eighths: u64,

@@ -22,11 +22,12 @@ use std::ops::Range;
 
 use bfc_core::Category;
 
-use super::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, text_bytes};
-use super::{ProfileProblem, Reading, facts};
+use super::Format;
 use crate::files::lean;
 use crate::record::{BlockProblem, Composer, NewBlock, Recording};
 use crate::trace::lines::{bad_number, beginning, each_raw_line};
+use crate::trace::profile::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, text_bytes};
+use crate::trace::profile::{ProfileProblem, Reading, facts};
 use crate::trace::{TraceError, TraceLimits, TraceProblem};
 
 /// The longest line. Names of C++ functions are long.
@@ -38,8 +39,15 @@ const LIVE_BYTES: u64 = 16;
 /// An owner that is not known yet.
 const UNKNOWN: u32 = u32::MAX;
 
+pub(super) const FORMAT: Format = Format::profile(
+    "data of heaptrack",
+    |start| start.has_line(is_first_line),
+    &[b"v 10400 3\n"],
+    |reader, limits, eighths| read(reader, limits, eighths),
+);
+
 /// Returns whether this is the first line of such a file: `v`, a version and a format.
-pub(in crate::trace) fn is_first_line(line: &str) -> bool {
+fn is_first_line(line: &str) -> bool {
     let mut words = line.split(' ');
     let is_number = |word: Option<&str>| word.is_some_and(|word| u64::from_str_radix(word, 16).is_ok());
     words.next() == Some("v")
@@ -48,11 +56,7 @@ pub(in crate::trace) fn is_first_line(line: &str) -> bool {
 }
 
 /// Reads the data within so many eighths of the memory limit. Also returns the bytes of the other eighths.
-pub(in crate::trace) fn read(
-    reader: impl BufRead,
-    limits: &TraceLimits,
-    eighths: u64,
-) -> Result<(Recording, u64), TraceError> {
+fn read(reader: impl BufRead, limits: &TraceLimits, eighths: u64) -> Result<(Recording, u64), TraceError> {
     let mut data = Data { reading: Reading::new(limits, eighths), tables: Tables::default(), format: 0 };
     each_raw_line(reader, limits, limits.line_bytes.max(LINE_BYTES), |_, line| {
         data.reading.composer.memory().note_input(line.len() as u64 + 1);

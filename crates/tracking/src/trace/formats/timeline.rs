@@ -12,10 +12,18 @@ use std::io::{BufRead, BufReader};
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, SeqAccess, Visitor};
 
-use super::builder::Builder;
-use super::profile::ProfileProblem;
-use super::read::Counted;
-use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
+use super::Format;
+use crate::trace::builder::Builder;
+use crate::trace::profile::ProfileProblem;
+use crate::trace::read::Counted;
+use crate::trace::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
+
+pub(super) const FORMAT: Format = Format::trace(
+    "a PyTorch memory timeline",
+    |start| start.has_line(|line| line.starts_with("[[")),
+    &[b"[["],
+    |reader, options| parse(reader, &options.limits),
+);
 
 /// The categories by their number in the file.
 const CATEGORIES: [&str; 8] = [
@@ -32,7 +40,7 @@ const CATEGORIES: [&str; 8] = [
 /// The cost of a live block.
 const LIVE_BYTES: u64 = 64;
 
-pub(super) fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
+fn parse(reader: impl BufRead, limits: &TraceLimits) -> Result<Trace, TraceError> {
     let bytes = Cell::new(0);
     let reader = BufReader::new(Counted { reader, bytes: &bytes });
     let (builder, live) = (Builder::new(*limits), HashMap::new());

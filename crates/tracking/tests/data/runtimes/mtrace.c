@@ -1,0 +1,2 @@
+#include <mcheck.h>
+__attribute__((constructor)) static void start(void) { mtrace(); }

@@ -1,7 +1,0 @@
-//! A trace of PyTorch's profiler. The invariants are in `highwater_tracking::fuzz`.
-
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| highwater_tracking::fuzz::profiler(data));
