@@ -21,7 +21,6 @@ use crate::backend::cpu::number::Number;
 use crate::backend::cpu::parallel::{LIGHT, Workers};
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
-use crate::storage::{View, ViewMut};
 
 use strip::{Sizes, Strip};
 

@@ -9,7 +9,6 @@ use crate::backend::cpu::parallel::{LIGHT, Workers};
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
 use crate::shape::{DType, RawElement};
-use crate::storage::View;
 
 impl RunCpu for Copy<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {

@@ -11,7 +11,6 @@ use crate::backend::kernels::index::cpu as index;
 use crate::backend::kernels::softmax::cpu::row::{Exponentials, LossGrad};
 use crate::backend::kernels::softmax::cpu::{classes, heavy_rows, rows};
 use crate::error::Result;
-use crate::storage::View;
 
 impl RunCpu for CrossEntropy<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {

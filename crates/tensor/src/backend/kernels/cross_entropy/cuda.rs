@@ -10,7 +10,6 @@ use crate::backend::cuda::rows::{job_over_rows, launch_rows};
 use crate::backend::kernels::RunCuda;
 use crate::backend::kernels::index::cuda as index;
 use crate::error::Result;
-use crate::storage::View;
 
 impl RunCuda for CrossEntropy<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {

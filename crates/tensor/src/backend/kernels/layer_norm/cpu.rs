@@ -13,7 +13,7 @@ use crate::backend::cpu::simd;
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::storage::{View, ViewMut};
+use crate::storage::View;
 
 use parameters::Parameters;
 use row::{Gradient, Normalize};

@@ -13,7 +13,6 @@ use crate::backend::cpu::parallel::{Workers, light_runs};
 use crate::backend::kernels::RunCpu;
 use crate::backend::{PoolAxis, PoolReduction};
 use crate::error::Result;
-use crate::storage::View;
 
 /// The height and width of a plane.
 fn plane(dims: &[usize]) -> [usize; 2] {

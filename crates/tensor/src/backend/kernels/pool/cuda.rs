@@ -8,7 +8,6 @@ use crate::backend::kernels::RunCuda;
 use crate::backend::{PoolAxis, PoolReduction, PoolWindow, Window};
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::storage::View;
 
 /// Creates the job of a pool from planes of `large` to planes of `small`.
 fn pool(pool: PoolReduction, axes: [PoolAxis; 2], large: &Layout, small: &Layout) -> Job {

@@ -7,7 +7,6 @@ use crate::backend::cuda::launch::{Launcher, kernel_dtype, operand, require_floa
 use crate::backend::cuda::rows::{job_over_rows, launch_rows};
 use crate::backend::kernels::RunCuda;
 use crate::error::Result;
-use crate::storage::View;
 
 impl RunCuda for Softmax<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {

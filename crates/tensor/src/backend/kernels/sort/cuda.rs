@@ -7,7 +7,6 @@ use crate::backend::cuda::launch::{Launcher, kernel, origin, output, required_wo
 use crate::backend::kernels::RunCuda;
 use crate::error::Result;
 use crate::shape::DType;
-use crate::storage::View;
 
 impl RunCuda for ArgSort<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
