@@ -6,7 +6,7 @@
 //! matmul/cuda.rs   the launch on CUDA devices
 //! ```
 //!
-//! A new kernel is a struct that implements [`Computation`], [`RunCpu`] and [`RunCuda`], and its name in the list below.
+//! A new kernel is a struct that implements `Computation`, `RunCpu` and `RunCuda`, and its name in the list below.
 
 mod attention;
 mod batch_norm;

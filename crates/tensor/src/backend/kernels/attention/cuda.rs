@@ -9,7 +9,7 @@ use crate::backend::kernels;
 use crate::backend::kernels::RunCuda;
 use crate::error::Result;
 use crate::shape::DType;
-use crate::storage::{View, ViewMut};
+use crate::storage::View;
 
 /// Creates a job with the sizes, operands and mask that all attention kernels share.
 fn job(of: &kernels::AttentionInputs<'_>) -> Job {
@@ -37,56 +37,49 @@ fn tiles(heads: u64, rows: u64, columns: u64) -> u64 {
     heads * rows.div_ceil(tile) * columns.div_ceil(tile)
 }
 
-/// See [`Attention`](crate::backend::kernels::Attention).
-pub(crate) fn forward(
-    device: &Launcher,
-    op: &'static str,
-    of: &kernels::AttentionInputs<'_>,
-    [out, log_sums]: [&ViewMut<'_>; 2],
-) -> Result<()> {
-    require_float(op, out.dtype())?;
-    let mut job = job(of);
-    let [queries, _, _, values, ..] = job.counts;
-    // Without values the kernel still writes the sums.
-    job.count = tiles(heads(of), queries, values.max(1));
-    (job.outputs[0], job.outputs[1]) = (output(out), output(log_sums));
-    device.launch_blocks(op, kernel(Family::Attention, "attention", out.dtype()), job.count, &job)
-}
-
-/// See [`AttentionGrad`](crate::backend::kernels::AttentionGrad).
-pub(crate) fn backward(
-    device: &Launcher,
-    op: &'static str,
-    of: &kernels::AttentionInputs<'_>,
-    ([result, log_sums], grad): ([View<'_>; 2], View<'_>),
-    [to_query, to_key, to_value]: [&ViewMut<'_>; 3],
-) -> Result<()> {
-    let dtype = to_query.dtype();
-    require_float(op, dtype)?;
-    let mut job = job(of);
-    job.also[..3].copy_from_slice(&[origin(&result), origin(&log_sums), origin(&grad)]);
-    job.outputs = [output(to_query), output(to_key), output(to_value), Output::default()];
-    let [queries, keys, width, values, ..] = job.counts;
-    job.count = tiles(heads(of), queries, width);
-    device.launch_blocks(op, kernel(Family::Attention, "attention_query_grad", dtype), job.count, &job)?;
-    job.count = tiles(heads(of), keys, width.max(values));
-    device.launch_blocks(op, kernel(Family::Attention, "attention_key_grad", dtype), job.count, &job)
-}
-
-fn heads(of: &kernels::AttentionInputs<'_>) -> u64 {
-    of.query.layout().shape().dims().first().copied().unwrap_or(0) as u64
-}
-
 impl RunCuda for Attention<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        forward(device, op, &self.of, [&self.out, &self.log_sums])
+        let Self { ref of, ref out, ref log_sums, .. } = *self;
+        require_float(op, out.dtype())?;
+        let mut job = job(of);
+        let [queries, _, _, values, ..] = job.counts;
+        // Without values the kernel still writes the sums.
+        job.count = tiles(heads(of), queries, values.max(1));
+        (job.outputs[0], job.outputs[1]) = (output(out), output(log_sums));
+        device.launch_blocks(op, kernel(Family::Attention, "attention", out.dtype()), job.count, &job)
     }
 }
 
 impl RunCuda for AttentionGrad<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let inputs = ([self.output, self.log_sums], self.grad);
-        let outputs = [&self.query_grad, &self.key_grad, &self.value_grad];
-        backward(device, op, &self.of, inputs, outputs)
+        let Self {
+            ref of,
+            output: result,
+            log_sums,
+            grad,
+            query_grad: ref to_query,
+            key_grad: ref to_key,
+            value_grad: ref to_value,
+            ..
+        } = *self;
+        let dtype = to_query.dtype();
+        require_float(op, dtype)?;
+        let mut job = job(of);
+        job.also[..3].copy_from_slice(&[origin(&result), origin(&log_sums), origin(&grad)]);
+        job.outputs = [output(to_query), output(to_key), output(to_value), Output::default()];
+        let [queries, keys, width, values, ..] = job.counts;
+        job.count = tiles(heads(of), queries, width);
+        device.launch_blocks(
+            op,
+            kernel(Family::Attention, "attention_query_grad", dtype),
+            job.count,
+            &job,
+        )?;
+        job.count = tiles(heads(of), keys, width.max(values));
+        device.launch_blocks(op, kernel(Family::Attention, "attention_key_grad", dtype), job.count, &job)
     }
+}
+
+fn heads(of: &kernels::AttentionInputs<'_>) -> u64 {
+    of.query.layout().shape().dims().first().copied().unwrap_or(0) as u64
 }

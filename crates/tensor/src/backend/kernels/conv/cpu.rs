@@ -10,8 +10,8 @@
 //!
 //! Work is split into tasks by images and rows, and for the [gradient of the weight](weight_grad) by rows and columns. Depth is never split
 //! between threads, so results do not depend on their number. Each task [stages](stage) a few images at a time.
-//! [Depthwise](crate::backend::kernels::conv::cpu::depthwise) convolutions use another algorithm, because their products have one row. Convolutions with
-//! windows of 3 × 3 and many channels use [Winograd's](crate::backend::kernels::conv::cpu::winograd), which multiplies less.
+//! [Depthwise](depthwise) convolutions use another algorithm, because their products have one row. Convolutions with
+//! windows of 3 × 3 and many channels use [Winograd's](winograd), which multiplies less.
 
 mod depthwise;
 mod output;

@@ -44,74 +44,68 @@ fn convolution(
     job
 }
 
-/// See [`Conv2d`](crate::backend::kernels::Conv2d).
-pub(crate) fn conv2d(
-    device: &Launcher,
-    op: &'static str,
-    conv: &Convolution,
-    factors: &Factors,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    require_float(op, out.dtype())?;
-    let input = &factors.both[0].layout;
-    let mut job = convolution(conv, [input, out.layout()], factors, out);
-    let named = |name| kernel(Family::Conv, name, factors.dtype);
-    let gemm = ConvGemm::of_output(conv, dims(input), dims(out.layout()));
-    if gemm.is_tiled() {
-        job.count = gemm.tiles() as u64;
-        return device.launch_blocks(op, named("conv2d_tiled"), job.count, &job);
+impl RunCuda for Conv2d<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let Self { ref conv, ref out, .. } = *self;
+        let (factors, workspace) = ([self.input, self.weight], self.workspace.as_ref());
+        let factors = &Factors::new(device, op, self.precision, factors, workspace)?;
+        require_float(op, out.dtype())?;
+        let input = &factors.both[0].layout;
+        let mut job = convolution(conv, [input, out.layout()], factors, out);
+        let named = |name| kernel(Family::Conv, name, factors.dtype);
+        let gemm = ConvGemm::of_output(conv, dims(input), dims(out.layout()));
+        if gemm.is_tiled() {
+            job.count = gemm.tiles() as u64;
+            return device.launch_blocks(op, named("conv2d_tiled"), job.count, &job);
+        }
+        device.launch_threads(op, named("conv2d"), job.count, &job)
     }
-    device.launch_threads(op, named("conv2d"), job.count, &job)
 }
 
-/// See [`Conv2dInputGrad`](crate::backend::kernels::Conv2dInputGrad).
-pub(crate) fn conv2d_input_grad(
-    device: &Launcher,
-    op: &'static str,
-    conv: &Convolution,
-    factors: &Factors,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    require_float(op, out.dtype())?;
-    let grad = &factors.both[1].layout;
-    let mut job = convolution(conv, [out.layout(), grad], factors, out);
-    let named = |name| kernel(Family::Conv, name, factors.dtype);
-    let gemm = ConvGemm::of_input_grad(conv, dims(out.layout()), dims(grad));
-    if gemm.is_tiled() {
-        job.count = gemm.tiles() as u64;
-        job.integers =
-            conv.windows.map(|window| (window.stride / gcd(window.stride, window.dilation)) as i64);
-        return device.launch_blocks(op, named("conv2d_input_grad_tiled"), job.count, &job);
+impl RunCuda for Conv2dInputGrad<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let Self { ref conv, ref out, .. } = *self;
+        let (factors, workspace) = ([self.weight, self.grad], self.workspace.as_ref());
+        let factors = &Factors::new(device, op, self.precision, factors, workspace)?;
+        require_float(op, out.dtype())?;
+        let grad = &factors.both[1].layout;
+        let mut job = convolution(conv, [out.layout(), grad], factors, out);
+        let named = |name| kernel(Family::Conv, name, factors.dtype);
+        let gemm = ConvGemm::of_input_grad(conv, dims(out.layout()), dims(grad));
+        if gemm.is_tiled() {
+            job.count = gemm.tiles() as u64;
+            job.integers =
+                conv.windows.map(|window| (window.stride / gcd(window.stride, window.dilation)) as i64);
+            return device.launch_blocks(op, named("conv2d_input_grad_tiled"), job.count, &job);
+        }
+        device.launch_threads(op, named("conv2d_input_grad"), job.count, &job)
     }
-    device.launch_threads(op, named("conv2d_input_grad"), job.count, &job)
 }
 
-/// See [`Conv2dWeightGrad`](crate::backend::kernels::Conv2dWeightGrad).
-pub(crate) fn conv2d_weight_grad(
-    device: &Launcher,
-    op: &'static str,
-    conv: &Convolution,
-    factors: &Factors,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    require_float(op, out.dtype())?;
-    let [input, grad] = factors.both.each_ref().map(|factor| &factor.layout);
-    let mut job = convolution(conv, [input, grad], factors, out);
-    let named = |name| kernel(Family::Conv, name, factors.dtype);
-    let gemm = ConvGemm::of_weight_grad(conv, dims(input), dims(grad));
-    if !gemm.is_tiled() {
-        return device.launch_blocks(op, named("conv2d_weight_grad"), job.count, &job);
+impl RunCuda for Conv2dWeightGrad<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let Self { ref conv, ref out, .. } = *self;
+        let (factors, workspace) = ([self.input, self.grad], self.workspace.as_ref());
+        let factors = &Factors::new(device, op, self.precision, factors, workspace)?;
+        require_float(op, out.dtype())?;
+        let [input, grad] = factors.both.each_ref().map(|factor| &factor.layout);
+        let mut job = convolution(conv, [input, grad], factors, out);
+        let named = |name| kernel(Family::Conv, name, factors.dtype);
+        let gemm = ConvGemm::of_weight_grad(conv, dims(input), dims(grad));
+        if !gemm.is_tiled() {
+            return device.launch_blocks(op, named("conv2d_weight_grad"), job.count, &job);
+        }
+        let (parts, products) = gemm.depth_splits();
+        job.count = (gemm.tiles() * parts) as u64;
+        job.inner_dims[6] = products as u64;
+        let bytes = gemm.partial_elements() * out.dtype().computed_as().size();
+        let partial = (parts > 1).then(|| factors.required_workspace(op, bytes)).transpose()?;
+        job.outputs[0] = partial.map_or_else(|| output(out), |address| Output::new(address).of_floats(true));
+        device.launch_blocks(op, named("conv2d_weight_grad_tiled"), job.count, &job)?;
+        let Some(partial) = partial else { return Ok(()) };
+        let partial = Operand::contiguous(partial).of_floats(true);
+        sum_rows(device, op, partial, [parts, out.layout().shape().elements()], out)
     }
-    let (parts, products) = gemm.depth_splits();
-    job.count = (gemm.tiles() * parts) as u64;
-    job.inner_dims[6] = products as u64;
-    let bytes = gemm.partial_elements() * out.dtype().computed_as().size();
-    let partial = (parts > 1).then(|| factors.required_workspace(op, bytes)).transpose()?;
-    job.outputs[0] = partial.map_or_else(|| output(out), |address| Output::new(address).of_floats(true));
-    device.launch_blocks(op, named("conv2d_weight_grad_tiled"), job.count, &job)?;
-    let Some(partial) = partial else { return Ok(()) };
-    let partial = Operand::contiguous(partial).of_floats(true);
-    sum_rows(device, op, partial, [parts, out.layout().shape().elements()], out)
 }
 
 /// The greatest common divisor.
@@ -120,28 +114,4 @@ const fn gcd(mut a: usize, mut b: usize) -> usize {
         (a, b) = (b, a % b);
     }
     a
-}
-
-impl RunCuda for Conv2d<'_> {
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let (factors, workspace) = ([self.input, self.weight], self.workspace.as_ref());
-        let factors = Factors::new(device, op, self.precision, factors, workspace)?;
-        conv2d(device, op, &self.conv, &factors, &self.out)
-    }
-}
-
-impl RunCuda for Conv2dInputGrad<'_> {
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let (factors, workspace) = ([self.weight, self.grad], self.workspace.as_ref());
-        let factors = Factors::new(device, op, self.precision, factors, workspace)?;
-        conv2d_input_grad(device, op, &self.conv, &factors, &self.out)
-    }
-}
-
-impl RunCuda for Conv2dWeightGrad<'_> {
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let (factors, workspace) = ([self.input, self.grad], self.workspace.as_ref());
-        let factors = Factors::new(device, op, self.precision, factors, workspace)?;
-        conv2d_weight_grad(device, op, &self.conv, &factors, &self.out)
-    }
 }

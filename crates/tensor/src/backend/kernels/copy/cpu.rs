@@ -9,67 +9,51 @@ use crate::backend::cpu::parallel::{LIGHT, Workers};
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
 use crate::shape::{DType, RawElement};
-use crate::storage::{View, ViewMut};
 
-/// See [`Copy`](crate::backend::kernels::Copy).
-pub(crate) fn copy(
-    workers: &Workers,
-    op: &'static str,
-    input: View<'_>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let (from, to) = (input.dtype(), out.dtype());
-    if from != to && to != DType::Bool {
-        return convert::convert(workers, op, input, out);
-    }
-    any!(from, A => {
-        let source = Source::<A>::new(op, input)?;
-        if from == to {
-            let out = host_mut::<A>(op, out)?;
-            workers.chunks(out, LIGHT, &|start, part| source.load(start, part));
-        } else {
-            let out = host_mut::<u8>(op, out)?;
-            source.map(workers, LIGHT, out, |value| u8::from(value != A::default()));
+impl RunCpu for Copy<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { input, ref mut out, .. } = *self;
+        let (from, to) = (input.dtype(), out.dtype());
+        if from != to && to != DType::Bool {
+            return convert::convert(workers, op, input, out);
         }
-    });
-    Ok(())
+        any!(from, A => {
+            let source = Source::<A>::new(op, input)?;
+            if from == to {
+                let out = host_mut::<A>(op, out)?;
+                workers.chunks(out, LIGHT, &|start, part| source.load(start, part));
+            } else {
+                let out = host_mut::<u8>(op, out)?;
+                source.map(workers, LIGHT, out, |value| u8::from(value != A::default()));
+            }
+        });
+        Ok(())
+    }
 }
 
-/// See [`Flip`](crate::backend::kernels::Flip).
-#[inline(never)]
-pub(crate) fn flip(
-    workers: &Workers,
-    op: &'static str,
-    input: View<'_>,
-    axes: &[bool],
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    any!(out.dtype(), T => {
-        let source = Source::<T>::flipped(op, input, axes)?;
-        workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|start, part| source.load(start, part));
-    });
-    Ok(())
+impl RunCpu for Flip<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { input, axes, ref mut out, .. } = *self;
+        any!(out.dtype(), T => {
+            let source = Source::<T>::flipped(op, input, axes)?;
+            workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|start, part| source.load(start, part));
+        });
+        Ok(())
+    }
 }
 
-/// See [`CopyInto`](crate::backend::kernels::CopyInto).
-///
-/// Uses one thread: memory bandwidth limits it, and the written parts are not chunks of a slice.
-#[inline(never)]
-pub(crate) fn copy_into(
-    op: &'static str,
-    input: View<'_>,
-    axis: usize,
-    start: usize,
-    step: usize,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
-    any!(out.dtype(), T => {
-        let data = host::<T>(op, &input)?;
-        let out = out.host_buffer::<T>().ok_or_else(|| crate::backend::not_host(op))?;
-        place(data, &LoopNest::new([input.layout(), &part]), out);
-    });
-    Ok(())
+impl RunCpu for CopyInto<'_> {
+    /// Uses one thread: memory bandwidth limits it, and the written parts are not chunks of a slice.
+    fn run_cpu(&mut self, _: &Workers, op: &'static str) -> Result<()> {
+        let Self { input, axis, start, step, ref mut out, .. } = *self;
+        let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
+        any!(out.dtype(), T => {
+            let data = host::<T>(op, &input)?;
+            let out = out.host_buffer::<T>().ok_or_else(|| crate::backend::not_host(op))?;
+            place(data, &LoopNest::new([input.layout(), &part]), out);
+        });
+        Ok(())
+    }
 }
 
 /// Copies the elements that a loop nest visits.
@@ -81,24 +65,6 @@ fn place<T: RawElement>(data: &[T], nest: &LoopNest<2>, out: &mut [T]) {
         } else {
             (0..len).for_each(|i| out[to + i * to_stride] = data[from + i * from_stride]);
         }
-    }
-}
-
-impl RunCpu for Copy<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        copy(workers, op, self.input, &mut self.out)
-    }
-}
-
-impl RunCpu for Flip<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        flip(workers, op, self.input, self.axes, &mut self.out)
-    }
-}
-
-impl RunCpu for CopyInto<'_> {
-    fn run_cpu(&mut self, _: &Workers, op: &'static str) -> Result<()> {
-        copy_into(op, self.input, self.axis, self.start, self.step, &mut self.out)
     }
 }
 

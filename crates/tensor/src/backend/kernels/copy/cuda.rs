@@ -15,18 +15,6 @@ impl RunCuda for Copy<'_> {
     }
 }
 
-impl RunCuda for Flip<'_> {
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        flip(device, op, self.input, self.axes, &self.out)
-    }
-}
-
-impl RunCuda for CopyInto<'_> {
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        copy_into(device, op, self.input, self.axis, self.start, self.step, &self.out)
-    }
-}
-
 /// See [`Copy`](crate::backend::kernels::Copy).
 pub(crate) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &ViewMut<'_>) -> Result<()> {
     let mut job = job_over(input.layout());
@@ -47,33 +35,23 @@ pub(crate) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &V
     device.launch_elementwise(op, kernel, job.count, &job)
 }
 
-/// See [`Flip`](crate::backend::kernels::Flip).
-pub(crate) fn flip(
-    device: &Launcher,
-    op: &'static str,
-    input: View<'_>,
-    axes: &[bool],
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    let mut job = job_over(input.layout());
-    job.inputs[0] = strided(&input);
-    job.outputs[0] = output(out);
-    job.function = (0..).zip(axes).map(|(axis, &flipped)| u64::from(flipped) << axis).sum();
-    device.launch_threads(op, kernel(Family::Elementwise, "flip", out.dtype()), job.count, &job)
+impl RunCuda for Flip<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let Self { input, axes, ref out, .. } = *self;
+        let mut job = job_over(input.layout());
+        job.inputs[0] = strided(&input);
+        job.outputs[0] = output(out);
+        job.function = (0..).zip(axes).map(|(axis, &flipped)| u64::from(flipped) << axis).sum();
+        device.launch_threads(op, kernel(Family::Elementwise, "flip", out.dtype()), job.count, &job)
+    }
 }
 
-/// See [`CopyInto`](crate::backend::kernels::CopyInto).
-pub(crate) fn copy_into(
-    device: &Launcher,
-    op: &'static str,
-    input: View<'_>,
-    axis: usize,
-    start: usize,
-    step: usize,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
-    let mut job = job_over(input.layout());
-    job.inputs = [operand(&input), strided(&out.as_view().with_layout(&part)), Default::default()];
-    device.launch_elementwise(op, kernel(Family::Elementwise, "place", out.dtype()), job.count, &job)
+impl RunCuda for CopyInto<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let Self { input, axis, start, step, ref out, .. } = *self;
+        let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
+        let mut job = job_over(input.layout());
+        job.inputs = [operand(&input), strided(&out.as_view().with_layout(&part)), Default::default()];
+        device.launch_elementwise(op, kernel(Family::Elementwise, "place", out.dtype()), job.count, &job)
+    }
 }

@@ -11,75 +11,51 @@ use crate::backend::kernels::index::cpu as index;
 use crate::backend::kernels::softmax::cpu::row::{Exponentials, LossGrad};
 use crate::backend::kernels::softmax::cpu::{classes, heavy_rows, rows};
 use crate::error::Result;
-use crate::storage::{View, ViewMut};
 
 impl RunCpu for CrossEntropy<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cross_entropy(workers, op, self.logits, self.targets, &mut self.losses)
+        let Self { logits, targets, ref mut losses, .. } = *self;
+        let classes = logits.layout().shape().dims().last().copied().unwrap_or(1);
+        index::check(op, targets, classes)?;
+        let targets = Source::<i64>::new(op, targets)?;
+        float!(op, losses.dtype(), T => {
+            let logits = Source::<T>::new(op, logits)?;
+            workers.chunks(host_mut::<T>(op, losses)?, heavy_rows(classes), &|first, part| {
+                let mut copied = Vec::new();
+                for (number, loss) in (first..).zip(part) {
+                    let row = logits.part(number * classes..(number + 1) * classes, &mut copied);
+                    let [largest, sum] = simd::run(Exponentials(row));
+                    // ln Σ eˣ - x[target]
+                    *loss = sum.ln() - (row[targets.get(number) as usize] - largest);
+                }
+            });
+            Ok(())
+        })
     }
 }
 
 impl RunCpu for CrossEntropyGrad<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        cross_entropy_grad(workers, op, self.logits, self.targets, self.grad, &mut self.out)
-    }
-}
-
-/// See [`CrossEntropy`](crate::backend::kernels::CrossEntropy).
-#[inline(never)]
-pub(crate) fn cross_entropy(
-    workers: &Workers,
-    op: &'static str,
-    logits: View<'_>,
-    targets: View<'_>,
-    losses: &mut ViewMut<'_>,
-) -> Result<()> {
-    let classes = logits.layout().shape().dims().last().copied().unwrap_or(1);
-    index::check(op, targets, classes)?;
-    let targets = Source::<i64>::new(op, targets)?;
-    float!(op, losses.dtype(), T => {
-        let logits = Source::<T>::new(op, logits)?;
-        workers.chunks(host_mut::<T>(op, losses)?, heavy_rows(classes), &|first, part| {
-            let mut copied = Vec::new();
-            for (number, loss) in (first..).zip(part) {
-                let row = logits.part(number * classes..(number + 1) * classes, &mut copied);
-                let [largest, sum] = simd::run(Exponentials(row));
-                // ln Σ eˣ - x[target]
-                *loss = sum.ln() - (row[targets.get(number) as usize] - largest);
-            }
-        });
-        Ok(())
-    })
-}
-
-/// See [`CrossEntropyGrad`](crate::backend::kernels::CrossEntropyGrad).
-#[inline(never)]
-pub(crate) fn cross_entropy_grad(
-    workers: &Workers,
-    op: &'static str,
-    logits: View<'_>,
-    targets: View<'_>,
-    grad: View<'_>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let classes = classes(out);
-    index::check(op, targets, classes)?;
-    let targets = Source::<i64>::new(op, targets)?;
-    float!(op, out.dtype(), T => {
-        let (logits, grad) = (Source::<T>::new(op, logits)?, Source::<T>::new(op, grad)?);
-        rows(workers, host_mut::<T>(op, out)?, classes, logits.rows_per_tile(), &|start, part| {
-            let mut copied = Vec::new();
-            let x = logits.part(start..start + part.len(), &mut copied);
-            let rows = x.chunks(classes).zip(part.chunks_mut(classes));
-            for (number, (x, out)) in (start / classes..).zip(rows) {
-                let factor = grad.get(number);
-                if factor == T::ZERO {
-                    out.fill(T::ZERO);
-                    continue;
+        let Self { logits, targets, grad, ref mut out, .. } = *self;
+        let classes = classes(out);
+        index::check(op, targets, classes)?;
+        let targets = Source::<i64>::new(op, targets)?;
+        float!(op, out.dtype(), T => {
+            let (logits, grad) = (Source::<T>::new(op, logits)?, Source::<T>::new(op, grad)?);
+            rows(workers, host_mut::<T>(op, out)?, classes, logits.rows_per_tile(), &|start, part| {
+                let mut copied = Vec::new();
+                let x = logits.part(start..start + part.len(), &mut copied);
+                let rows = x.chunks(classes).zip(part.chunks_mut(classes));
+                for (number, (x, out)) in (start / classes..).zip(rows) {
+                    let factor = grad.get(number);
+                    if factor == T::ZERO {
+                        out.fill(T::ZERO);
+                        continue;
+                    }
+                    simd::run(LossGrad { x, out, target: targets.get(number) as usize, factor });
                 }
-                simd::run(LossGrad { x, out, target: targets.get(number) as usize, factor });
-            }
-        });
-        Ok(())
-    })
+            });
+            Ok(())
+        })
+    }
 }

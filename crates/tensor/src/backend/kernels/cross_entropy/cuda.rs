@@ -10,52 +10,30 @@ use crate::backend::cuda::rows::{job_over_rows, launch_rows};
 use crate::backend::kernels::RunCuda;
 use crate::backend::kernels::index::cuda as index;
 use crate::error::Result;
-use crate::storage::{View, ViewMut};
 
 impl RunCuda for CrossEntropy<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cross_entropy(device, op, self.logits, self.targets, &self.losses)
+        let Self { logits, targets, ref losses, .. } = *self;
+        require_float(op, losses.dtype())?;
+        let classes = logits.layout().shape().dims().last().copied().unwrap_or(1);
+        index::check(device, op, &targets, classes)?;
+        let mut job = job_over(logits.layout());
+        (job.count, job.counts[0]) = (losses.layout().shape().elements() as u64, classes as u64);
+        job.inputs = [operand(&logits), strided(&targets), Operand::default()];
+        job.outputs[0] = output(losses);
+        let dtype = kernel_dtype([losses.dtype(), logits.dtype()]);
+        launch_rows(device, op, ("cross_entropy", 1), dtype, job)
     }
 }
 
 impl RunCuda for CrossEntropyGrad<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        cross_entropy_grad(device, op, self.logits, self.targets, self.grad, &self.out)
+        let Self { logits, targets, grad, ref out, .. } = *self;
+        require_float(op, out.dtype())?;
+        let mut job = job_over_rows(out);
+        index::check(device, op, &targets, job.counts[0] as usize)?;
+        job.inputs = [operand(&logits), strided(&targets), strided(&grad)];
+        let dtype = kernel_dtype([out.dtype(), logits.dtype(), grad.dtype()]);
+        launch_rows(device, op, ("cross_entropy_grad", 1), dtype, job)
     }
-}
-
-/// See [`CrossEntropy`](crate::backend::kernels::CrossEntropy).
-pub(crate) fn cross_entropy(
-    device: &Launcher,
-    op: &'static str,
-    logits: View<'_>,
-    targets: View<'_>,
-    losses: &ViewMut<'_>,
-) -> Result<()> {
-    require_float(op, losses.dtype())?;
-    let classes = logits.layout().shape().dims().last().copied().unwrap_or(1);
-    index::check(device, op, &targets, classes)?;
-    let mut job = job_over(logits.layout());
-    (job.count, job.counts[0]) = (losses.layout().shape().elements() as u64, classes as u64);
-    job.inputs = [operand(&logits), strided(&targets), Operand::default()];
-    job.outputs[0] = output(losses);
-    let dtype = kernel_dtype([losses.dtype(), logits.dtype()]);
-    launch_rows(device, op, ("cross_entropy", 1), dtype, job)
-}
-
-/// See [`CrossEntropyGrad`](crate::backend::kernels::CrossEntropyGrad).
-pub(crate) fn cross_entropy_grad(
-    device: &Launcher,
-    op: &'static str,
-    logits: View<'_>,
-    targets: View<'_>,
-    grad: View<'_>,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    require_float(op, out.dtype())?;
-    let mut job = job_over_rows(out);
-    index::check(device, op, &targets, job.counts[0] as usize)?;
-    job.inputs = [operand(&logits), strided(&targets), strided(&grad)];
-    let dtype = kernel_dtype([out.dtype(), logits.dtype(), grad.dtype()]);
-    launch_rows(device, op, ("cross_entropy_grad", 1), dtype, job)
 }

@@ -15,12 +15,6 @@ impl RunCpu for Fill<'_> {
     }
 }
 
-impl RunCpu for Arange<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        arange(workers, op, self.start, self.step, &mut self.out)
-    }
-}
-
 /// See [`Fill`](crate::backend::kernels::Fill).
 pub(crate) fn fill(workers: &Workers, op: &'static str, value: Scalar, out: &mut ViewMut<'_>) -> Result<()> {
     let dtype = out.dtype();
@@ -34,33 +28,28 @@ pub(crate) fn fill(workers: &Workers, op: &'static str, value: Scalar, out: &mut
     Ok(())
 }
 
-/// See [`Arange`](crate::backend::kernels::Arange).
-#[inline(never)]
-pub(crate) fn arange(
-    workers: &Workers,
-    op: &'static str,
-    start: Scalar,
-    step: Scalar,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let dtype = out.dtype();
-    if dtype == DType::Bool {
-        return Err(unsupported(op, dtype));
-    }
-    any!(dtype, T => {
-        let out = host_mut::<T>(op, out)?;
-        if dtype.is_float() {
-            // Computes in f64 and rounds once, so that errors do not accumulate.
-            let (start, step) = (start.as_f64(), step.as_f64());
-            count(workers, out, |i| T::from_scalar(Scalar::Float(start + i as f64 * step)));
-        } else {
-            let (start, step) = (start.as_i64(), step.as_i64());
-            count(workers, out, |i| {
-                T::from_scalar(Scalar::Int(start.wrapping_add(step.wrapping_mul(i as i64))))
-            });
+impl RunCpu for Arange<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { start, step, ref mut out, .. } = *self;
+        let dtype = out.dtype();
+        if dtype == DType::Bool {
+            return Err(unsupported(op, dtype));
         }
-    });
-    Ok(())
+        any!(dtype, T => {
+            let out = host_mut::<T>(op, out)?;
+            if dtype.is_float() {
+                // Computes in f64 and rounds once, so that errors do not accumulate.
+                let (start, step) = (start.as_f64(), step.as_f64());
+                count(workers, out, |i| T::from_scalar(Scalar::Float(start + i as f64 * step)));
+            } else {
+                let (start, step) = (start.as_i64(), step.as_i64());
+                count(workers, out, |i| {
+                    T::from_scalar(Scalar::Int(start.wrapping_add(step.wrapping_mul(i as i64))))
+                });
+            }
+        });
+        Ok(())
+    }
 }
 
 /// `out[i] = f(i)`.

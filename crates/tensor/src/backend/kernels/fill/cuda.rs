@@ -15,12 +15,6 @@ impl RunCuda for Fill<'_> {
     }
 }
 
-impl RunCuda for Arange<'_> {
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        arange(device, op, self.start, self.step, &self.out)
-    }
-}
-
 /// See [`Fill`](crate::backend::kernels::Fill).
 pub(crate) fn fill(device: &Launcher, op: &'static str, value: Scalar, out: &ViewMut<'_>) -> Result<()> {
     let mut job = job_over(out.layout());
@@ -29,18 +23,14 @@ pub(crate) fn fill(device: &Launcher, op: &'static str, value: Scalar, out: &Vie
     device.launch_elementwise(op, kernel(Family::Elementwise, "fill", out.dtype()), job.count, &job)
 }
 
-/// See [`Arange`](crate::backend::kernels::Arange).
-pub(crate) fn arange(
-    device: &Launcher,
-    op: &'static str,
-    start: Scalar,
-    step: Scalar,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    require_number(op, out.dtype())?;
-    let mut job = job_over(out.layout());
-    (job.constants[0], job.constants[1]) = (start.as_f64(), step.as_f64());
-    job.integers = [start.as_i64(), step.as_i64()];
-    job.outputs[0] = output(out);
-    device.launch_threads(op, kernel(Family::Elementwise, "arange", out.dtype()), job.count, &job)
+impl RunCuda for Arange<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let Self { start, step, ref out, .. } = *self;
+        require_number(op, out.dtype())?;
+        let mut job = job_over(out.layout());
+        (job.constants[0], job.constants[1]) = (start.as_f64(), step.as_f64());
+        job.integers = [start.as_i64(), step.as_i64()];
+        job.outputs[0] = output(out);
+        device.launch_threads(op, kernel(Family::Elementwise, "arange", out.dtype()), job.count, &job)
+    }
 }

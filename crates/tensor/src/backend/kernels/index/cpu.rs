@@ -12,7 +12,7 @@ use crate::backend::kernels::RunCpu;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::RawElement;
-use crate::storage::{View, ViewMut};
+use crate::storage::View;
 
 /// Fails with the first index that is not below `len`. Skips the check if the range of uploaded indices is known.
 pub(crate) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<()> {
@@ -54,34 +54,28 @@ fn strides_without_axis(layout: &Layout, axis: usize) -> impl Fn(usize) -> usize
     move |other| if other == axis { 0 } else { layout.strides().get(other).copied().unwrap_or(0) }
 }
 
-/// See [`Gather`](crate::backend::kernels::Gather).
-#[inline(never)]
-pub(crate) fn gather(
-    workers: &Workers,
-    op: &'static str,
-    input: View<'_>,
-    indices: View<'_>,
-    axis: usize,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let from = input.layout();
-    check(op, indices, from.shape().dims().get(axis).copied().unwrap_or(0))?;
-    let stride = from.strides().get(axis).copied().unwrap_or(0);
-    let len = from.shape().dims().get(axis).copied().unwrap_or(0);
-    let (chosen, beside) = (indices.layout(), strides_without_axis(from, axis));
-    let axes = chosen.shape().dims().iter().enumerate();
-    let nest = LoopNest::from_axes(
-        axes.map(|(axis, &size)| (size, [chosen.strides()[axis], beside(axis)])),
-        [chosen.offset(), from.offset()],
-    );
-    let indices = host::<i64>(op, &indices)?;
-    any!(out.dtype(), T => {
-        let data = host::<T>(op, &input)?;
-        workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|start, part| {
-            gather_part(data, indices, (len, stride), &nest, start, part);
+impl RunCpu for Gather<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { input, indices, axis, ref mut out, .. } = *self;
+        let from = input.layout();
+        check(op, indices, from.shape().dims().get(axis).copied().unwrap_or(0))?;
+        let stride = from.strides().get(axis).copied().unwrap_or(0);
+        let len = from.shape().dims().get(axis).copied().unwrap_or(0);
+        let (chosen, beside) = (indices.layout(), strides_without_axis(from, axis));
+        let axes = chosen.shape().dims().iter().enumerate();
+        let nest = LoopNest::from_axes(
+            axes.map(|(axis, &size)| (size, [chosen.strides()[axis], beside(axis)])),
+            [chosen.offset(), from.offset()],
+        );
+        let indices = host::<i64>(op, &indices)?;
+        any!(out.dtype(), T => {
+            let data = host::<T>(op, &input)?;
+            workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|start, part| {
+                gather_part(data, indices, (len, stride), &nest, start, part);
+            });
         });
-    });
-    Ok(())
+        Ok(())
+    }
 }
 
 fn gather_part<T: RawElement>(
@@ -117,46 +111,40 @@ fn gather_part<T: RawElement>(
     }
 }
 
-/// See [`ScatterAdd`](crate::backend::kernels::ScatterAdd).
-///
-/// Uses one thread, because several elements may add to one output, in a fixed order. Sums of
-/// [many elements](are_many_per_index) are in f64, in memory beside the output.
-#[inline(never)]
-pub(crate) fn scatter_add(
-    op: &'static str,
-    input: View<'_>,
-    indices: View<'_>,
-    axis: usize,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let to = out.layout();
-    check(op, indices, to.shape().dims().get(axis).copied().unwrap_or(0))?;
-    let stride = to.strides().get(axis).copied().unwrap_or(0);
-    let (chosen, from, beside) = (indices.layout(), input.layout(), strides_without_axis(to, axis));
-    let strides = |axis: usize| [chosen.strides()[axis], from.strides()[axis], beside(axis)];
-    let nest = |is_in: &dyn Fn(usize) -> bool| {
-        let axes = chosen.shape().dims().iter().enumerate().filter(|(axis, _)| is_in(*axis));
-        LoopNest::from_axes(
-            axes.map(|(axis, &size)| (size, strides(axis))),
-            [chosen.offset(), from.offset(), 0],
-        )
-    };
-    let rows = to.shape().dims().get(axis).copied().unwrap_or(0);
-    let len = chosen.shape().dims().get(axis).copied().unwrap_or(0);
-    let indices = host::<i64>(op, &indices)?;
-    number!(op, out.dtype(), T => {
-        let data = host::<T>(op, &input)?;
-        let out = host_mut::<T>(op, out)?;
-        out.fill(T::ZERO);
-        if chosen.shape().elements() > 0 && are_many_per_index(len, rows) {
-            let [index, value, _] = strides(axis);
-            let line = Line { len, rows, strides: [index, value, stride] };
-            scatter_many(data, indices, &line, &nest(&|other| other != axis), out);
-        } else {
-            scatter(data, indices, stride, &nest(&|_| true), out);
-        }
-        Ok(())
-    })
+impl RunCpu for ScatterAdd<'_> {
+    /// Uses one thread, because several elements may add to one output, in a fixed order. Sums of
+    /// [many elements](are_many_per_index) are in f64, in memory beside the output.
+    fn run_cpu(&mut self, _: &Workers, op: &'static str) -> Result<()> {
+        let Self { input, indices, axis, ref mut out, .. } = *self;
+        let to = out.layout();
+        check(op, indices, to.shape().dims().get(axis).copied().unwrap_or(0))?;
+        let stride = to.strides().get(axis).copied().unwrap_or(0);
+        let (chosen, from, beside) = (indices.layout(), input.layout(), strides_without_axis(to, axis));
+        let strides = |axis: usize| [chosen.strides()[axis], from.strides()[axis], beside(axis)];
+        let nest = |is_in: &dyn Fn(usize) -> bool| {
+            let axes = chosen.shape().dims().iter().enumerate().filter(|(axis, _)| is_in(*axis));
+            LoopNest::from_axes(
+                axes.map(|(axis, &size)| (size, strides(axis))),
+                [chosen.offset(), from.offset(), 0],
+            )
+        };
+        let rows = to.shape().dims().get(axis).copied().unwrap_or(0);
+        let len = chosen.shape().dims().get(axis).copied().unwrap_or(0);
+        let indices = host::<i64>(op, &indices)?;
+        number!(op, out.dtype(), T => {
+            let data = host::<T>(op, &input)?;
+            let out = host_mut::<T>(op, out)?;
+            out.fill(T::ZERO);
+            if chosen.shape().elements() > 0 && are_many_per_index(len, rows) {
+                let [index, value, _] = strides(axis);
+                let line = Line { len, rows, strides: [index, value, stride] };
+                scatter_many(data, indices, &line, &nest(&|other| other != axis), out);
+            } else {
+                scatter(data, indices, stride, &nest(&|_| true), out);
+            }
+            Ok(())
+        })
+    }
 }
 
 fn scatter<T: Number>(data: &[T], indices: &[i64], stride: usize, nest: &LoopNest<3>, out: &mut [T]) {
@@ -211,46 +199,24 @@ fn scatter_many<T: Summed>(data: &[T], indices: &[i64], line: &Line, lines: &Loo
     }
 }
 
-/// See [`OneHot`](crate::backend::kernels::OneHot).
-#[inline(never)]
-pub(crate) fn one_hot(
-    workers: &Workers,
-    op: &'static str,
-    indices: View<'_>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let classes = out.layout().shape().dims().last().copied().unwrap_or(0);
-    check(op, indices, classes)?;
-    let indices = Source::<i64>::new(op, indices)?;
-    // Without classes there are no indices; otherwise the check has failed.
-    let classes = classes.max(1);
-    byte_or_number!(op, out.dtype(), T => {
-        let out = host_mut::<T>(op, out)?;
-        workers.chunks(out, light_runs(classes) * classes, &|start, part| {
-            for (number, row) in (start / classes..).zip(part.chunks_mut(classes)) {
-                row.fill(T::ZERO);
-                row[indices.get(number) as usize] = T::ONE;
-            }
-        });
-        Ok(())
-    })
-}
-
-impl RunCpu for Gather<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        gather(workers, op, self.input, self.indices, self.axis, &mut self.out)
-    }
-}
-
-impl RunCpu for ScatterAdd<'_> {
-    fn run_cpu(&mut self, _: &Workers, op: &'static str) -> Result<()> {
-        scatter_add(op, self.input, self.indices, self.axis, &mut self.out)
-    }
-}
-
 impl RunCpu for OneHot<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        one_hot(workers, op, self.indices, &mut self.out)
+        let Self { indices, ref mut out, .. } = *self;
+        let classes = out.layout().shape().dims().last().copied().unwrap_or(0);
+        check(op, indices, classes)?;
+        let indices = Source::<i64>::new(op, indices)?;
+        // Without classes there are no indices; otherwise the check has failed.
+        let classes = classes.max(1);
+        byte_or_number!(op, out.dtype(), T => {
+            let out = host_mut::<T>(op, out)?;
+            workers.chunks(out, light_runs(classes) * classes, &|start, part| {
+                for (number, row) in (start / classes..).zip(part.chunks_mut(classes)) {
+                    row.fill(T::ZERO);
+                    row[indices.get(number) as usize] = T::ONE;
+                }
+            });
+            Ok(())
+        })
     }
 }
 

@@ -9,7 +9,6 @@ use crate::backend::cuda::launch::{
 };
 use crate::backend::cuda::rows::{job_over_width, launch_rows};
 use crate::backend::grid::{COLUMNS_PER_BLOCK, split_rows};
-use crate::backend::kernels;
 use crate::backend::kernels::RunCuda;
 use crate::backend::kernels::fill::cuda::fill;
 use crate::backend::kernels::reduce::cuda::sum_rows;
@@ -52,115 +51,84 @@ fn repeats_one_row(layout: &Layout, width: u64) -> bool {
     elements == width
 }
 
-/// See [`LayerNorm`](crate::backend::kernels::LayerNorm).
-pub(crate) fn layer_norm(
-    device: &Launcher,
-    op: &'static str,
-    (centered, epsilon): (bool, f64),
-    input: View<'_>,
-    [weight, bias]: [Option<View<'_>>; 2],
-    [out, statistics]: [&ViewMut<'_>; 2],
-) -> Result<()> {
-    require_float(op, out.dtype())?;
-    let mut job = job_over_normalized(out, statistics.layout());
-    let ([weights, biases], rows) = affine_operands([weight, bias], job.counts[0]);
-    job.function = norm_function(centered, weight.is_some(), bias.is_some()) | rows;
-    job.inputs = [operand(&input), weights, biases];
-    job.outputs[1] = output(statistics);
-    job.constants[0] = epsilon;
-    launch_rows(device, op, ("layer_norm", 3), kernel_dtype([out.dtype(), input.dtype()]), job)
-}
-
-/// See [`LayerNormGrad`](crate::backend::kernels::LayerNormGrad).
-pub(crate) fn layer_norm_grad(
-    device: &Launcher,
-    op: &'static str,
-    of: &kernels::Normalized<'_>,
-    grad: View<'_>,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    require_float(op, out.dtype())?;
-    let mut job = job_over_normalized(out, of.statistics.layout());
-    let ([weights, _], rows) = affine_operands([of.weight, None], job.counts[0]);
-    job.function = norm_function(of.centered, of.weight.is_some(), false) | rows;
-    job.inputs = [operand(&of.input), weights, operand(&grad)];
-    job.also[0] = origin(&of.statistics);
-    let dtype = kernel_dtype([out.dtype(), of.input.dtype(), grad.dtype()]);
-    launch_rows(device, op, ("layer_norm_grad", 3), dtype, job)
-}
-
-/// See [`LayerNormSums`](crate::backend::kernels::LayerNormSums).
-pub(crate) fn layer_norm_sums(
-    device: &Launcher,
-    op: &'static str,
-    of: &kernels::Normalized<'_>,
-    (grad, places): (View<'_>, usize),
-    workspace: Option<&ViewMut<'_>>,
-    (weight, bias): (&ViewMut<'_>, Option<&ViewMut<'_>>),
-) -> Result<()> {
-    require_float(op, weight.dtype())?;
-    let (elements, parameters) = (of.input.layout().shape().elements(), weight.layout().shape().elements());
-    let outs = [Some(weight), bias];
-    if elements == 0 {
-        return outs.into_iter().flatten().try_for_each(|out| fill(device, op, Scalar::Int(0), out));
-    }
-    let rows = elements / (parameters * places);
-    let (slabs, slab) = split_rows([rows, parameters, places]);
-    let width = elements / (of.statistics.layout().shape().elements() / 2);
-    let mut job = job_over(of.input.layout());
-    job.count = parameters as u64;
-    job.counts[..5].copy_from_slice(&[width, places, rows, slab, slabs].map(|count| count as u64));
-    job.inputs = [operand(&of.input), operand(&grad), Operand::default()];
-    job.also[0] = origin(&of.statistics);
-    job.function = u64::from(bias.is_some());
-    let dtype = kernel_dtype([weight.dtype(), of.input.dtype(), grad.dtype()]);
-    if slabs == 1 {
-        job.outputs[0] = output(weight);
-        job.outputs[1] = bias.map_or_else(Output::default, output);
-    }
-    if places > 1 {
-        return device.launch_blocks(
-            op,
-            kernel(Family::Rows, "layer_norm_sums_apart", dtype),
-            job.count,
-            &job,
-        );
-    }
-    // The workspace holds the weight sums of all slabs, then the bias sums.
-    let size = slabs * parameters * dtype.computed_as().size();
-    let sums = 1 + usize::from(bias.is_some());
-    let partial = (slabs > 1).then(|| required_workspace(op, workspace, sums * size)).transpose()?;
-    if let Some(partial) = partial {
-        job.outputs = [workspace_output(partial); 4];
-        job.outputs[1].address += size as u64;
-    }
-    let blocks = job.count.div_ceil(COLUMNS_PER_BLOCK as u64) * slabs as u64;
-    device.launch_blocks(op, kernel(Family::Rows, "layer_norm_sums", dtype), blocks, &job)?;
-    let Some(partial) = partial else { return Ok(()) };
-    let mut of_slabs = workspace_operand(partial);
-    for out in outs.into_iter().flatten() {
-        sum_rows(device, op, of_slabs, [slabs, parameters], out)?;
-        of_slabs.address += size as u64;
-    }
-    Ok(())
-}
-
 impl RunCuda for LayerNorm<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let (options, outputs) = ((self.centered, self.epsilon), [&self.out, &self.statistics]);
-        layer_norm(device, op, options, self.input, [self.weight, self.bias], outputs)
+        let Self { centered, epsilon, input, weight, bias, ref out, ref statistics, .. } = *self;
+        require_float(op, out.dtype())?;
+        let mut job = job_over_normalized(out, statistics.layout());
+        let ([weights, biases], rows) = affine_operands([weight, bias], job.counts[0]);
+        job.function = norm_function(centered, weight.is_some(), bias.is_some()) | rows;
+        job.inputs = [operand(&input), weights, biases];
+        job.outputs[1] = output(statistics);
+        job.constants[0] = epsilon;
+        launch_rows(device, op, ("layer_norm", 3), kernel_dtype([out.dtype(), input.dtype()]), job)
     }
 }
 
 impl RunCuda for LayerNormGrad<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        layer_norm_grad(device, op, &self.of, self.grad, &self.out)
+        let Self { ref of, grad, ref out, .. } = *self;
+        require_float(op, out.dtype())?;
+        let mut job = job_over_normalized(out, of.statistics.layout());
+        let ([weights, _], rows) = affine_operands([of.weight, None], job.counts[0]);
+        job.function = norm_function(of.centered, of.weight.is_some(), false) | rows;
+        job.inputs = [operand(&of.input), weights, operand(&grad)];
+        job.also[0] = origin(&of.statistics);
+        let dtype = kernel_dtype([out.dtype(), of.input.dtype(), grad.dtype()]);
+        launch_rows(device, op, ("layer_norm_grad", 3), dtype, job)
     }
 }
 
 impl RunCuda for LayerNormSums<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let (grad, outputs) = ((self.grad, self.places), (&self.weight, self.bias.as_ref()));
-        layer_norm_sums(device, op, &self.of, grad, self.workspace.as_ref(), outputs)
+        let Self { ref of, grad, places, ref weight, .. } = *self;
+        let workspace = self.workspace.as_ref();
+        let bias = self.bias.as_ref();
+        require_float(op, weight.dtype())?;
+        let (elements, parameters) =
+            (of.input.layout().shape().elements(), weight.layout().shape().elements());
+        let outs = [Some(weight), bias];
+        if elements == 0 {
+            return outs.into_iter().flatten().try_for_each(|out| fill(device, op, Scalar::Int(0), out));
+        }
+        let rows = elements / (parameters * places);
+        let (slabs, slab) = split_rows([rows, parameters, places]);
+        let width = elements / (of.statistics.layout().shape().elements() / 2);
+        let mut job = job_over(of.input.layout());
+        job.count = parameters as u64;
+        job.counts[..5].copy_from_slice(&[width, places, rows, slab, slabs].map(|count| count as u64));
+        job.inputs = [operand(&of.input), operand(&grad), Operand::default()];
+        job.also[0] = origin(&of.statistics);
+        job.function = u64::from(bias.is_some());
+        let dtype = kernel_dtype([weight.dtype(), of.input.dtype(), grad.dtype()]);
+        if slabs == 1 {
+            job.outputs[0] = output(weight);
+            job.outputs[1] = bias.map_or_else(Output::default, output);
+        }
+        if places > 1 {
+            return device.launch_blocks(
+                op,
+                kernel(Family::Rows, "layer_norm_sums_apart", dtype),
+                job.count,
+                &job,
+            );
+        }
+        // The workspace holds the weight sums of all slabs, then the bias sums.
+        let size = slabs * parameters * dtype.computed_as().size();
+        let sums = 1 + usize::from(bias.is_some());
+        let partial = (slabs > 1).then(|| required_workspace(op, workspace, sums * size)).transpose()?;
+        if let Some(partial) = partial {
+            job.outputs = [workspace_output(partial); 4];
+            job.outputs[1].address += size as u64;
+        }
+        let blocks = job.count.div_ceil(COLUMNS_PER_BLOCK as u64) * slabs as u64;
+        device.launch_blocks(op, kernel(Family::Rows, "layer_norm_sums", dtype), blocks, &job)?;
+        let Some(partial) = partial else { return Ok(()) };
+        let mut of_slabs = workspace_operand(partial);
+        for out in outs.into_iter().flatten() {
+            sum_rows(device, op, of_slabs, [slabs, parameters], out)?;
+            of_slabs.address += size as u64;
+        }
+        Ok(())
     }
 }

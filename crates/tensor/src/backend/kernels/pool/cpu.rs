@@ -3,17 +3,16 @@
 mod pool2x2;
 mod sliding;
 
+use self::pool2x2::Pool2x2;
+use self::sliding::{Sliding, WindowMax};
 use super::{Pool2d, Pool2dGrad};
 use crate::backend::cpu::dispatch::{contiguous, float, host_mut};
 use crate::backend::cpu::fold::{Sum, fold_rows};
 use crate::backend::cpu::number::{Float, Number};
 use crate::backend::cpu::parallel::{Workers, light_runs};
 use crate::backend::kernels::RunCpu;
-use crate::backend::kernels::pool::cpu::pool2x2::Pool2x2;
-use crate::backend::kernels::pool::cpu::sliding::{Sliding, WindowMax};
 use crate::backend::{PoolAxis, PoolReduction};
 use crate::error::Result;
-use crate::storage::{View, ViewMut};
 
 /// The height and width of a plane.
 fn plane(dims: &[usize]) -> [usize; 2] {
@@ -42,50 +41,45 @@ impl Path {
     }
 }
 
-/// See [`Pool2d`](crate::backend::kernels::Pool2d).
-#[inline(never)]
-pub(crate) fn forward(
-    workers: &Workers,
-    op: &'static str,
-    (pool, axes): (PoolReduction, [PoolAxis; 2]),
-    input: View<'_>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    if out.layout().shape().elements() == 0 {
-        // Without images, the number of elements of a plane may overflow.
-        return Ok(());
-    }
-    let (from, to) = (plane(input.layout().shape().dims()), plane(out.layout().shape().dims()));
-    let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
-    let path = Path::new(pool, axes, from, to);
-    float!(op, out.dtype(), T => {
-        let input = contiguous::<T>(op, &input)?;
-        let out = host_mut::<T>(op, out)?;
-        workers.chunks(out, light_runs(of_in * 2) * of_out, &|start, part| {
-            if let Path::GlobalMean = path {
-                fold_rows::<T, Sum>(part, &input[start * of_in..], of_in, of_in);
-                let count = T::from_f64(of_in as f64);
-                return part.iter_mut().for_each(|out| *out = out.over(count));
-            }
-            let planes = input[start / of_out * of_in..].chunks(of_in);
-            for (input, out) in planes.zip(part.chunks_mut(of_out)) {
-                match &path {
-                    Path::Pool2x2(pool2x2) => pool2x2.forward(pool, input, out),
-                    Path::Sliding(sliding) => sliding.forward(pool, input, out),
-                    Path::GlobalMean | Path::Generic => {
-                        for (place, out) in out.iter_mut().enumerate() {
-                            let at = [place / to[1], place % to[1]];
-                            *out = match pool {
-                                PoolReduction::Max => largest(input, from, axes, at).1,
-                                PoolReduction::Mean => mean(input, from, axes, at),
-                            };
+impl RunCpu for Pool2d<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { pool, axes, input, ref mut out, .. } = *self;
+        if out.layout().shape().elements() == 0 {
+            // Without images, the number of elements of a plane may overflow.
+            return Ok(());
+        }
+        let (from, to) = (plane(input.layout().shape().dims()), plane(out.layout().shape().dims()));
+        let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
+        let path = Path::new(pool, axes, from, to);
+        float!(op, out.dtype(), T => {
+            let input = contiguous::<T>(op, &input)?;
+            let out = host_mut::<T>(op, out)?;
+            workers.chunks(out, light_runs(of_in * 2) * of_out, &|start, part| {
+                if let Path::GlobalMean = path {
+                    fold_rows::<T, Sum>(part, &input[start * of_in..], of_in, of_in);
+                    let count = T::from_f64(of_in as f64);
+                    return part.iter_mut().for_each(|out| *out = out.over(count));
+                }
+                let planes = input[start / of_out * of_in..].chunks(of_in);
+                for (input, out) in planes.zip(part.chunks_mut(of_out)) {
+                    match &path {
+                        Path::Pool2x2(pool2x2) => pool2x2.forward(pool, input, out),
+                        Path::Sliding(sliding) => sliding.forward(pool, input, out),
+                        Path::GlobalMean | Path::Generic => {
+                            for (place, out) in out.iter_mut().enumerate() {
+                                let at = [place / to[1], place % to[1]];
+                                *out = match pool {
+                                    PoolReduction::Max => largest(input, from, axes, at).1,
+                                    PoolReduction::Mean => mean(input, from, axes, at),
+                                };
+                            }
                         }
                     }
                 }
-            }
-        });
-        Ok(())
-    })
+            });
+            Ok(())
+        })
+    }
 }
 
 /// The index and value of the first maximum of a window; NaN is the maximum.
@@ -116,55 +110,50 @@ fn mean<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize
     sum / T::from_f64(high as f64 * wide as f64)
 }
 
-/// See [`Pool2dGrad`](crate::backend::kernels::Pool2dGrad).
-#[inline(never)]
-pub(crate) fn backward(
-    workers: &Workers,
-    op: &'static str,
-    (pool, axes): (PoolReduction, [PoolAxis; 2]),
-    (input, grad): (Option<View<'_>>, View<'_>),
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    if out.layout().shape().elements() == 0 {
-        // As in `forward`.
-        return Ok(());
-    }
-    let (from, to) = (plane(out.layout().shape().dims()), plane(grad.layout().shape().dims()));
-    let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
-    let path = Path::new(pool, axes, from, to);
-    float!(op, out.dtype(), T => {
-        let input = match input {
-            Some(input) => contiguous::<T>(op, &input)?,
-            None => &[],
-        };
-        let grad = contiguous::<T>(op, &grad)?;
-        let out = host_mut::<T>(op, out)?;
-        workers.chunks(out, light_runs(of_in * 2) * of_in, &|start, part| {
-            let first = start / of_in;
-            let mut best = WindowMax::default();
-            for (number, out) in (first..).zip(part.chunks_mut(of_in)) {
-                // The input of a mean is empty.
-                let input = input.get(number * of_in..(number + 1) * of_in).unwrap_or_default();
-                let grad = &grad[number * of_out..][..of_out];
-                match &path {
-                    Path::Pool2x2(pool2x2) => pool2x2.backward(pool, input, grad, out),
-                    Path::Sliding(sliding) => sliding.backward(pool, input, grad, out, &mut best),
-                    Path::GlobalMean => out.fill(grad[0] / T::from_f64(of_in as f64)),
-                    Path::Generic => {
-                        out.fill(T::ZERO);
-                        for (place, &grad) in grad.iter().enumerate() {
-                            let at = [place / to[1], place % to[1]];
-                            match pool {
-                                PoolReduction::Max => out[largest(input, from, axes, at).0] += grad,
-                                PoolReduction::Mean => add_mean_grad(out, from, axes, at, grad),
+impl RunCpu for Pool2dGrad<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { pool, axes, input, grad, ref mut out, .. } = *self;
+        if out.layout().shape().elements() == 0 {
+            // As in `forward`.
+            return Ok(());
+        }
+        let (from, to) = (plane(out.layout().shape().dims()), plane(grad.layout().shape().dims()));
+        let (of_in, of_out) = (from[0] * from[1], to[0] * to[1]);
+        let path = Path::new(pool, axes, from, to);
+        float!(op, out.dtype(), T => {
+            let input = match input {
+                Some(input) => contiguous::<T>(op, &input)?,
+                None => &[],
+            };
+            let grad = contiguous::<T>(op, &grad)?;
+            let out = host_mut::<T>(op, out)?;
+            workers.chunks(out, light_runs(of_in * 2) * of_in, &|start, part| {
+                let first = start / of_in;
+                let mut best = WindowMax::default();
+                for (number, out) in (first..).zip(part.chunks_mut(of_in)) {
+                    // The input of a mean is empty.
+                    let input = input.get(number * of_in..(number + 1) * of_in).unwrap_or_default();
+                    let grad = &grad[number * of_out..][..of_out];
+                    match &path {
+                        Path::Pool2x2(pool2x2) => pool2x2.backward(pool, input, grad, out),
+                        Path::Sliding(sliding) => sliding.backward(pool, input, grad, out, &mut best),
+                        Path::GlobalMean => out.fill(grad[0] / T::from_f64(of_in as f64)),
+                        Path::Generic => {
+                            out.fill(T::ZERO);
+                            for (place, &grad) in grad.iter().enumerate() {
+                                let at = [place / to[1], place % to[1]];
+                                match pool {
+                                    PoolReduction::Max => out[largest(input, from, axes, at).0] += grad,
+                                    PoolReduction::Mean => add_mean_grad(out, from, axes, at, grad),
+                                }
                             }
                         }
                     }
                 }
-            }
-        });
-        Ok(())
-    })
+            });
+            Ok(())
+        })
+    }
 }
 
 /// Adds the gradient of a mean to the elements of its window.
@@ -176,17 +165,5 @@ fn add_mean_grad<T: Float>(out: &mut [T], from: [usize; 2], axes: [PoolAxis; 2],
         for x in columns.clone() {
             out[y * from[1] + x] += share;
         }
-    }
-}
-
-impl RunCpu for Pool2d<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        forward(workers, op, (self.pool, self.axes), self.input, &mut self.out)
-    }
-}
-
-impl RunCpu for Pool2dGrad<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        backward(workers, op, (self.pool, self.axes), (self.input, self.grad), &mut self.out)
     }
 }

@@ -8,19 +8,6 @@ use crate::backend::kernels::RunCuda;
 use crate::backend::{PoolAxis, PoolReduction, PoolWindow, Window};
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::storage::{View, ViewMut};
-
-impl RunCuda for Pool2d<'_> {
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        pool2d(device, op, (self.pool, self.axes), self.input, &self.out)
-    }
-}
-
-impl RunCuda for Pool2dGrad<'_> {
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        pool2d_grad(device, op, (self.pool, self.axes), (self.input, self.grad), &self.out)
-    }
-}
 
 /// Creates the job of a pool from planes of `large` to planes of `small`.
 fn pool(pool: PoolReduction, axes: [PoolAxis; 2], large: &Layout, small: &Layout) -> Job {
@@ -52,34 +39,26 @@ fn pool(pool: PoolReduction, axes: [PoolAxis; 2], large: &Layout, small: &Layout
     job
 }
 
-/// See [`Pool2d`](crate::backend::kernels::Pool2d).
-pub(crate) fn pool2d(
-    device: &Launcher,
-    op: &'static str,
-    (kind, axes): (PoolReduction, [PoolAxis; 2]),
-    input: View<'_>,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    require_float(op, out.dtype())?;
-    let mut job = pool(kind, axes, input.layout(), out.layout());
-    job.count = out.layout().shape().elements() as u64;
-    job.inputs[0] = operand(&input);
-    job.outputs[0] = output(out);
-    device.launch_threads(op, kernel(Family::Pool, "pool2d", out.dtype()), job.count, &job)
+impl RunCuda for Pool2d<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let Self { pool: kind, axes, input, ref out, .. } = *self;
+        require_float(op, out.dtype())?;
+        let mut job = pool(kind, axes, input.layout(), out.layout());
+        job.count = out.layout().shape().elements() as u64;
+        job.inputs[0] = operand(&input);
+        job.outputs[0] = output(out);
+        device.launch_threads(op, kernel(Family::Pool, "pool2d", out.dtype()), job.count, &job)
+    }
 }
 
-/// See [`Pool2dGrad`](crate::backend::kernels::Pool2dGrad).
-pub(crate) fn pool2d_grad(
-    device: &Launcher,
-    op: &'static str,
-    (kind, axes): (PoolReduction, [PoolAxis; 2]),
-    (input, grad): (Option<View<'_>>, View<'_>),
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    require_float(op, out.dtype())?;
-    let mut job = pool(kind, axes, out.layout(), grad.layout());
-    job.count = out.layout().shape().elements() as u64;
-    job.inputs = [input.as_ref().map(operand).unwrap_or_default(), operand(&grad), Default::default()];
-    job.outputs[0] = output(out);
-    device.launch_threads(op, kernel(Family::Pool, "pool2d_grad", out.dtype()), job.count, &job)
+impl RunCuda for Pool2dGrad<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let Self { pool: kind, axes, input, grad, ref out, .. } = *self;
+        require_float(op, out.dtype())?;
+        let mut job = pool(kind, axes, out.layout(), grad.layout());
+        job.count = out.layout().shape().elements() as u64;
+        job.inputs = [input.as_ref().map(operand).unwrap_or_default(), operand(&grad), Default::default()];
+        job.outputs[0] = output(out);
+        device.launch_threads(op, kernel(Family::Pool, "pool2d_grad", out.dtype()), job.count, &job)
+    }
 }

@@ -18,34 +18,33 @@ use crate::backend::kernels::RunCpu;
 use crate::backend::{Distribution, RandomKey};
 use crate::error::Result;
 use crate::shape::DType;
-use crate::storage::ViewMut;
 
-/// See [`Random`](crate::backend::kernels::Random).
-///
-/// Integers are the floor of the drawn value. A normal distribution requires floats.
-#[inline(never)]
-pub(crate) fn random(
-    workers: &Workers,
-    op: &'static str,
-    distribution: Distribution,
-    key: RandomKey,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let dtype = out.dtype();
-    match dtype {
-        DType::F32 => float::<f32, 4>(workers, host_mut(op, out)?, distribution, key),
-        DType::F64 => float::<f64, 2>(workers, host_mut(op, out)?, distribution, key),
-        _ if matches!(distribution, Distribution::Normal { .. }) => return Err(unsupported(op, dtype)),
-        DType::I64 => integer::<i64>(workers, host_mut(op, out)?, distribution, key, |value| value as i64),
-        DType::I32 => integer::<i32>(workers, host_mut(op, out)?, distribution, key, |value| value as i32),
-        DType::U32 => integer::<u32>(workers, host_mut(op, out)?, distribution, key, |value| value as u32),
-        DType::U8 => integer::<u8>(workers, host_mut(op, out)?, distribution, key, |value| value as u8),
-        DType::Bool => {
-            integer::<u8>(workers, host_mut(op, out)?, distribution, key, |value| u8::from(value != 0.0));
+impl RunCpu for Random<'_> {
+    /// Integers are the floor of the drawn value. A normal distribution requires floats.
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { distribution, key, ref mut out, .. } = *self;
+        let dtype = out.dtype();
+        match dtype {
+            DType::F32 => float::<f32, 4>(workers, host_mut(op, out)?, distribution, key),
+            DType::F64 => float::<f64, 2>(workers, host_mut(op, out)?, distribution, key),
+            _ if matches!(distribution, Distribution::Normal { .. }) => return Err(unsupported(op, dtype)),
+            DType::I64 => {
+                integer::<i64>(workers, host_mut(op, out)?, distribution, key, |value| value as i64)
+            }
+            DType::I32 => {
+                integer::<i32>(workers, host_mut(op, out)?, distribution, key, |value| value as i32)
+            }
+            DType::U32 => {
+                integer::<u32>(workers, host_mut(op, out)?, distribution, key, |value| value as u32)
+            }
+            DType::U8 => integer::<u8>(workers, host_mut(op, out)?, distribution, key, |value| value as u8),
+            DType::Bool => {
+                integer::<u8>(workers, host_mut(op, out)?, distribution, key, |value| u8::from(value != 0.0));
+            }
+            DType::F16 | DType::BF16 => return Err(unsupported(op, dtype)),
         }
-        DType::F16 | DType::BF16 => return Err(unsupported(op, dtype)),
+        Ok(())
     }
-    Ok(())
 }
 
 /// Fills floats, `N` per block of random bits.
@@ -216,12 +215,6 @@ impl Draw<2> for Normal {
             (pairs[0][i], pairs[1][i]) = (radius * cos, radius * sin);
         }
         pairs
-    }
-}
-
-impl RunCpu for Random<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        random(workers, op, self.distribution, self.key, &mut self.out)
     }
 }
 

@@ -4,60 +4,49 @@
 use bfc_cuda::kernels::{Family, named};
 
 use super::Random;
+use crate::backend::Distribution;
 use crate::backend::cuda::launch::{Launcher, job_over, kernel, output, set_constant};
 use crate::backend::kernels::RunCuda;
-use crate::backend::{Distribution, RandomKey};
 use crate::error::{Error, Result};
 use crate::shape::{DType, Scalar};
-use crate::storage::ViewMut;
-
-/// See [`Random`](crate::backend::kernels::Random).
-pub(crate) fn random(
-    device: &Launcher,
-    op: &'static str,
-    distribution: Distribution,
-    key: RandomKey,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    let dtype = out.dtype();
-    let mut job = job_over(out.layout());
-    job.outputs[0] = output(out);
-    (job.counts[0], job.counts[1]) = (key.seed, key.sequence);
-    match distribution {
-        Distribution::Uniform { low, high } => {
-            job.function = named(if dtype == DType::Bool { "uniform_not_zero" } else { "uniform" });
-            (job.constants[0], job.constants[1]) = (low, high);
-            job.constants[2] = match dtype {
-                // The kernel rounds to 16 bits after the clamp.
-                DType::F32 | DType::F16 | DType::BF16 if high as f32 > low as f32 => {
-                    f64::from((high as f32).next_down())
-                }
-                DType::F32 | DType::F16 | DType::BF16 => f64::from(low as f32),
-                DType::F64 if high > low => high.next_down(),
-                DType::F64 => low,
-                DType::I64 | DType::I32 | DType::U32 | DType::U8 | DType::Bool => {
-                    (high.ceil() - 1.0).max(low.floor())
-                }
-            };
-        }
-        Distribution::Normal { .. } if !dtype.is_float() => {
-            return Err(Error::UnsupportedDType { op, dtype });
-        }
-        Distribution::Normal { mean, std } => {
-            job.function = named("normal");
-            (job.constants[0], job.constants[1]) = (mean, std);
-        }
-        Distribution::Bernoulli { p, value } => {
-            job.function = named("bernoulli");
-            set_constant(&mut job, 1, dtype, Scalar::Float(value));
-            job.constants[0] = p;
-        }
-    }
-    device.launch_elementwise(op, kernel(Family::Random, "random", dtype), job.count, &job)
-}
 
 impl RunCuda for Random<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        random(device, op, self.distribution, self.key, &self.out)
+        let Self { distribution, key, ref out, .. } = *self;
+        let dtype = out.dtype();
+        let mut job = job_over(out.layout());
+        job.outputs[0] = output(out);
+        (job.counts[0], job.counts[1]) = (key.seed, key.sequence);
+        match distribution {
+            Distribution::Uniform { low, high } => {
+                job.function = named(if dtype == DType::Bool { "uniform_not_zero" } else { "uniform" });
+                (job.constants[0], job.constants[1]) = (low, high);
+                job.constants[2] = match dtype {
+                    // The kernel rounds to 16 bits after the clamp.
+                    DType::F32 | DType::F16 | DType::BF16 if high as f32 > low as f32 => {
+                        f64::from((high as f32).next_down())
+                    }
+                    DType::F32 | DType::F16 | DType::BF16 => f64::from(low as f32),
+                    DType::F64 if high > low => high.next_down(),
+                    DType::F64 => low,
+                    DType::I64 | DType::I32 | DType::U32 | DType::U8 | DType::Bool => {
+                        (high.ceil() - 1.0).max(low.floor())
+                    }
+                };
+            }
+            Distribution::Normal { .. } if !dtype.is_float() => {
+                return Err(Error::UnsupportedDType { op, dtype });
+            }
+            Distribution::Normal { mean, std } => {
+                job.function = named("normal");
+                (job.constants[0], job.constants[1]) = (mean, std);
+            }
+            Distribution::Bernoulli { p, value } => {
+                job.function = named("bernoulli");
+                set_constant(&mut job, 1, dtype, Scalar::Float(value));
+                job.constants[0] = p;
+            }
+        }
+        device.launch_elementwise(op, kernel(Family::Random, "random", dtype), job.count, &job)
     }
 }

@@ -160,91 +160,70 @@ fn matrix(view: &View<'_>) -> Matrix {
     (origin(view), [strides[0], strides[1]])
 }
 
-/// See [`Recurrent`](crate::backend::kernels::Recurrent).
-pub(crate) fn forward(
-    device: &Launcher,
-    op: &'static str,
-    of: &kernels::Recurrence<'_>,
-    bias: View<'_>,
-    workspace: Option<&ViewMut<'_>>,
-    (gates, extra, out): (&ViewMut<'_>, Option<&ViewMut<'_>>, &ViewMut<'_>),
-) -> Result<()> {
-    let Some(layer) = Layer::new(device, op, of, workspace, gates)? else { return Ok(()) };
-    let (hidden, width) = (layer.hidden, layer.width());
-    let weight = matrix(&of.weight);
-    for step in 0..of.len {
-        let before = match (step, &of.initial_state) {
-            (0, initial) => initial.as_ref().map(matrix),
-            (step, _) => Some(layer.step_rows(output(out).address, hidden, step - 1)),
-        };
-        let mut job = layer.job(step);
-        if let Some(before) = before {
-            layer.multiply(before, weight, [width, hidden], layer.shares)?;
-            job.inputs[0] = Operand::contiguous(layer.shares);
-        }
-        job.inputs[1] = strided(&bias);
-        (job.outputs[0], job.outputs[2]) = (output(gates), output(out));
-        job.outputs[1] = extra.map_or_else(Output::default, output);
-        layer.launch("recurrent_step", &job)?;
-    }
-    Ok(())
-}
-
-/// See [`RecurrentGrad`](crate::backend::kernels::RecurrentGrad).
-pub(crate) fn backward(
-    device: &Launcher,
-    op: &'static str,
-    of: &kernels::Recurrence<'_>,
-    (states, grad, cell_grad): (View<'_>, View<'_>, Option<View<'_>>),
-    workspace: Option<&ViewMut<'_>>,
-    (gates, extra, initial_grads): (&ViewMut<'_>, Option<&ViewMut<'_>>, [&Option<ViewMut<'_>>; 2]),
-) -> Result<()> {
-    let Some(layer) = Layer::new(device, op, of, workspace, gates)? else { return Ok(()) };
-    let (hidden, width, is_gru) = (layer.hidden, layer.width(), of.cell == RecurrentCell::Gru);
-    let [state_grad, first_cell_grad] = initial_grads;
-    let (address, [down, across]) = matrix(&of.weight);
-    let transposed = (address, [across, down]);
-    let (of_states, strides) = matrix(&states);
-    for step in (0..of.len).rev() {
-        let mut job = layer.job(step);
-        job.inputs[0] = strided(&grad);
-        if step + 1 < of.len {
-            job.inputs[1] = Operand::contiguous(layer.state_grad);
-        }
-        job.also = [of_states, layer.carry, if is_gru { layer.shares } else { 0 }, 0];
-        job.integers = strides.map(|stride| stride as i64);
-        if let Some(cell_grad) = &cell_grad {
-            job = job.with_inner(cell_grad.layout().strides());
-            job.also[3] = origin(cell_grad);
-        }
-        job.outputs[..2].copy_from_slice(&[output(gates), extra.map_or_else(Output::default, output)]);
-        layer.launch("recurrent_step_grad", &job)?;
-        if step > 0 || state_grad.is_some() {
-            let shares = match is_gru {
-                true => (layer.shares, [width, 1]),
-                false => layer.step_rows(output(gates).address, width, step),
-            };
-            layer.multiply(shares, transposed, [hidden, width], layer.state_grad)?;
-        }
-    }
-    if let Some(out) = state_grad {
-        layer.write_initial_grad(true, is_gru, out)?;
-    }
-    first_cell_grad.as_ref().map_or(Ok(()), |out| layer.write_initial_grad(false, true, out))
-}
-
 impl RunCuda for Recurrent<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let outputs = (&self.gates, self.extra.as_ref(), &self.out);
-        forward(device, op, &self.of, self.bias, self.workspace.as_ref(), outputs)
+        let Self { ref of, bias, ref gates, ref out, .. } = *self;
+        let workspace = self.workspace.as_ref();
+        let extra = self.extra.as_ref();
+        let Some(layer) = Layer::new(device, op, of, workspace, gates)? else { return Ok(()) };
+        let (hidden, width) = (layer.hidden, layer.width());
+        let weight = matrix(&of.weight);
+        for step in 0..of.len {
+            let before = match (step, &of.initial_state) {
+                (0, initial) => initial.as_ref().map(matrix),
+                (step, _) => Some(layer.step_rows(output(out).address, hidden, step - 1)),
+            };
+            let mut job = layer.job(step);
+            if let Some(before) = before {
+                layer.multiply(before, weight, [width, hidden], layer.shares)?;
+                job.inputs[0] = Operand::contiguous(layer.shares);
+            }
+            job.inputs[1] = strided(&bias);
+            (job.outputs[0], job.outputs[2]) = (output(gates), output(out));
+            job.outputs[1] = extra.map_or_else(Output::default, output);
+            layer.launch("recurrent_step", &job)?;
+        }
+        Ok(())
     }
 }
 
 impl RunCuda for RecurrentGrad<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let inputs = (self.states, self.grad, self.cell_grad);
+        let Self { ref of, states, grad, cell_grad, ref gates, .. } = *self;
+        let workspace = self.workspace.as_ref();
+        let extra = self.extra.as_ref();
         let initial_grads = [&self.initial_state_grad, &self.initial_cell_grad];
-        let outputs = (&self.gates, self.extra.as_ref(), initial_grads);
-        backward(device, op, &self.of, inputs, self.workspace.as_ref(), outputs)
+        let Some(layer) = Layer::new(device, op, of, workspace, gates)? else { return Ok(()) };
+        let (hidden, width, is_gru) = (layer.hidden, layer.width(), of.cell == RecurrentCell::Gru);
+        let [state_grad, first_cell_grad] = initial_grads;
+        let (address, [down, across]) = matrix(&of.weight);
+        let transposed = (address, [across, down]);
+        let (of_states, strides) = matrix(&states);
+        for step in (0..of.len).rev() {
+            let mut job = layer.job(step);
+            job.inputs[0] = strided(&grad);
+            if step + 1 < of.len {
+                job.inputs[1] = Operand::contiguous(layer.state_grad);
+            }
+            job.also = [of_states, layer.carry, if is_gru { layer.shares } else { 0 }, 0];
+            job.integers = strides.map(|stride| stride as i64);
+            if let Some(cell_grad) = &cell_grad {
+                job = job.with_inner(cell_grad.layout().strides());
+                job.also[3] = origin(cell_grad);
+            }
+            job.outputs[..2].copy_from_slice(&[output(gates), extra.map_or_else(Output::default, output)]);
+            layer.launch("recurrent_step_grad", &job)?;
+            if step > 0 || state_grad.is_some() {
+                let shares = match is_gru {
+                    true => (layer.shares, [width, 1]),
+                    false => layer.step_rows(output(gates).address, width, step),
+                };
+                layer.multiply(shares, transposed, [hidden, width], layer.state_grad)?;
+            }
+        }
+        if let Some(out) = state_grad {
+            layer.write_initial_grad(true, is_gru, out)?;
+        }
+        first_cell_grad.as_ref().map_or(Ok(()), |out| layer.write_initial_grad(false, true, out))
     }
 }

@@ -2,6 +2,7 @@
 
 use bfc_cuda::kernels::{Family, Job, Operand, named};
 
+use super::cpu::is_reduced;
 use super::{ArgReduce, Reduction};
 use crate::backend::cuda::launch::{
     Launcher, kernel, kernel_dtype, origin, output, required_workspace, workspace_operand, workspace_output,
@@ -9,7 +10,6 @@ use crate::backend::cuda::launch::{
 use crate::backend::grid::{COLUMNS_PER_BLOCK, split_reduction};
 use crate::backend::kernels::RunCuda;
 use crate::backend::kernels::fill::cuda::fill;
-use crate::backend::kernels::reduce::cpu::is_reduced;
 use crate::backend::{Identity, Reduce, ReduceDomain};
 use crate::error::{Error, Result};
 use crate::layout::Layout;

@@ -7,34 +7,27 @@ use crate::backend::cpu::parallel::{Workers, light_runs};
 use crate::backend::cpu::simd;
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
-use crate::storage::ViewMut;
 
 /// The number of neighboring lines that are summed together. Their sums fit the L1 cache.
 const COLUMNS: usize = 512;
 
-/// See [`RunningSum`](crate::backend::kernels::RunningSum).
-///
-/// Adds whole rows along the axis, so that memory is read in order. Threads share only the axes before it.
-#[inline(never)]
-pub(crate) fn running_sum(
-    workers: &Workers,
-    op: &'static str,
-    axis: usize,
-    reverse: bool,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let shape = out.layout().shape();
-    if shape.elements() == 0 {
-        return Ok(());
+impl RunCpu for RunningSum<'_> {
+    /// Adds whole rows along the axis, so that memory is read in order. Threads share only the axes before it.
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { axis, reverse, ref mut out, .. } = *self;
+        let shape = out.layout().shape();
+        if shape.elements() == 0 {
+            return Ok(());
+        }
+        let row: usize = shape.dims().iter().skip(axis + 1).product();
+        let block = row * shape.dims().get(axis).copied().unwrap_or(1);
+        number!(op, out.dtype(), T => {
+            workers.chunks(host_mut::<T>(op, out)?, light_runs(block) * block, &|_, part| {
+                part.chunks_mut(block).for_each(|block| run(block, row, reverse));
+            });
+            Ok(())
+        })
     }
-    let row: usize = shape.dims().iter().skip(axis + 1).product();
-    let block = row * shape.dims().get(axis).copied().unwrap_or(1);
-    number!(op, out.dtype(), T => {
-        workers.chunks(host_mut::<T>(op, out)?, light_runs(block) * block, &|_, part| {
-            part.chunks_mut(block).for_each(|block| run(block, row, reverse));
-        });
-        Ok(())
-    })
 }
 
 /// Sums the rows of a block.
@@ -57,12 +50,6 @@ fn run<T: Summed>(block: &mut [T], row: usize, reverse: bool) {
         };
         let rows = block.chunks_exact_mut(row);
         if reverse { rows.rev().for_each(add) } else { rows.for_each(add) }
-    }
-}
-
-impl RunCpu for RunningSum<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        running_sum(workers, op, self.axis, self.reverse, &mut self.out)
     }
 }
 

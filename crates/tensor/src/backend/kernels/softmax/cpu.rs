@@ -40,31 +40,25 @@ pub(crate) fn softmax(
     })
 }
 
-/// See [`SoftmaxGrad`](crate::backend::kernels::SoftmaxGrad).
-#[inline(never)]
-pub(crate) fn softmax_grad(
-    workers: &Workers,
-    op: &'static str,
-    log: bool,
-    output: View<'_>,
-    grad: View<'_>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let classes = classes(out);
-    float!(op, out.dtype(), T => {
-        let (output, grad) = (Source::<T>::new(op, output)?, Source::<T>::new(op, grad)?);
-        let together = output.rows_per_tile().max(grad.rows_per_tile());
-        rows(workers, host_mut::<T>(op, out)?, classes, together, &|start, part| {
-            let (mut copied, mut copied_grad) = (Vec::new(), Vec::new());
-            let range = start..start + part.len();
-            let (output, grad) = (output.part(range.clone(), &mut copied), grad.part(range, &mut copied_grad));
-            let inputs = output.chunks(classes).zip(grad.chunks(classes));
-            for ((output, grad), out) in inputs.zip(part.chunks_mut(classes)) {
-                simd::run(Gradient { output, grad, out, log });
-            }
-        });
-        Ok(())
-    })
+impl RunCpu for SoftmaxGrad<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { log, output, grad, ref mut out, .. } = *self;
+        let classes = classes(out);
+        float!(op, out.dtype(), T => {
+            let (output, grad) = (Source::<T>::new(op, output)?, Source::<T>::new(op, grad)?);
+            let together = output.rows_per_tile().max(grad.rows_per_tile());
+            rows(workers, host_mut::<T>(op, out)?, classes, together, &|start, part| {
+                let (mut copied, mut copied_grad) = (Vec::new(), Vec::new());
+                let range = start..start + part.len();
+                let (output, grad) = (output.part(range.clone(), &mut copied), grad.part(range, &mut copied_grad));
+                let inputs = output.chunks(classes).zip(grad.chunks(classes));
+                for ((output, grad), out) in inputs.zip(part.chunks_mut(classes)) {
+                    simd::run(Gradient { output, grad, out, log });
+                }
+            });
+            Ok(())
+        })
+    }
 }
 
 /// The size of the last axis; 1 for empty rows, which are not visited.
@@ -96,12 +90,6 @@ pub(crate) fn rows<T: Float>(
 impl RunCpu for Softmax<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
         softmax(workers, op, self.log, self.input, &mut self.out)
-    }
-}
-
-impl RunCpu for SoftmaxGrad<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        softmax_grad(workers, op, self.log, self.output, self.grad, &mut self.out)
     }
 }
 

@@ -7,48 +7,26 @@ use crate::backend::cuda::launch::{Launcher, kernel_dtype, operand, require_floa
 use crate::backend::cuda::rows::{job_over_rows, launch_rows};
 use crate::backend::kernels::RunCuda;
 use crate::error::Result;
-use crate::storage::{View, ViewMut};
 
 impl RunCuda for Softmax<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        softmax(device, op, self.log, self.input, &self.out)
+        let Self { log, input, ref out, .. } = *self;
+        require_float(op, out.dtype())?;
+        let mut job = job_over_rows(out);
+        job.inputs[0] = operand(&input);
+        job.function = u64::from(log);
+        launch_rows(device, op, ("softmax", 1), kernel_dtype([out.dtype(), input.dtype()]), job)
     }
 }
 
 impl RunCuda for SoftmaxGrad<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        softmax_grad(device, op, self.log, self.output, self.grad, &self.out)
+        let Self { log, output: result, grad, ref out, .. } = *self;
+        require_float(op, out.dtype())?;
+        let mut job = job_over_rows(out);
+        job.inputs = [operand(&result), operand(&grad), Operand::default()];
+        job.function = u64::from(log);
+        let dtype = kernel_dtype([out.dtype(), result.dtype(), grad.dtype()]);
+        launch_rows(device, op, ("softmax_grad", 2), dtype, job)
     }
-}
-
-/// See [`Softmax`](crate::backend::kernels::Softmax).
-pub(crate) fn softmax(
-    device: &Launcher,
-    op: &'static str,
-    log: bool,
-    input: View<'_>,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    require_float(op, out.dtype())?;
-    let mut job = job_over_rows(out);
-    job.inputs[0] = operand(&input);
-    job.function = u64::from(log);
-    launch_rows(device, op, ("softmax", 1), kernel_dtype([out.dtype(), input.dtype()]), job)
-}
-
-/// See [`SoftmaxGrad`](crate::backend::kernels::SoftmaxGrad).
-pub(crate) fn softmax_grad(
-    device: &Launcher,
-    op: &'static str,
-    log: bool,
-    result: View<'_>,
-    grad: View<'_>,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    require_float(op, out.dtype())?;
-    let mut job = job_over_rows(out);
-    job.inputs = [operand(&result), operand(&grad), Operand::default()];
-    job.function = u64::from(log);
-    let dtype = kernel_dtype([out.dtype(), result.dtype(), grad.dtype()]);
-    launch_rows(device, op, ("softmax_grad", 2), dtype, job)
 }

@@ -14,60 +14,57 @@ use crate::backend::cpu::parallel::{Workers, light_runs};
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
 use crate::shape::DType;
-use crate::storage::{View, ViewMut};
+use crate::storage::View;
 
 /// The cost of sorting an element, in units of light work.
 const COST: usize = 16;
 
-/// See [`ArgSort`](crate::backend::kernels::ArgSort).
-#[inline(never)]
-pub(crate) fn arg_sort(
-    workers: &Workers,
-    op: &'static str,
-    (descending, first): (bool, usize),
-    input: View<'_>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let lines = Lines::new(&input);
-    let out = host_mut::<i64>(op, out)?;
-    let short = u32::try_from(lines.length).is_ok();
-    match input.dtype() {
-        DType::F32 if short => lines.each(workers, host::<f32>(op, &input)?, out, |line, out| {
-            sort_packed(out, first, descending, |index| rank(line.at(index)));
-        }),
-        DType::I32 if short => lines.each(workers, host::<i32>(op, &input)?, out, |line, out| {
-            sort_packed(out, first, descending, |index| line.at(index).cast_unsigned() ^ SIGN);
-        }),
-        DType::U32 if short => lines.each(workers, host::<u32>(op, &input)?, out, |line, out| {
-            sort_packed(out, first, descending, |index| line.at(index));
-        }),
-        DType::U8 | DType::Bool if short => lines.each(workers, host::<u8>(op, &input)?, out, |line, out| {
-            sort_packed(out, first, descending, |index| u32::from(line.at(index)));
-        }),
-        DType::F64 => lines.each(
-            workers,
-            bytemuck::cast_slice(host::<f64>(op, &input)?),
-            out,
-            sort_wide(first, descending, true),
-        ),
-        DType::I64 => lines.each(
-            workers,
-            bytemuck::cast_slice(host::<i64>(op, &input)?),
-            out,
-            sort_wide(first, descending, false),
-        ),
-        // Very long lines are rare: one sort for all types, with a trait object as comparison.
-        dtype => {
-            return byte_or_number!(op, dtype, T => {
-                lines.each(workers, host::<T>(op, &input)?, out, |line, out| {
-                    let order: &dyn Fn(usize, usize) -> Ordering = &|i, j| compare(line.at(i), line.at(j));
-                    sort_by_lookup(out, first, descending, order);
+impl RunCpu for ArgSort<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { descending, first, input, ref mut out, .. } = *self;
+        let lines = Lines::new(&input);
+        let out = host_mut::<i64>(op, out)?;
+        let short = u32::try_from(lines.length).is_ok();
+        match input.dtype() {
+            DType::F32 if short => lines.each(workers, host::<f32>(op, &input)?, out, |line, out| {
+                sort_packed(out, first, descending, |index| rank(line.at(index)));
+            }),
+            DType::I32 if short => lines.each(workers, host::<i32>(op, &input)?, out, |line, out| {
+                sort_packed(out, first, descending, |index| line.at(index).cast_unsigned() ^ SIGN);
+            }),
+            DType::U32 if short => lines.each(workers, host::<u32>(op, &input)?, out, |line, out| {
+                sort_packed(out, first, descending, |index| line.at(index));
+            }),
+            DType::U8 | DType::Bool if short => {
+                lines.each(workers, host::<u8>(op, &input)?, out, |line, out| {
+                    sort_packed(out, first, descending, |index| u32::from(line.at(index)));
+                })
+            }
+            DType::F64 => lines.each(
+                workers,
+                bytemuck::cast_slice(host::<f64>(op, &input)?),
+                out,
+                sort_wide(first, descending, true),
+            ),
+            DType::I64 => lines.each(
+                workers,
+                bytemuck::cast_slice(host::<i64>(op, &input)?),
+                out,
+                sort_wide(first, descending, false),
+            ),
+            // Very long lines are rare: one sort for all types, with a trait object as comparison.
+            dtype => {
+                return byte_or_number!(op, dtype, T => {
+                    lines.each(workers, host::<T>(op, &input)?, out, |line, out| {
+                        let order: &dyn Fn(usize, usize) -> Ordering = &|i, j| compare(line.at(i), line.at(j));
+                        sort_by_lookup(out, first, descending, order);
+                    });
+                    Ok(())
                 });
-                Ok(())
-            });
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The lines along the last axis of a view.
@@ -220,12 +217,6 @@ fn sort_first<T>(all: &mut [T], first: usize, order: impl Fn(&T, &T) -> Ordering
 /// Compares two elements; NaN is larger than all numbers.
 fn compare<T: Number>(a: T, b: T) -> Ordering {
     a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
-}
-
-impl RunCpu for ArgSort<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        arg_sort(workers, op, (self.descending, self.first), self.input, &mut self.out)
-    }
 }
 
 #[cfg(test)]

@@ -7,33 +7,28 @@ use crate::backend::cuda::launch::{Launcher, kernel, origin, output, required_wo
 use crate::backend::kernels::RunCuda;
 use crate::error::Result;
 use crate::shape::DType;
-use crate::storage::{View, ViewMut};
 
-/// See [`ArgSort`](crate::backend::kernels::ArgSort).
-pub(crate) fn arg_sort(
-    device: &Launcher,
-    op: &'static str,
-    descending: bool,
-    input: View<'_>,
-    workspace: Option<&ViewMut<'_>>,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    let layout = input.layout();
-    let elements = layout.shape().elements();
-    if elements == 0 {
-        return Ok(());
+impl RunCuda for ArgSort<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let Self { descending, input, ref out, .. } = *self;
+        let workspace = self.workspace.as_ref();
+        let layout = input.layout();
+        let elements = layout.shape().elements();
+        if elements == 0 {
+            return Ok(());
+        }
+        let workspace = required_workspace(op, workspace, elements * size_of::<i64>())?;
+        let lines = layout.shape().rank().saturating_sub(1);
+        let (length, stride) = match (layout.shape().dims(), layout.strides()) {
+            ([.., length], [.., stride]) => (*length, *stride),
+            _ => (1, 1),
+        };
+        let mut job = Job::over(elements as u64, &layout.shape().dims()[..lines]);
+        job.inputs[0] = Operand::strided(origin(&input), &layout.strides()[..lines]);
+        (job.counts[0], job.counts[2]) = (length as u64, stride as u64);
+        job.function = u64::from(descending);
+        merge(device, op, input.dtype(), job, [output(out), output(workspace)])
     }
-    let workspace = required_workspace(op, workspace, elements * size_of::<i64>())?;
-    let lines = layout.shape().rank().saturating_sub(1);
-    let (length, stride) = match (layout.shape().dims(), layout.strides()) {
-        ([.., length], [.., stride]) => (*length, *stride),
-        _ => (1, 1),
-    };
-    let mut job = Job::over(elements as u64, &layout.shape().dims()[..lines]);
-    job.inputs[0] = Operand::strided(origin(&input), &layout.strides()[..lines]);
-    (job.counts[0], job.counts[2]) = (length as u64, stride as u64);
-    job.function = u64::from(descending);
-    merge(device, op, input.dtype(), job, [output(out), output(workspace)])
 }
 
 /// Sorts lines of `counts[0]` elements with stride `counts[2]`. Writes the indices to `out`; `workspace` has the same size.
@@ -55,10 +50,4 @@ pub(crate) fn merge(
         device.launch_threads(op, kernel(Family::Sort, "merge_runs", dtype), job.count, &job)?;
     }
     Ok(())
-}
-
-impl RunCuda for ArgSort<'_> {
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        arg_sort(device, op, self.descending, self.input, self.workspace.as_ref(), &self.out)
-    }
 }

@@ -15,10 +15,10 @@ use std::ops::Range;
 
 use self::correlate::Correlate;
 pub(crate) use self::run::{forward, input_grad, weight_grad, weight_grad_workspace, workspace};
+use super::Sizes;
 use crate::backend::cpu::fold::sum_products;
 use crate::backend::cpu::short;
 use crate::backend::cpu::simd;
-use crate::backend::kernels::conv::cpu::Sizes;
 use crate::backend::kernels::matmul::cpu::Gemm;
 
 /// The depthwise algorithm for one channel.

@@ -57,7 +57,7 @@ where
     out
 }
 
-fn winograd<T: crate::backend::kernels::conv::cpu::winograd::Element, S: PackInto<T>>(
+fn winograd<T: winograd::Element, S: PackInto<T>>(
     sizes: &Sizes,
     threads: usize,
     [input, weight, grad]: &Operands<S>,
@@ -108,7 +108,7 @@ fn replacements(large: f64) -> Vec<Vec<(usize, isize, f64)>> {
 fn compare<P, S>(large: f64, tolerance: f64, convert: fn(f64) -> S)
 where
     P: Depth,
-    P::Sum: crate::backend::kernels::conv::cpu::winograd::Element + Into<f64>,
+    P::Sum: winograd::Element + Into<f64>,
     S: PackInto<P> + PackInto<P::Sum> + StageAs<S> + bytemuck::Pod,
 {
     for (number, sizes) in cases().into_iter().enumerate() {

@@ -29,12 +29,12 @@ mod weight_grad;
 
 use self::input::Input;
 use self::output::Outputs;
+use super::Sizes;
 use crate::backend::Window;
 use crate::backend::cpu::gemm::{Block, COLUMNS, Depth, PackInto, Packed, ROWS, Tile};
 use crate::backend::cpu::number::Float;
 use crate::backend::cpu::parallel::Workers;
 use crate::backend::cpu::simd;
-use crate::backend::kernels::conv::cpu::Sizes;
 
 /// The number of taps of a filter.
 const TAPS: usize = 9;

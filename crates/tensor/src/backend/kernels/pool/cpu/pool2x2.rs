@@ -173,8 +173,8 @@ fn tile<T: Float, const N: usize>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::sliding::{Sliding, WindowMax};
     use super::*;
-    use crate::backend::kernels::pool::cpu::sliding::{Sliding, WindowMax};
 
     #[test]
     fn two_by_two_pools_match_sliding_windows() {

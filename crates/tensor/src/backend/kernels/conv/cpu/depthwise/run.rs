@@ -1,11 +1,11 @@
 //! Runs depthwise convolutions over all images and channels. Images are split into slots, each with its own workspace.
 
+use super::super::Sizes;
 use super::Depthwise;
 use crate::backend::cpu::dispatch::{contiguous, float, host_mut, scratch};
 use crate::backend::cpu::number::Number;
 use crate::backend::cpu::parallel::Workers;
 use crate::backend::grid::product;
-use crate::backend::kernels::conv::cpu::Sizes;
 use crate::error::Result;
 use crate::storage::{View, ViewMut};
 
