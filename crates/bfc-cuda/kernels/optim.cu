@@ -15,24 +15,28 @@ KERNEL(clip) {
     });
 }
 
+#ifndef HIGHWATER_OPTIM_STEP
+#define HIGHWATER_OPTIM_STEP
+
 // Whether the parameter has this state.
 DEVICE bool has_state(const Job& job, int state) { return job.function >> state & 1; }
 
 // Updates the parameter out[0] and the states out[1..] along the gradient in[0]: rule(p, g, s) for each element, where s are
-// its states. A rule gives the numbers of its formula in job.c, in the order of its Rust file (kernels/step/rules.rs).
-template <int STATES, typename Rule>
-DEVICE void step(const Job& job, Rule rule) {
+// its states. Each rule gets the numbers of its formula in job.c, as `StepRule::constants` computes them.
+template <typename E, int STATES, typename Rule>
+DEVICE void update(const Job& job, Rule rule) {
+    typedef typename Computed<E>::type Wide;
     handfuls<AHEAD>(job, [&](const Handful& few) {
-        WIDE p[AHEAD], g[AHEAD], s[STATES][AHEAD] = {};
-        stored<T>(job, 0, few, p);
-        value<T>(job, 0, few, g);
+        Wide p[AHEAD], g[AHEAD], s[STATES][AHEAD] = {};
+        stored<E>(job, 0, few, p);
+        value<E>(job, 0, few, g);
 #pragma unroll
         for (int state = 0; state < STATES; ++state) {
-            if (has_state(job, state)) stored<T>(job, state + 1, few, s[state]);
+            if (has_state(job, state)) stored<E>(job, state + 1, few, s[state]);
         }
 #pragma unroll
         for (u32 n = 0; n < AHEAD; ++n) {
-            WIDE of[STATES];
+            Wide of[STATES];
 #pragma unroll
             for (int state = 0; state < STATES; ++state) of[state] = s[state][n];
             rule(p[n], g[n], of);
@@ -41,17 +45,19 @@ DEVICE void step(const Job& job, Rule rule) {
         }
 #pragma unroll
         for (int state = 0; state < STATES; ++state) {
-            if (has_state(job, state)) store<T>(job, state + 1, few, s[state]);
+            if (has_state(job, state)) store<E>(job, state + 1, few, s[state]);
         }
-        store<T>(job, 0, few, p);
+        store<E>(job, 0, few, p);
     });
 }
+
+#endif
 
 // c = [lr, weight decay, momentum, whether Nesterov's]; s = [momentum]
 KERNEL(sgd) {
     WIDE lr = (WIDE)job.c[0], decay = (WIDE)job.c[1], keep = (WIDE)job.c[2];
     bool has_momentum = has_state(job, 0), nesterov = job.c[3] != 0;
-    step<1>(job, [&](WIDE& p, WIDE g, WIDE (&s)[1]) {
+    update<T, 1>(job, [&](WIDE& p, WIDE g, WIDE (&s)[1]) {
         WIDE by = g + decay * p;
         if (has_momentum) {
             s[0] = keep * s[0] + by;
@@ -64,7 +70,7 @@ KERNEL(sgd) {
 // c = [beta1, 1 - beta1, beta2, 1 - beta2, epsilon, rate, scale, coupled decay, shrink]; s = [mean, variance, max variance]
 KERNEL(adam) {
     bool amsgrad = has_state(job, 2);
-    step<3>(job, [&](WIDE& p, WIDE g, WIDE (&s)[3]) {
+    update<T, 3>(job, [&](WIDE& p, WIDE g, WIDE (&s)[3]) {
         WIDE pull = g + (WIDE)job.c[7] * p;
         s[0] = (WIDE)job.c[0] * s[0] + (WIDE)job.c[1] * pull;
         s[1] = (WIDE)job.c[2] * s[1] + (WIDE)job.c[3] * (pull * pull);
@@ -77,7 +83,7 @@ KERNEL(adam) {
 // c = [lr, weight decay, smoothing, 1 - smoothing, epsilon, momentum]; s = [mean of squares, momentum]
 KERNEL(rms_prop) {
     bool has_momentum = has_state(job, 1);
-    step<2>(job, [&](WIDE& p, WIDE g, WIDE (&s)[2]) {
+    update<T, 2>(job, [&](WIDE& p, WIDE g, WIDE (&s)[2]) {
         WIDE pull = g + (WIDE)job.c[1] * p;
         s[0] = (WIDE)job.c[2] * s[0] + (WIDE)job.c[3] * (pull * pull);
         WIDE by = pull / (root(s[0]) + (WIDE)job.c[4]);
@@ -89,7 +95,7 @@ KERNEL(rms_prop) {
 // c = [lr, shrink, beta1, 1 - beta1, beta2, 1 - beta2]; s = [mean]. The sign of a NaN is NaN.
 KERNEL(lion) {
     WIDE lr = (WIDE)job.c[0];
-    step<1>(job, [&](WIDE& p, WIDE g, WIDE (&s)[1]) {
+    update<T, 1>(job, [&](WIDE& p, WIDE g, WIDE (&s)[1]) {
         WIDE towards = (WIDE)job.c[2] * s[0] + (WIDE)job.c[3] * g;
         WIDE by = towards > (WIDE)0 ? lr : towards < (WIDE)0 ? -lr : towards;
         p = (WIDE)job.c[1] * p - by;
@@ -99,7 +105,7 @@ KERNEL(lion) {
 
 // c = [rate, weight decay, epsilon]; s = [sum of squares]
 KERNEL(adagrad) {
-    step<1>(job, [&](WIDE& p, WIDE g, WIDE (&s)[1]) {
+    update<T, 1>(job, [&](WIDE& p, WIDE g, WIDE (&s)[1]) {
         WIDE pull = g + (WIDE)job.c[1] * p;
         s[0] = s[0] + pull * pull;
         p = p - (WIDE)job.c[0] * pull / (root(s[0]) + (WIDE)job.c[2]);
@@ -108,7 +114,7 @@ KERNEL(adagrad) {
 
 // c = [lr, weight decay, rho, 1 - rho, epsilon]; s = [mean of squares, mean of squared steps]
 KERNEL(adadelta) {
-    step<2>(job, [&](WIDE& p, WIDE g, WIDE (&s)[2]) {
+    update<T, 2>(job, [&](WIDE& p, WIDE g, WIDE (&s)[2]) {
         WIDE pull = g + (WIDE)job.c[1] * p, epsilon = (WIDE)job.c[4];
         s[0] = (WIDE)job.c[2] * s[0] + (WIDE)job.c[3] * (pull * pull);
         WIDE by = root(s[1] + epsilon) / root(s[0] + epsilon) * pull;
@@ -119,7 +125,7 @@ KERNEL(adadelta) {
 
 // c = [beta1, 1 - beta1, beta2, 1 - beta2, epsilon, rate, rate ahead, coupled decay, shrink]; s = [mean, variance]
 KERNEL(nadam) {
-    step<2>(job, [&](WIDE& p, WIDE g, WIDE (&s)[2]) {
+    update<T, 2>(job, [&](WIDE& p, WIDE g, WIDE (&s)[2]) {
         WIDE pull = g + (WIDE)job.c[7] * p;
         s[0] = (WIDE)job.c[0] * s[0] + (WIDE)job.c[1] * pull;
         s[1] = (WIDE)job.c[2] * s[1] + (WIDE)job.c[3] * (pull * pull);
