@@ -298,10 +298,7 @@ pub mod prelude {
         MaxPool2d, Module, MultiHeadAttention, PRelu, Parameter, PixelShuffle, RecurrentOptions, RmsNorm,
         Rnn, Sequential, Softmax, TransformerBlock, Upsample,
     };
-    pub use crate::optim::{
-        Adam, AdamW, Ema, Groups, Lion, LossScaler, Optimizer, ReduceOnPlateau, RmsProp, ScaledStep,
-        Schedule, Sgd,
-    };
+    pub use crate::optim::*;
     pub use crate::{
         Activation, AttentionOptions, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType, Device,
         DeviceProfile, Error, Gradients, Interpolation, IntoPart, Norm, PadMode, Padding, Pool1dOptions,

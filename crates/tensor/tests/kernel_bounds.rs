@@ -13,13 +13,13 @@ mod kernel_cases;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use highwater_tensor::backend::kernels::{self, Workspace};
-use highwater_tensor::backend::{AdamStep, Kernel, OperandError, OperandFault, Precision};
+use highwater_tensor::backend::kernels::{self, AdamRule, Workspace};
+use highwater_tensor::backend::{Kernel, OperandError, OperandFault, Precision};
 use highwater_tensor::{
     Buffer, DType, Device, Error, Op, OpContext, RecurrentCell, Result, Runtime, Shape, Tensor, View,
     ViewMut, apply,
 };
-use kernel_cases::{ADAM, Case, Operand, Type};
+use kernel_cases::{Case, Operand, Type};
 
 fn cpu() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
@@ -112,7 +112,7 @@ fn made(case: &Case, float: DType) -> Vec<Made> {
 
 /// Calls a kernel with these operands. On failure, all writable memory is unchanged.
 fn call(device: &Device, case: &Case, operands: Vec<Made>) -> Result<()> {
-    let run = case.call;
+    let run = Arc::clone(&case.call);
     let (name, dry) = (case.name, device.is_dry());
     let read = |made: &Made| {
         let device = made.elsewhere.as_ref().unwrap_or(device);
@@ -370,12 +370,15 @@ fn the_largest_variance_of_adam_is_present_with_amsgrad_only() {
             let buffer = || ctx.output(&Shape::new(&[3])?, DType::F32);
             let (grad, mut mean, mut variance) = (buffer()?, buffer()?, buffer()?);
             let (mut largest, mut param) = (buffer()?, buffer()?);
-            ctx.compute(kernels::Adam {
-                step: AdamStep { amsgrad, ..ADAM },
+            ctx.compute(kernels::Step {
+                rule: AdamRule { amsgrad, ..AdamRule::DEFAULT }.into(),
+                number: 1,
                 grad: grad.view(),
-                mean: mean.view_mut(),
-                variance: variance.view_mut(),
-                max_variance: is_present.then(|| largest.view_mut()),
+                states: [
+                    Some(mean.view_mut()),
+                    Some(variance.view_mut()),
+                    is_present.then(|| largest.view_mut()),
+                ],
                 param: param.view_mut(),
             })
         })

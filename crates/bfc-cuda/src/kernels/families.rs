@@ -240,48 +240,12 @@ impl Family {
         }
     }
 
-    /// The names of the kernels, without suffix.
-    #[must_use]
-    pub const fn kernels(self) -> &'static [&'static str] {
-        match self {
-            Self::Elementwise => {
-                &["fill", "arange", "copy", "flip", "place", "arithmetic", "binary", "compare", "choose"]
-            }
-            Self::Float => &["transcendental", "derivative", "bias_activation"],
-            Self::Convert => {
-                &["to_f32", "to_f64", "to_f16", "to_bf16", "to_i64", "to_i32", "to_u32", "to_u8", "to_bool"]
-            }
-            Self::Reduce => {
-                &["reduce_serial", "reduce_rows", "reduce_columns", "arg_reduce", "arg_reduce_rows"]
-            }
-            Self::Scan => &["running_sum", "running_sum_long"],
-            Self::Sort => &["merge_runs"],
-            Self::Matmul => &["matmul"],
-            Self::Rows => &[
-                "softmax",
-                "softmax_grad",
-                "cross_entropy",
-                "cross_entropy_grad",
-                "layer_norm",
-                "layer_norm_grad",
-                "layer_norm_sums",
-                "layer_norm_sums_apart",
-            ],
-            Self::Conv => &[
-                "conv2d",
-                "conv2d_input_grad",
-                "conv2d_weight_grad",
-                "conv2d_tiled",
-                "conv2d_input_grad_tiled",
-                "conv2d_weight_grad_tiled",
-            ],
-            Self::Pool => &["pool2d", "pool2d_grad"],
-            Self::Attention => &["attention", "attention_query_grad", "attention_key_grad"],
-            Self::Recurrent => &["recurrent_step", "recurrent_step_grad", "recurrent_initial_grad"],
-            Self::Index => &["check", "gather", "scatter_add", "scatter_add_sorted", "one_hot"],
-            Self::Random => &["random"],
-            Self::Optim => &["clip", "sgd", "adam", "rms_prop", "lion"],
-        }
+    /// The names of the kernels, without suffix: those that the source defines.
+    pub fn kernels(self) -> impl Iterator<Item = &'static str> {
+        self.source().lines().filter_map(|line| {
+            let line = line.strip_prefix("BLOCK_").unwrap_or(line);
+            line.strip_prefix("KERNEL(")?.split([')', ',']).next()
+        })
     }
 
     /// The source for one element type, as passed to a device compiler.
@@ -320,9 +284,8 @@ impl KernelId {
     pub fn all() -> impl Iterator<Item = Self> {
         Family::ALL.into_iter().flat_map(|family| {
             let elements = ElementType::ALL.into_iter().filter(move |&element| family.takes(element));
-            elements.flat_map(move |element| {
-                family.kernels().iter().map(move |name| Self::new(family, name, element))
-            })
+            elements
+                .flat_map(move |element| family.kernels().map(move |name| Self::new(family, name, element)))
         })
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use bfc_core::{Category, OwnerId};
 use highwater_tensor::{
     Buffer, DType, Error, OpContext, Parameter, Result, Shape, Tensor,
-    backend::{SgdStep, kernels},
+    backend::kernels::{self, SgdRule},
 };
 use highwater_tracking::{Phase, enter_path, intern_path, phase};
 
@@ -162,12 +162,12 @@ impl Ema {
         let decay =
             if self.warms_up { self.decay.min((1.0 + updates) / (10.0 + updates)) } else { self.decay };
         // A step of SGD, p ← p - lr·(g + weight_decay·p), with these numbers is a ← a + (1 - decay)·(p - a).
-        let step = SgdStep { lr: decay - 1.0, momentum: 0.0, weight_decay: -1.0, nesterov: false };
+        let rule = SgdRule { lr: decay - 1.0, weight_decay: -1.0, ..SgdRule::DEFAULT };
         for average in &mut self.averages {
             let Some(mut value) = average.value.take() else { continue };
             let parameter = average.parameter.value();
             let (grad, param) = (parameter.view(), value.view_mut());
-            let updated = average.run(|ctx| ctx.compute(kernels::Sgd { step, grad, momentum: None, param }));
+            let updated = average.run(|ctx| ctx.compute(kernels::Step::stateless(rule, grad, param)));
             average.value = Some(value);
             updated?;
         }

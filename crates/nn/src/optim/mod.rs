@@ -13,30 +13,24 @@
 //! f32. The step is computed in f32 and rounded once. Changes below half a unit in the last place are lost: below
 //! 1/2,048 of the parameter in f16, and 1/256 in bf16.
 
-mod adam;
 mod ema;
 mod groups;
-mod lion;
 mod loss_scaler;
+mod optimizers;
 mod parameter_set;
 mod plateau;
-mod rms_prop;
 mod schedule;
-mod sgd;
 mod state;
 
 use std::fmt;
 
-pub use adam::{Adam, AdamW};
 pub use ema::Ema;
 pub use groups::Groups;
-pub use lion::Lion;
 pub use loss_scaler::{LossScaler, ScaledStep};
+pub use optimizers::*;
 pub use parameter_set::allow_no_parameters;
 pub use plateau::ReduceOnPlateau;
-pub use rms_prop::RmsProp;
 pub use schedule::Schedule;
-pub use sgd::Sgd;
 
 use highwater_tensor::{Error, Gradients, Parameter, Result};
 

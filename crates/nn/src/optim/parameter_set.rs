@@ -9,31 +9,21 @@ use std::collections::HashSet;
 use bfc_core::{Category, OwnerId};
 use highwater_tensor::{
     Buffer, DType, Device, Error, Gradients, OpContext, Parameter, PlacementReason, Result, Scalar, Tensor,
-    View, ViewMut, backend::kernels,
+    backend::kernels::{self, MAX_STATES, Rule, States},
 };
 use highwater_tracking::{Phase, enter_path, intern_path, phase};
 
 /// The optimizer state of one parameter.
 #[derive(Debug)]
-pub(super) struct ParameterState<const N: usize> {
+pub(super) struct ParameterState {
     /// Tensors of the parameter's shape. Which of them there are depends on the options. A parameter that was frozen
     /// from the beginning has none before its first step.
-    pub(super) tensors: [Option<Buffer>; N],
+    pub(super) tensors: [Option<Buffer>; MAX_STATES],
     /// The steps that the parameter has taken.
     pub(super) steps: u64,
 }
 
-impl<const N: usize> ParameterState<N> {
-    /// The state tensors as kernels change them.
-    pub(super) fn views_mut(&mut self) -> [Option<ViewMut<'_>>; N] {
-        self.tensors.each_mut().map(|tensor| tensor.as_mut().map(Buffer::view_mut))
-    }
-
-    /// See [`views_mut`](Self::views_mut), for optimizers that always keep all tensors.
-    pub(super) fn all_mut(&mut self) -> [ViewMut<'_>; N] {
-        self.views_mut().map(|tensor| tensor.expect("`ParameterSet::step` allocated it"))
-    }
-
+impl ParameterState {
     /// Whether the parameter has state tensors.
     pub(super) fn is_allocated(&self) -> bool {
         self.tensors.iter().any(Option::is_some)
@@ -47,32 +37,34 @@ impl<const N: usize> ParameterState<N> {
 
 /// A parameter with its state.
 #[derive(Debug)]
-pub(super) struct Slot<const N: usize> {
+pub(super) struct Slot {
     pub(super) path: String,
     pub(super) parameter: Parameter,
     /// The module that owns the memory.
     module: OwnerId,
-    pub(super) state: ParameterState<N>,
+    pub(super) state: ParameterState,
     /// Whether the current step updates the parameter.
     is_updated: bool,
 }
 
-impl<const N: usize> Slot<N> {
-    /// Creates the tensors that the options require and the parameter lacks, with zeros.
-    fn allocate(&self, op: &'static str, kept: [bool; N]) -> Result<[Option<Buffer>; N]> {
+impl Slot {
+    /// Creates the tensors that the options require and the parameter lacks.
+    fn allocate(&self, op: &'static str, states: &States) -> Result<[Option<Buffer>; MAX_STATES]> {
         let _scope = enter_path(self.module);
         let tensor = self.parameter.value();
         let device = tensor.device();
         let ctx = OpContext::create(op, device, device.default_allocator()?, Category::OptimizerState);
-        let mut tensors = [const { None }; N];
-        for ((new, old), is_kept) in tensors.iter_mut().zip(&self.state.tensors).zip(kept) {
-            *new = (is_kept && old.is_none()).then(|| zeros_like(&ctx, &tensor)).transpose()?;
+        let mut tensors = [const { None }; MAX_STATES];
+        for ((new, old), state) in tensors.iter_mut().zip(&self.state.tensors).zip(states) {
+            if let (None, Some(value)) = (old, state.initial) {
+                *new = Some(filled_like(&ctx, &tensor, value)?);
+            }
         }
         Ok(tensors)
     }
 
     /// Adds the tensors that [`allocate`](Self::allocate) has created.
-    fn add_state(&mut self, tensors: [Option<Buffer>; N]) {
+    fn add_state(&mut self, tensors: [Option<Buffer>; MAX_STATES]) {
         for (old, new) in self.state.tensors.iter_mut().zip(tensors) {
             *old = old.take().or(new);
         }
@@ -81,26 +73,24 @@ impl<const N: usize> Slot<N> {
 
 /// Parameters of one module on one device, which one execution of the op updates.
 #[derive(Debug)]
-struct Layer<const N: usize> {
+struct Layer {
     device: Device,
-    slots: Vec<Slot<N>>,
+    slots: Vec<Slot>,
 }
 
-/// The parameters of an optimizer that keeps up to `N` tensors for each.
+/// The parameters of an optimizer.
 #[derive(Debug)]
-pub(super) struct ParameterSet<const N: usize> {
+pub(super) struct ParameterSet {
     pub(super) op: &'static str,
-    /// The names of the state tensors in checkpoints.
-    pub(super) names: [&'static str; N],
-    /// Which of these tensors the options require.
-    pub(super) kept: [bool; N],
+    /// The state tensors of the rule, and which of them its options require.
+    pub(super) states: States,
     /// Whether checkpoints contain the number of steps of each parameter.
     pub(super) saves_steps: bool,
-    layers: Vec<Layer<N>>,
+    layers: Vec<Layer>,
 }
 
-impl<const N: usize> ParameterSet<N> {
-    /// Allocates the state of each parameter that is not frozen: zeros for each name with `true`. A frozen parameter gets its
+impl ParameterSet {
+    /// Allocates the state of each parameter that is not frozen, as the rule requires it. A frozen parameter gets its
     /// state in its first step. A parameter that is listed twice, because two layers share it, is kept once, under its first
     /// path.
     ///
@@ -110,15 +100,16 @@ impl<const N: usize> ParameterSet<N> {
     pub(super) fn new(
         op: &'static str,
         parameters: Vec<(String, Parameter)>,
-        state: [(&'static str, bool); N],
+        rule: impl Into<Rule>,
     ) -> Result<Self> {
         let _phase = phase(Phase::Optimizer);
         if parameters.is_empty() && !MAY_BE_EMPTY.get() {
             let (argument, expected) = ("parameters", "at least one");
             return Err(Error::BadArgument { op, argument, expected, got: "none".to_owned() });
         }
-        let (names, kept) = (state.map(|(name, _)| name), state.map(|(_, is_kept)| is_kept));
-        let mut set = Self { op, names, kept, saves_steps: false, layers: Vec::new() };
+        let rule = rule.into();
+        let states = rule.states();
+        let mut set = Self { op, states, saves_steps: rule.counts_steps(), layers: Vec::new() };
         let mut seen = HashSet::new();
         for (path, parameter) in parameters {
             if !seen.insert(parameter.address()) {
@@ -126,42 +117,43 @@ impl<const N: usize> ParameterSet<N> {
             }
             let module = intern_path(OwnerId::ROOT, path.rsplit_once('.').map_or("", |(layer, _)| layer));
             let device = parameter.value().device().clone();
-            let is_of_module =
-                |layer: &&Layer<N>| layer.slots.last().is_some_and(|slot| slot.module == module);
+            let is_of_module = |layer: &&Layer| layer.slots.last().is_some_and(|slot| slot.module == module);
             let known = set.layers.last().filter(is_of_module).filter(|last| last.device == device);
             if known.is_none() {
                 set.layers.push(Layer { device, slots: Vec::new() });
             }
             let Some(layer) = set.layers.last_mut() else { continue };
-            let state = ParameterState { tensors: [const { None }; N], steps: 0 };
+            let state = ParameterState { tensors: [const { None }; MAX_STATES], steps: 0 };
             let mut slot = Slot { path, parameter, module, state, is_updated: false };
             if !slot.parameter.is_frozen() {
-                slot.add_state(slot.allocate(op, kept)?);
+                slot.add_state(slot.allocate(op, &states)?);
             }
             layer.slots.push(slot);
         }
         Ok(set)
     }
 
-    /// Saves the number of steps of each parameter in checkpoints.
-    pub(super) fn saving_steps(self) -> Self {
-        Self { saves_steps: true, ..self }
-    }
-
-    /// Allocates or frees this optional state tensor of each parameter; keeps it if it already exists. Parameters that were
-    /// frozen from the beginning get it in their first step.
+    /// Allocates and frees the state of each parameter as the options of the rule now require it. Keeps tensors that are
+    /// required before and after. Parameters that were frozen from the beginning get theirs in their first step.
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
-    pub(super) fn keep(&mut self, tensor: usize, is_kept: bool) -> Result<()> {
+    pub(super) fn change_states(&mut self, rule: impl Into<Rule>) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
-        self.kept[tensor] = is_kept;
-        let (op, kept) = (self.op, self.kept);
+        let states = rule.into().states();
+        let old = std::mem::replace(&mut self.states, states);
+        if old == states {
+            return Ok(());
+        }
+        let (op, has_new) =
+            (self.op, (0..MAX_STATES).any(|n| states[n] != old[n] && states[n].initial.is_some()));
         for slot in self.iter_mut() {
-            if !is_kept {
-                slot.state.tensors[tensor] = None;
-            } else if !slot.parameter.is_frozen() || slot.state.is_allocated() {
-                slot.add_state(slot.allocate(op, kept)?);
+            let is_kept = !slot.parameter.is_frozen() || slot.state.is_allocated();
+            for ((tensor, old), new) in slot.state.tensors.iter_mut().zip(old).zip(states) {
+                tensor.take_if(|_| old != new);
+            }
+            if is_kept && has_new {
+                slot.add_state(slot.allocate(op, &states)?);
             }
         }
         Ok(())
@@ -174,16 +166,20 @@ impl<const N: usize> ParameterSet<N> {
     /// [`Error::Allocation`] if there is no memory; the error of `then`.
     pub(super) fn allocate(
         &mut self,
-        select: impl Fn(&Slot<N>) -> bool,
+        select: impl Fn(&Slot) -> bool,
         then: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
-        let (op, kept) = (self.op, self.kept);
-        let lacks = |slot: &Slot<N>| {
-            slot.state.tensors.iter().zip(kept).any(|(tensor, is_kept)| is_kept && tensor.is_none())
+        let (op, states) = (self.op, self.states);
+        let lacks = |slot: &Slot| {
+            slot.state
+                .tensors
+                .iter()
+                .zip(states)
+                .any(|(tensor, state)| state.initial.is_some() && tensor.is_none())
         };
-        let selects = |slot: &Slot<N>| lacks(slot) && select(slot);
-        let new = self.iter().filter(|slot| selects(slot)).map(|slot| slot.allocate(op, kept));
+        let selects = |slot: &Slot| lacks(slot) && select(slot);
+        let new = self.iter().filter(|slot| selects(slot)).map(|slot| slot.allocate(op, &states));
         let new = new.collect::<Result<Vec<_>>>()?;
         then()?;
         let slots = self.iter_mut().filter(|slot| selects(slot));
@@ -191,11 +187,11 @@ impl<const N: usize> ParameterSet<N> {
         Ok(())
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<N>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
         self.layers.iter().flat_map(|layer| &layer.slots)
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot<N>> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
         self.layers.iter_mut().flat_map(|layer| &mut layer.slots)
     }
 
@@ -204,16 +200,12 @@ impl<const N: usize> ParameterSet<N> {
         self.iter().map(|slot| (slot.path.clone(), slot.parameter.clone())).collect()
     }
 
-    /// Calls `update` for each parameter that has a gradient, once all of them can be written. Frees each gradient after its
-    /// use.
+    /// Updates each parameter that has a gradient by the rule, once all of them can be written. Frees each gradient after
+    /// its use.
     ///
     /// # Errors
     /// See [`Optimizer::step`](super::Optimizer::step).
-    pub(super) fn step(
-        &mut self,
-        mut gradients: Gradients,
-        update: impl Fn(&OpContext<'_>, View<'_>, &mut ParameterState<N>, ViewMut<'_>) -> Result<()>,
-    ) -> Result<()> {
+    pub(super) fn step(&mut self, mut gradients: Gradients, rule: impl Into<Rule> + Copy) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         self.prepare(&gradients)?;
         for Layer { device, slots } in &mut self.layers {
@@ -225,9 +217,13 @@ impl<const N: usize> ParameterSet<N> {
                 let Some(gradient) = is_updated.then(|| gradients.take_of(parameter)).flatten() else {
                     continue;
                 };
-                let change = |grad: View<'_>, values: ViewMut<'_>| update(&ctx, grad, state, values);
-                parameter.apply_gradient(gradient.view(), change)?;
-                state.steps += 1;
+                let number = state.steps + 1;
+                let states = &mut state.tensors;
+                parameter.apply_gradient(gradient.view(), |grad, param| {
+                    let states = states.each_mut().map(|tensor| tensor.as_mut().map(Buffer::view_mut));
+                    ctx.compute(kernels::Step { rule: rule.into(), number, grad, states, param })
+                })?;
+                state.steps = number;
             }
         }
         Ok(())
@@ -252,17 +248,17 @@ impl<const N: usize> ParameterSet<N> {
 }
 
 #[cold]
-fn converted<const N: usize>(op: &'static str, slot: &Slot<N>, dtype: DType) -> Error {
+fn converted(op: &'static str, slot: &Slot, dtype: DType) -> Error {
     let kept = slot.state.dtype().unwrap_or(dtype);
     let got = format!("{} of type {dtype}, whose state is kept in {kept}", slot.path);
     let expected = "of unchanged element types since the optimizer was created";
     Error::BadArgument { op, argument: "parameters", expected, got }
 }
 
-/// Zeros of a parameter's shape. For 16-bit floats they are f32, because a mean moves by less than their precision.
-fn zeros_like(ctx: &OpContext<'_>, parameter: &Tensor) -> Result<Buffer> {
+/// A tensor of a parameter's shape. For 16-bit floats it is f32, because a mean moves by less than their precision.
+fn filled_like(ctx: &OpContext<'_>, parameter: &Tensor, value: f64) -> Result<Buffer> {
     let mut buffer = ctx.output(parameter.shape(), parameter.dtype().computed_as())?;
-    ctx.compute(kernels::Fill { value: Scalar::Float(0.0), out: buffer.view_mut() })?;
+    ctx.compute(kernels::Fill { value: Scalar::Float(value), out: buffer.view_mut() })?;
     Ok(buffer)
 }
 
@@ -283,62 +279,3 @@ pub fn allow_no_parameters<O>(make: impl FnOnce() -> O) -> O {
     let _restore = Restore(MAY_BE_EMPTY.replace(true));
     make()
 }
-
-/// Implements [`Optimizer`](super::Optimizer) for a type with the fields `options`, which hold the learning rate, and
-/// `parameters`, a [`ParameterSet`], and with a function `update` that changes one parameter. The names are those of
-/// all options.
-macro_rules! impl_optimizer {
-    ($optimizer:ident, $($option:ident),+) => {
-        impl $crate::optim::Optimizer for $optimizer {
-            fn name(&self) -> &'static str {
-                self.parameters.op
-            }
-
-            fn parameters(&self) -> Vec<(String, $crate::modules::Parameter)> {
-                self.parameters.parameters()
-            }
-
-            fn step(&mut self, gradients: highwater_tensor::Gradients) -> highwater_tensor::Result<()> {
-                let options = self.options;
-                self.parameters
-                    .step(gradients, |ctx, grad, state, param| Self::update(options, ctx, grad, state, param))
-            }
-
-            fn allocate_state(
-                &mut self,
-                gradients: &highwater_tensor::Gradients,
-                then: &mut dyn FnMut() -> highwater_tensor::Result<()>,
-            ) -> highwater_tensor::Result<()> {
-                self.parameters.allocate(|slot| gradients.get(&slot.parameter.tensor()).is_some(), then)
-            }
-
-            fn learning_rate(&self) -> f64 {
-                self.options.lr
-            }
-
-            fn set_learning_rate(&mut self, learning_rate: f64) -> highwater_tensor::Result<()> {
-                self.options.lr = $crate::optim::not_negative(self.parameters.op, "lr", learning_rate)?;
-                Ok(())
-            }
-
-            fn settings(&self) -> Vec<(String, String)> {
-                vec![$((stringify!($option).to_owned(), self.options.$option.to_string())),+]
-            }
-
-            fn state(&self) -> highwater_tensor::Result<$crate::io::Arrays> {
-                self.parameters.state(self.options.lr)
-            }
-
-            fn check_state(&self, state: &$crate::io::Arrays) -> highwater_tensor::Result<()> {
-                self.parameters.check_state(state)
-            }
-
-            fn load_state(&mut self, state: &$crate::io::Arrays) -> highwater_tensor::Result<()> {
-                self.options.lr = self.parameters.load_state(state)?;
-                Ok(())
-            }
-        }
-    };
-}
-
-pub(super) use impl_optimizer;

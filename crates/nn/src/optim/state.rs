@@ -13,7 +13,7 @@ use crate::io::{Array, Arrays, mismatch};
 /// The name of the number of steps.
 const STEPS: &str = "steps";
 
-impl<const N: usize> ParameterSet<N> {
+impl ParameterSet {
     /// Returns the state of all parameters, and the learning rate.
     pub(super) fn state(&self, learning_rate: f64) -> Result<Arrays> {
         self.check_paths()?;
@@ -24,12 +24,12 @@ impl<const N: usize> ParameterSet<N> {
             if device.is_dry() {
                 return Err(Error::NoData { op: self.op, device: device.to_string() });
             }
-            for (name, tensor) in self.names.iter().zip(&slot.state.tensors) {
+            for (state, tensor) in self.states.iter().zip(&slot.state.tensors) {
                 let Some(tensor) = tensor else { continue };
                 let array = Array::download(self.op, &device, tensor.view())?;
-                arrays.insert(format!("{}.{name}", slot.path), array);
+                arrays.insert(format!("{}.{}", slot.path, state.name), array);
             }
-            let lacks_state = self.kept.contains(&true) && !slot.state.is_allocated();
+            let lacks_state = self.has_state() && !slot.state.is_allocated();
             if self.saves_steps || lacks_state {
                 // The count stays below 2⁶³.
                 let steps = if lacks_state { 0 } else { slot.state.steps as i64 };
@@ -38,6 +38,11 @@ impl<const N: usize> ParameterSet<N> {
             }
         }
         Ok(arrays)
+    }
+
+    /// Whether the options require any state tensor.
+    fn has_state(&self) -> bool {
+        self.states.iter().any(|state| state.initial.is_some())
     }
 
     /// Checks that all paths differ: two networks may both have a `fc1.weight`.
@@ -60,13 +65,13 @@ impl<const N: usize> ParameterSet<N> {
         expected.insert(LEARNING_RATE.to_owned(), (DType::F64, Shape::SCALAR));
         for slot in self.iter() {
             let is_untrained = self.is_untrained(&slot.path, state);
-            let kept = self.names.iter().zip(&slot.state.tensors).zip(self.kept);
-            for ((name, tensor), _) in kept.filter(|(_, is_kept)| *is_kept && !is_untrained) {
+            let states = self.states.iter().zip(&slot.state.tensors);
+            for (state, tensor) in states.filter(|(state, _)| state.initial.is_some() && !is_untrained) {
                 let value = slot.parameter.value();
                 let of_value = || (value.dtype().computed_as(), *value.shape());
                 let tensor = tensor.as_ref().map(|tensor| tensor.view());
                 let of_tensor = tensor.map(|tensor| (tensor.dtype(), *tensor.layout().shape()));
-                expected.insert(format!("{}.{name}", slot.path), of_tensor.unwrap_or_else(of_value));
+                expected.insert(format!("{}.{}", slot.path, state.name), of_tensor.unwrap_or_else(of_value));
             }
             if self.saves_steps || is_untrained {
                 expected.insert(format!("{}.{STEPS}", slot.path), (DType::I64, Shape::SCALAR));
@@ -84,7 +89,7 @@ impl<const N: usize> ParameterSet<N> {
         let names = state.range(prefix.clone()..).map_while(|(name, _)| name.strip_prefix(&prefix));
         // Others are those of parameters with longer paths.
         let is_alone = names.filter(|name| !name.contains('.')).count() == 1;
-        self.kept.contains(&true) && steps == Some(0) && is_alone
+        self.has_state() && steps == Some(0) && is_alone
     }
 
     /// Loads the state of all parameters. Returns the learning rate.
@@ -98,18 +103,16 @@ impl<const N: usize> ParameterSet<N> {
             .cloned()
             .collect();
         self.allocate(|slot| !untrained.contains(&slot.path), || Ok(()))?;
-        let (op, names) = (self.op, self.names);
+        let (op, states) = (self.op, self.states);
         for (slot, steps) in self.iter_mut().zip(steps) {
             slot.state.steps = steps.unwrap_or(slot.state.steps);
             if untrained.contains(&slot.path) {
-                slot.state.tensors = [const { None }; N];
+                slot.state.tensors = Default::default();
             }
             let device = slot.parameter.tensor().device().clone();
-            for (name, tensor) in names.iter().zip(&mut slot.state.tensors) {
-                let (Some(tensor), Some(array)) = (tensor, state.get(&format!("{}.{name}", slot.path)))
-                else {
-                    continue;
-                };
+            for (kept, tensor) in states.iter().zip(&mut slot.state.tensors) {
+                let array = state.get(&format!("{}.{}", slot.path, kept.name));
+                let (Some(tensor), Some(array)) = (tensor, array) else { continue };
                 array.upload(op, &device, tensor.view_mut())?;
             }
         }

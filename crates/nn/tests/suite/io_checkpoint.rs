@@ -2,12 +2,13 @@
 
 use std::fs::File;
 
+use crate::ops_table::optimizers::OPTIMIZERS;
 use crate::walks::rng_paths;
 use half::f16;
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_nn::io::{FileError, Safetensors, SafetensorsLimits, read_safetensors, write_safetensors_to};
 use highwater_nn::modules::{Dropout, Linear, Module, PartVisitor, Relu, Sequential};
-use highwater_nn::optim::{Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, Sgd};
+use highwater_nn::optim::{Adam, AdamW, Groups, LossScaler, Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Error, Rng, Runtime, Tensor};
 
 fn device() -> Device {
@@ -193,14 +194,9 @@ fn boxed_networks_and_optimizers_are_saved_and_restored() {
 
 #[test]
 fn a_resumed_run_equals_the_uninterrupted_one_to_the_bit() {
-    resumes_to_the_bit(|net| Adam::new(net.parameters(), 0.01).unwrap());
-    resumes_to_the_bit(|net| AdamW::new(net.parameters(), 0.01).unwrap());
-    resumes_to_the_bit(|net| AdamW::new(net.parameters(), 0.01).unwrap().with_amsgrad().unwrap());
-    resumes_to_the_bit(|net| Sgd::new(net.parameters(), 0.001).unwrap().with_momentum(0.9).unwrap());
-    resumes_to_the_bit(|net| RmsProp::new(net.parameters(), 0.01).unwrap());
-    resumes_to_the_bit(|net| RmsProp::new(net.parameters(), 0.001).unwrap().with_momentum(0.9).unwrap());
-    resumes_to_the_bit(|net| Lion::new(net.parameters(), 0.001).unwrap().with_weight_decay(0.1).unwrap());
-    resumes_to_the_bit(|net| Sgd::new(net.parameters(), 0.001).unwrap());
+    for case in OPTIMIZERS {
+        resumes_to_the_bit(|net| (case.make)(net.parameters()).unwrap());
+    }
 }
 
 /// Runs the steps from number `from` up to `to` of a half-precision net. The loss scaler may skip each step.

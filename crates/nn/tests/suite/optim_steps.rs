@@ -1,9 +1,11 @@
 //! Compares optimizers with the formulas of their papers, and checks the memory of a step.
 
 use crate::ops_table::device;
+use crate::ops_table::optimizers::{OPTIMIZERS, OptimizerCase};
 use bfc_core::{Bytes, Category};
 use highwater_nn::modules::{Linear, Module, Parameter, Sequential};
-use highwater_nn::optim::{Adam, AdamW, Lion, Optimizer, RmsProp, Sgd};
+use highwater_nn::optim::{Adadelta, Adagrad, Adam, AdamW, Lion, NAdam, Optimizer, RmsProp, Sgd};
+use highwater_tensor::backend::kernels::Rule;
 use highwater_tensor::{DType, Device, Error, Gradients, Rng, Runtime, Tensor, checkpoint};
 use highwater_tracking::Phase;
 
@@ -253,16 +255,38 @@ fn lion_takes_steps_of_one_size() {
 fn gradients_that_stay_zero_move_nothing_and_make_no_nan() {
     let device = device();
     let p = Parameter::new(Tensor::zeros_of(&device, [3], DType::F64).unwrap()).unwrap();
-    let mut optimizers: [Box<dyn Optimizer>; 5] = [
-        Box::new(Sgd::new(named(&p), 0.1).unwrap().with_momentum(0.9).unwrap()),
-        Box::new(Adam::new(named(&p), 0.1).unwrap()),
-        Box::new(RmsProp::new(named(&p), 0.1).unwrap().with_momentum(0.9).unwrap()),
+    let without_means: [Box<dyn Optimizer>; 2] = [
         Box::new(Lion::new(named(&p), 0.1).unwrap().with_betas(0.0, 0.0).unwrap()),
         Box::new(AdamW::new(named(&p), 0.1).unwrap().with_betas(0.0, 0.0).unwrap()),
     ];
-    for optimizer in &mut optimizers {
+    for mut optimizer in OPTIMIZERS.iter().map(|case| (case.make)(named(&p)).unwrap()).chain(without_means) {
         optimizer.step(gradients(&p)).unwrap();
         assert_eq!(values(&p), [0.0; 3], "{optimizer:?}");
+    }
+}
+
+#[test]
+fn every_optimizer_follows_pytorchs_formula_and_keeps_its_states() {
+    let missing: Vec<_> = Rule::all()
+        .map(|rule| rule.name())
+        .filter(|name| OPTIMIZERS.iter().all(|case| case.op() != *name))
+        .collect();
+    assert!(missing.is_empty(), "add {missing:?} to ops_table/optimizers.rs");
+    for case in OPTIMIZERS {
+        let OptimizerCase { name, states, make, expected } = case;
+        let device = device();
+        let p = parameter(&device);
+        let mut optimizer = make(named(&p)).unwrap();
+        for _ in 0..20 {
+            optimizer.step(gradients(&p)).unwrap();
+        }
+        for (a, b) in values(&p).into_iter().zip(expected) {
+            assert!((a - b).abs() <= 1e-12 * b.abs(), "{name}: {a}, expected {b}");
+        }
+        let ledger = device.default_allocator().unwrap().ledger();
+        let bytes = [Category::OptimizerState, Category::Parameter].map(|category| ledger.category(category));
+        assert_eq!(bytes[0], states * bytes[1], "{name}");
+        assert_eq!(optimizer.name(), case.op());
     }
 }
 
@@ -338,6 +362,15 @@ fn hyperparameters_out_of_range_are_refused_by_name() {
     assert_eq!(argument(lion().with_betas(1.5, 0.9).map(drop)), "beta1");
     assert_eq!(argument(lion().with_betas(0.9, 1.0).map(drop)), "beta2");
     assert_eq!(argument(lion().with_weight_decay(-0.1).map(drop)), "weight_decay");
+    assert_eq!(
+        argument(Adagrad::new(named(&p), 0.1).unwrap().with_initial_sum(-1.0).map(drop)),
+        "initial_sum"
+    );
+    assert_eq!(argument(Adadelta::new(named(&p), 1.0).unwrap().with_rho(1.0).map(drop)), "rho");
+    assert_eq!(
+        argument(NAdam::new(named(&p), 0.1).unwrap().with_momentum_decay(f64::NAN).map(drop)),
+        "momentum_decay"
+    );
     let adam = || Adam::new(named(&p), 0.1).unwrap();
     assert_eq!(argument(Adam::new(named(&p), f64::INFINITY).map(drop)), "lr");
     assert_eq!(argument(adam().with_betas(1.0, 0.9).map(drop)), "beta1");
@@ -372,18 +405,11 @@ fn a_step_leaves_tensors_that_were_taken_before_as_they_were() {
 
 #[test]
 fn a_backward_after_a_step_is_stale() {
-    type Make = fn(Vec<(String, Parameter)>) -> Box<dyn Optimizer>;
     let device = device();
     let p = parameter(&device);
-    let makes: [Make; 4] = [
-        |parameters| Box::new(Sgd::new(parameters, 0.1).unwrap().with_momentum(0.9).unwrap()),
-        |parameters| Box::new(Adam::new(parameters, 0.1).unwrap()),
-        |parameters| Box::new(RmsProp::new(parameters, 0.1).unwrap()),
-        |parameters| Box::new(Lion::new(parameters, 0.1).unwrap()),
-    ];
-    for make in makes {
+    for OptimizerCase { make, .. } in OPTIMIZERS {
         p.set(&Tensor::from_slice(&device, &START, [3]).unwrap()).unwrap();
-        let mut optimizer = make(named(&p));
+        let mut optimizer = make(named(&p)).unwrap();
         // A program may compute two losses before the step for the first one.
         let late = p.tensor().square().unwrap().sum_all().unwrap();
         let inside = p.clone();
@@ -441,12 +467,8 @@ fn a_step_of_a_converted_parameter_changes_nothing() {
         let sum = |p: &Parameter| p.tensor().sum_all().unwrap().to_dtype(DType::F64).unwrap();
         optimizer.step(sum(&first).add(&sum(&second)).unwrap().backward().unwrap())
     };
-    let mut optimizers: [Box<dyn Optimizer>; 4] = [
-        Box::new(Sgd::new(named(), 0.1).unwrap().with_momentum(0.9).unwrap()),
-        Box::new(Adam::new(named(), 0.1).unwrap()),
-        Box::new(RmsProp::new(named(), 0.1).unwrap()),
-        Box::new(Lion::new(named(), 0.1).unwrap()),
-    ];
+    let with_state = OPTIMIZERS.iter().filter(|case| case.states > 0);
+    let mut optimizers: Vec<_> = with_state.map(|case| (case.make)(named()).unwrap()).collect();
     let mut plain = Sgd::new(named(), 0.5).unwrap();
     second.convert(DType::F64).unwrap();
     for optimizer in &mut optimizers {
@@ -478,14 +500,9 @@ fn gradients_from_before_a_conversion_are_refused() {
         let named = || all.map(|(name, p)| (name.to_owned(), p.clone())).to_vec();
         let sum = |p: &Parameter| p.tensor().sum_all().unwrap().to_dtype(DType::F64).unwrap();
         let loss = || sum(&first).add(&sum(&second)).unwrap().add(&sum(&third)).unwrap();
-        let mut optimizers: [Box<dyn Optimizer>; 5] = [
-            Box::new(Sgd::new(named(), 0.1).unwrap()),
-            Box::new(Sgd::new(named(), 0.1).unwrap().with_momentum(0.9).unwrap()),
-            Box::new(Adam::new(named(), 0.1).unwrap()),
-            Box::new(RmsProp::new(named(), 0.1).unwrap()),
-            Box::new(Lion::new(named(), 0.1).unwrap()),
-        ];
-        let gradients = [(); 5].map(|()| loss().backward().unwrap());
+        let mut optimizers: Vec<_> = OPTIMIZERS.iter().map(|case| (case.make)(named()).unwrap()).collect();
+        let mut plain = Sgd::new(named(), 0.1).unwrap();
+        let gradients: Vec<_> = optimizers.iter().map(|_| loss().backward().unwrap()).collect();
         // This pass saves no values, and its backward runs after the conversion.
         let late = loss();
         // These gradients come from the parameter before and after the conversion.
@@ -495,7 +512,8 @@ fn gradients_from_before_a_conversion_are_refused() {
         both.accumulate(&mut loss().backward().unwrap()).unwrap();
         let passes = gradients.into_iter().chain([late.backward().unwrap(), both]);
         for (at, gradients) in passes.enumerate() {
-            let optimizer = &mut optimizers[at.min(4)];
+            let at = at.min(optimizers.len() - 1);
+            let optimizer = &mut optimizers[at];
             let before = optimizer.state().unwrap();
             let error = optimizer.step(gradients).unwrap_err();
             let named = matches!(
@@ -509,7 +527,7 @@ fn gradients_from_before_a_conversion_are_refused() {
             }
         }
         // A new pass over the converted parameter still works.
-        optimizers[0].step(loss().backward().unwrap()).unwrap();
+        plain.step(loss().backward().unwrap()).unwrap();
         assert!(second.tensor().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()[0] < 1.0);
     }
 }

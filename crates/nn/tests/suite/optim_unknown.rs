@@ -1,33 +1,23 @@
 //! Gradients of parameters that an optimizer does not hold.
 
+use crate::ops_table::optimizers::{Make, OPTIMIZERS};
 use highwater_nn::modules::{Linear, Module, Parameter, Relu, Sequential};
-use highwater_nn::optim::{Adam, AdamW, Groups, Lion, LossScaler, Optimizer, RmsProp, ScaledStep, Sgd};
+use highwater_nn::optim::{AdamW, Groups, LossScaler, Optimizer, ScaledStep, Sgd};
 use highwater_nn::visit_parts;
 use highwater_tensor::{DType, Device, Error, Result, Rng, Runtime, Tensor};
 use highwater_tracking::module;
 
 type Named = Vec<(String, Parameter)>;
-type Make = fn(Named) -> Result<Box<dyn Optimizer>>;
 
-fn boxed(optimizer: impl Optimizer + 'static) -> Box<dyn Optimizer> {
-    Box::new(optimizer)
-}
-
-/// Every optimizer, by name.
-const ALL: [(&str, Make); 6] = [
-    ("sgd", |own| Sgd::new(own, 0.1)?.with_momentum(0.9).map(boxed)),
-    ("adam", |own| Adam::new(own, 0.1).map(boxed)),
-    ("adamw", |own| AdamW::new(own, 0.1).map(boxed)),
-    ("rms_prop", |own| RmsProp::new(own, 0.1).map(boxed)),
-    ("lion", |own| Lion::new(own, 0.1).map(boxed)),
-    ("groups", |own| {
+/// Every optimizer, and groups.
+fn all() -> impl Iterator<Item = (&'static str, Make)> {
+    let groups: Make = |own| {
         let (matrices, vectors) = own.into_iter().partition(|(_, own)| own.tensor().rank() > 1);
-        Groups::new()
-            .with(matrices, |of| AdamW::new(of, 0.1))?
-            .with(vectors, |of| Sgd::new(of, 0.1))
-            .map(boxed)
-    }),
-];
+        let groups = Groups::new().with(matrices, |of| AdamW::new(of, 0.1))?;
+        Ok(Box::new(groups.with(vectors, |of| Sgd::new(of, 0.1))?))
+    };
+    OPTIMIZERS.iter().map(|case| (case.op(), case.make)).chain([("groups", groups)])
+}
 
 fn device() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
@@ -58,7 +48,7 @@ fn values(net: &dyn Module) -> Vec<f32> {
 
 #[test]
 fn gradients_of_another_model_are_counted_and_described() {
-    for (name, make) in ALL {
+    for (name, make) in all() {
         let device = device();
         let (own, other) = (network(&device, 1), network(&device, 2));
         let mut optimizer = make(own.parameters()).unwrap();
@@ -85,7 +75,7 @@ fn gradients_of_another_model_are_counted_and_described() {
 
 #[test]
 fn a_partial_step_is_the_step_without_the_other_gradients() {
-    for (name, make) in ALL {
+    for (name, make) in all() {
         let device = device();
         let nets = [1, 1].map(|seed| network(&device, seed));
         let other = network(&device, 2);
@@ -105,7 +95,7 @@ fn a_partial_step_is_the_step_without_the_other_gradients() {
 
 #[test]
 fn gradients_of_plain_tensors_are_no_error() {
-    for (name, make) in ALL {
+    for (name, make) in all() {
         let device = device();
         let net = network(&device, 1);
         let before = values(&net);
@@ -150,7 +140,7 @@ fn a_field_missing_from_visit_parts_is_found_by_the_first_step() {
 
 #[test]
 fn shared_and_frozen_parameters_are_held() {
-    for (name, make) in ALL {
+    for (name, make) in all() {
         let device = device();
         let net = network(&device, 1);
         let twice = [net.parameters(), net.parameters()].concat();
@@ -173,7 +163,7 @@ fn shared_and_frozen_parameters_are_held() {
 
 #[test]
 fn stale_gradients_stay_an_error_of_their_own() {
-    for (name, make) in ALL {
+    for (name, make) in all() {
         let device = device();
         let (own, other) = (network(&device, 1), network(&device, 2));
         let mut optimizer = make(own.parameters()).unwrap();
@@ -198,7 +188,7 @@ fn stale_gradients_stay_an_error_of_their_own() {
 
 #[test]
 fn an_optimizer_without_parameters_is_an_error() {
-    for (name, make) in ALL {
+    for (name, make) in all() {
         if name == "groups" {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The functions that kernels apply: unary, binary, comparisons, reductions, distributions and optimizer steps.
+//! The functions that kernels apply: unary, binary, comparisons, reductions and distributions.
 
 #[macro_use]
 mod unary;
@@ -80,69 +80,4 @@ pub struct RandomKey {
     pub seed: u64,
     /// The number of random kernels that the generator started before.
     pub sequence: u64,
-}
-
-/// One step of stochastic gradient descent with momentum:
-/// g ← g + weight_decay·p; m ← momentum·m + g; p ← p - lr·m (or lr·(g + momentum·m) with Nesterov).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SgdStep {
-    /// The learning rate.
-    pub lr: f64,
-    /// The momentum factor; 0 requires no state.
-    pub momentum: f64,
-    /// The weight decay (L2 penalty).
-    pub weight_decay: f64,
-    /// Whether to use Nesterov momentum.
-    pub nesterov: bool,
-}
-
-/// One step of Adam (Kingma and Ba 2015), or AdamW (Loshchilov and Hutter 2019) with decoupled decay.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamStep {
-    /// The learning rate.
-    pub lr: f64,
-    /// The decay of the running mean of gradients.
-    pub beta1: f64,
-    /// The decay of the running mean of squared gradients.
-    pub beta2: f64,
-    /// Added to the denominator, so that it is not 0.
-    pub epsilon: f64,
-    /// The weight decay (L2 penalty).
-    pub weight_decay: f64,
-    /// Whether the decay acts on the parameter directly (AdamW) or through the gradient (Adam).
-    pub decoupled: bool,
-    /// Whether to divide by the largest running mean of squares so far (AMSGrad, Reddi et al. 2018).
-    pub amsgrad: bool,
-    /// The number of this step, starting at 1. The bias correction of the means reads it.
-    pub step: u64,
-}
-
-/// One step of RmsProp (Tieleman and Hinton 2012): g ← g + weight_decay·p; v ← smoothing·v + (1 - smoothing)·g²;
-/// m ← momentum·m + g / (√v + epsilon); p ← p - lr·m.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RmsPropStep {
-    /// The learning rate.
-    pub lr: f64,
-    /// The decay of the running mean of squared gradients.
-    pub smoothing: f64,
-    /// Added to the denominator, so that it is not 0.
-    pub epsilon: f64,
-    /// The momentum factor; 0 requires no m.
-    pub momentum: f64,
-    /// The weight decay (L2 penalty).
-    pub weight_decay: f64,
-}
-
-/// One step of Lion (Chen et al. 2023): p ← (1 - lr·weight_decay)·p - lr·sign(beta1·m + (1 - beta1)·g);
-/// m ← beta2·m + (1 - beta2)·g.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LionStep {
-    /// The learning rate.
-    pub lr: f64,
-    /// The weight of the running mean in the direction of the step.
-    pub beta1: f64,
-    /// The decay of the running mean.
-    pub beta2: f64,
-    /// The weight decay (L2 penalty).
-    pub weight_decay: f64,
 }

@@ -34,8 +34,8 @@ use bfc_core::{AddressSpace, DeviceId, MemoryKind, Stream};
 
 pub use self::check::Checked;
 pub use self::function::{
-    Activation, AdamStep, Binary, Compare, Distribution, Domain, GradReads, Identity, LionStep, RandomKey,
-    Reduce, ReduceDomain, RmsPropStep, SgdStep, Unary,
+    Activation, Binary, Compare, Distribution, Domain, GradReads, Identity, RandomKey, Reduce, ReduceDomain,
+    Unary,
 };
 pub use self::kernels::{Kernel, RecurrentCell};
 pub use self::precision::Precision;

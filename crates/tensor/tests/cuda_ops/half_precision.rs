@@ -1,9 +1,10 @@
 //! 16-bit floats on the emulated CUDA device. Kernels load them directly, compute in f32, and round once.
 
 use crate::ops_table::counting::Counting;
+use crate::ops_table::optimizers::{OPTIMIZERS, OptimizerCase};
 use crate::ops_table::{cases, computed_by, device, runtime};
 use highwater_nn::modules::{LayerNorm, Linear, Module, Parameter};
-use highwater_nn::optim::{AdamW, Ema, Lion, Optimizer, RmsProp, Sgd};
+use highwater_nn::optim::{AdamW, Ema, Optimizer};
 use highwater_tensor::{Conv2dOptions, DType, Device, Pool2dOptions, Result, Rng, SortOrder, Tensor};
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
@@ -187,17 +188,9 @@ fn convolutions_of_halves_cut_into_parts_are_summed_in_floats() {
 
 #[test]
 fn optimisers_step_halves_in_place_with_means_in_floats() {
-    type Make = fn(Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>>;
-    let optimizers: [(&str, Make); 5] = [
-        ("sgd", |list| Ok(Box::new(Sgd::new(list, 0.1)?.with_momentum(0.9)?))),
-        ("adamw", |list| Ok(Box::new(AdamW::new(list, 0.01)?))),
-        ("adamw with amsgrad", |list| Ok(Box::new(AdamW::new(list, 0.01)?.with_amsgrad()?))),
-        ("rms_prop", |list| Ok(Box::new(RmsProp::new(list, 0.01)?))),
-        ("lion", |list| Ok(Box::new(Lion::new(list, 0.01)?))),
-    ];
     for dtype in HALVES {
         let tolerance = if dtype == DType::F16 { 1e-3 } else { 8e-3 };
-        for (name, make) in optimizers {
+        for OptimizerCase { name, make, .. } in OPTIMIZERS {
             let stepped = |device: &Device| {
                 let weight = Parameter::new(numbers(device, &[300], dtype, 3)).unwrap();
                 let mut optimizer = make(vec![("w".to_owned(), weight.clone())]).unwrap();

@@ -1,8 +1,11 @@
 //! A valid call of every kernel, as a table of operands that tests then change.
 
+use std::sync::Arc;
+
+use highwater_tensor::backend::kernels::{self, AdamRule, RmsPropRule, Rule, SgdRule};
 use highwater_tensor::backend::{
-    AdamStep, Binary, Compare, Convolution, Distribution, LionStep, PoolAxis, PoolReduction, PoolWindow,
-    Precision, RandomKey, Reduce, RmsPropStep, SgdStep, Unary, Window, kernels,
+    Binary, Compare, Convolution, Distribution, PoolAxis, PoolReduction, PoolWindow, Precision, RandomKey,
+    Reduce, Unary, Window,
 };
 use highwater_tensor::{Activation, Buffer, OpContext, RecurrentCell, Result, Scalar, View, ViewMut};
 
@@ -26,18 +29,21 @@ pub(crate) struct Operand {
     pub(crate) written: bool,
 }
 
-type Call = fn(&OpContext<'_>, &[View<'_>], Vec<ViewMut<'_>>) -> Result<()>;
+type Call = dyn Fn(&OpContext<'_>, &[View<'_>], Vec<ViewMut<'_>>) -> Result<()> + Send + Sync;
 
 /// A kernel with operands that fit it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) operands: Vec<Operand>,
-    pub(crate) call: Call,
+    pub(crate) call: Arc<Call>,
 }
 
-const fn new(name: &'static str, call: Call) -> Case {
-    Case { name, operands: Vec::new(), call }
+fn new(
+    name: &'static str,
+    call: impl Fn(&OpContext<'_>, &[View<'_>], Vec<ViewMut<'_>>) -> Result<()> + Send + Sync + 'static,
+) -> Case {
+    Case { name, operands: Vec::new(), call: Arc::new(call) }
 }
 
 impl Case {
@@ -88,22 +94,6 @@ const POOL: [PoolAxis; 2] = [
     PoolAxis::Sliding(PoolWindow::new(Window { size: 2, stride: 2, padding: 1, dilation: 1 })),
     PoolAxis::Adaptive { outputs: 3 },
 ];
-
-const SGD: SgdStep = SgdStep { lr: 0.1, momentum: 0.9, weight_decay: 0.0, nesterov: false };
-
-const RMS: RmsPropStep =
-    RmsPropStep { lr: 0.1, smoothing: 0.9, epsilon: 1e-8, momentum: 0.9, weight_decay: 0.0 };
-
-pub(crate) const ADAM: AdamStep = AdamStep {
-    lr: 0.1,
-    beta1: 0.9,
-    beta2: 0.9,
-    epsilon: 1e-8,
-    weight_decay: 0.0,
-    decoupled: false,
-    amsgrad: false,
-    step: 1,
-};
 
 fn moved() -> Vec<Case> {
     vec![
@@ -618,56 +608,26 @@ fn chosen() -> Vec<Case> {
     ]
 }
 
+/// A step of each rule, and of options that require further states.
 fn steps() -> Vec<Case> {
-    vec![
-        new("sgd", |ctx, from, to| {
-            let mut to = outputs(to);
-            let (param, momentum) = (to.next(), Some(to.next()));
-            ctx.compute(kernels::Sgd { step: SGD, grad: from[0], momentum, param })
-        })
-        .reads("grad", &[2, 3])
-        .writes("param", &[2, 3])
-        .writes_as("momentum", &[2, 3], Type::Computed),
-        new("adam", |ctx, from, to| {
-            let mut to = outputs(to);
-            let (param, mean, variance) = (to.next(), to.next(), to.next());
-            let (step, grad) = (ADAM, from[0]);
-            ctx.compute(kernels::Adam { step, grad, mean, variance, max_variance: None, param })
-        })
-        .reads("grad", &[2, 3])
-        .writes("param", &[2, 3])
-        .writes_as("mean", &[2, 3], Type::Computed)
-        .writes_as("variance", &[2, 3], Type::Computed),
-        new("adam_amsgrad", |ctx, from, to| {
-            let mut to = outputs(to);
-            let (param, mean, variance) = (to.next(), to.next(), to.next());
-            let (step, grad, max_variance) = (AdamStep { amsgrad: true, ..ADAM }, from[0], Some(to.next()));
-            ctx.compute(kernels::Adam { step, grad, mean, variance, max_variance, param })
-        })
-        .reads("grad", &[2, 3])
-        .writes("param", &[2, 3])
-        .writes_as("mean", &[2, 3], Type::Computed)
-        .writes_as("variance", &[2, 3], Type::Computed)
-        .writes_as("max_variance", &[2, 3], Type::Computed),
-        new("rms_prop", |ctx, from, to| {
-            let mut to = outputs(to);
-            let (param, variance, momentum) = (to.next(), to.next(), Some(to.next()));
-            ctx.compute(kernels::RmsProp { step: RMS, grad: from[0], variance, momentum, param })
-        })
-        .reads("grad", &[2, 3])
-        .writes("param", &[2, 3])
-        .writes_as("variance", &[2, 3], Type::Computed)
-        .writes_as("momentum", &[2, 3], Type::Computed),
-        new("lion", |ctx, from, to| {
-            let mut to = outputs(to);
-            let (param, mean) = (to.next(), to.next());
-            let step = LionStep { lr: 0.1, beta1: 0.9, beta2: 0.99, weight_decay: 0.0 };
-            ctx.compute(kernels::Lion { step, grad: from[0], mean, param })
-        })
-        .reads("grad", &[2, 3])
-        .writes("param", &[2, 3])
-        .writes_as("mean", &[2, 3], Type::Computed),
-    ]
+    let further = [
+        SgdRule { momentum: 0.9, ..SgdRule::DEFAULT }.into(),
+        AdamRule { amsgrad: true, ..AdamRule::DEFAULT }.into(),
+        RmsPropRule { momentum: 0.9, ..RmsPropRule::DEFAULT }.into(),
+    ];
+    Rule::all().chain(further).map(step).collect()
+}
+
+fn step(rule: Rule) -> Case {
+    let case = new(rule.name(), move |ctx, from, to| {
+        let mut to = outputs(to);
+        let param = to.next();
+        let states = rule.states().map(|state| state.initial.map(|_| to.next()));
+        ctx.compute(kernels::Step { rule, number: 1, grad: from[0], states, param })
+    });
+    let states = rule.states().into_iter().filter(|state| state.initial.is_some());
+    let case = case.reads("grad", &[2, 3]).writes("param", &[2, 3]);
+    states.fold(case, |case, state| case.writes_as(state.name, &[2, 3], Type::Computed))
 }
 
 /// A call of every kernel.

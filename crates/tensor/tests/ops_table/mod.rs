@@ -10,6 +10,7 @@
 pub(crate) mod computing;
 #[cfg(feature = "cuda")]
 pub(crate) mod counting;
+pub(crate) mod optimizers;
 pub(crate) mod others;
 pub(crate) mod surrounded;
 

@@ -1,7 +1,7 @@
 //! The work of kernels, counted by hand, and the time that a dry device estimates from it.
 
 use bfc_core::Category;
-use highwater_tensor::backend::{AdamStep, kernels};
+use highwater_tensor::backend::kernels::{self, AdamRule};
 use highwater_tensor::{
     AttentionOptions, Conv2dOptions, DType, Device, DeviceProfile, IntoShape, Limit, OpContext,
     RecurrentCell, RecurrentWeights, Result, StepTime, Tensor, autocast, dry_run,
@@ -132,20 +132,10 @@ fn an_optimizer_reads_four_tensors_and_writes_three() {
         OpContext::create("adam", &device, device.default_allocator().unwrap(), Category::OptimizerState);
     let buffer = || ctx.output(&[100].into_shape().unwrap(), DType::F32).unwrap();
     let (grad, mut mean, mut variance, mut param) = (buffer(), buffer(), buffer(), buffer());
-    let step = AdamStep {
-        lr: 0.1,
-        beta1: 0.9,
-        beta2: 0.99,
-        epsilon: 1e-8,
-        weight_decay: 0.0,
-        decoupled: false,
-        amsgrad: false,
-        step: 1,
-    };
     let time = time(&device, || {
-        let (mean, variance, max_variance) = (mean.view_mut(), variance.view_mut(), None);
-        let param = param.view_mut();
-        ctx.compute(kernels::Adam { step, grad: grad.view(), mean, variance, max_variance, param })
+        let states = [Some(mean.view_mut()), Some(variance.view_mut()), None];
+        let (rule, grad, param) = (AdamRule::DEFAULT.into(), grad.view(), param.view_mut());
+        ctx.compute(kernels::Step { rule, number: 1, grad, states, param })
     });
     assert_eq!((time.bytes, time.kernels), (7 * 400, 1));
 }

@@ -2,10 +2,10 @@
 //!
 //! Inputs, masks, indices and incoming gradients are such views, and so are the inputs that ops save for backward.
 
+use crate::ops_table::optimizers::{OPTIMIZERS, OptimizerCase};
 use crate::ops_table::others::{self, others};
 use crate::ops_table::surrounded::Surrounded;
 use crate::ops_table::{Case, cases, device, inputs};
-use highwater_nn::optim::{Adam, AdamW, Lion, Optimizer, RmsProp, Sgd};
 use highwater_tensor::Parameter;
 use highwater_tensor::{DType, Device, Gradients, Result, Tensor, checkpoint};
 
@@ -234,21 +234,10 @@ fn gradients(parameter: &Parameter, how: Option<Surrounded>, round: usize) -> Gr
 
 #[test]
 fn optimizers_read_gradients_and_parameters_at_their_offset() {
-    type Make = fn(Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>>;
-    let optimizers: [(&str, Make); 8] = [
-        ("sgd", |p| Ok(Box::new(Sgd::new(p, 0.1)?))),
-        ("sgd with momentum", |p| Ok(Box::new(Sgd::new(p, 0.1)?.with_momentum(0.9)?.with_nesterov()?))),
-        ("adam", |p| Ok(Box::new(Adam::new(p, 0.1)?.with_weight_decay(0.1)?))),
-        ("adamw", |p| Ok(Box::new(AdamW::new(p, 0.1)?))),
-        ("adamw with amsgrad", |p| Ok(Box::new(AdamW::new(p, 0.1)?.with_amsgrad()?))),
-        ("rms_prop", |p| Ok(Box::new(RmsProp::new(p, 0.1)?))),
-        ("rms_prop with momentum", |p| Ok(Box::new(RmsProp::new(p, 0.1)?.with_momentum(0.9)?))),
-        ("lion", |p| Ok(Box::new(Lion::new(p, 0.1)?))),
-    ];
     let device = device();
     let numbers: Vec<f64> = (0..12).map(|i| f64::from(i) / 8.0 - 0.6).collect();
     for dtype in FLOATS {
-        for (name, make) in optimizers {
+        for OptimizerCase { name, make, .. } in OPTIMIZERS {
             let train = |how: Option<Surrounded>| {
                 let start = Tensor::from_slice(&device, &numbers, [3, 4]).unwrap().to_dtype(dtype).unwrap();
                 let start = how.map_or(start.clone(), |how| how.copy(&start, f64::NAN).unwrap());

@@ -16,7 +16,7 @@ impl Gradients {
     ///
     /// ```
     /// use highwater::alloc::Category;
-    /// use highwater::backend::{SgdStep, kernels};
+    /// use highwater::backend::kernels::{SgdRule, Step};
     /// use highwater::tensor::{Device, OpContext, Parameter, Tensor};
     /// let device = Device::cpu()?;
     /// let weight = Parameter::new(Tensor::ones(&device, [2])?)?;
@@ -24,9 +24,9 @@ impl Gradients {
     /// assert!(gradients.prepare_update("plain", [("weight", &weight)])?[0].is_some());
     /// let ctx = OpContext::create("plain", &device, device.default_allocator()?, Category::Parameter);
     /// let gradient = gradients.take_of(&weight).expect("it was found above");
-    /// let step = SgdStep { lr: 0.25, momentum: 0.0, weight_decay: 0.0, nesterov: false };
+    /// let rule = SgdRule { lr: 0.25, ..SgdRule::DEFAULT };
     /// weight.apply_gradient(gradient.view(), |grad, param| {
-    ///     ctx.compute(kernels::Sgd { step, grad, momentum: None, param })
+    ///     ctx.compute(Step::stateless(rule, grad, param))
     /// })?;
     /// assert_eq!(weight.value().to_vec::<f32>()?, [0.5, 0.5]);
     /// # Ok::<(), highwater::Error>(())

@@ -111,8 +111,8 @@ mod tests {
     use super::*;
     use crate::backend::dry::DryBackend;
     use crate::backend::{
-        AdamStep, Binary, Compare, Convolution, Distribution, LionStep, PoolAxis, PoolReduction, Precision,
-        RandomKey, RecurrentCell, Reduce, RmsPropStep, SgdStep, Unary, Window, kernels,
+        Binary, Compare, Convolution, Distribution, PoolAxis, PoolReduction, Precision, RandomKey,
+        RecurrentCell, Reduce, Unary, Window, kernels,
     };
     use crate::error::Error;
     use crate::shape::{DType, Scalar};
@@ -135,17 +135,6 @@ mod tests {
         let mut best = Buffer::unreachable(&[2, 1], DType::I64);
         let (x, i, c, target, row) = (x.view(), i.view(), c.view(), target.view(), row.view());
         let (plane, heads) = (plane.view(), heads.view());
-        let sgd = SgdStep { lr: 0.1, momentum: 0.9, weight_decay: 0.0, nesterov: false };
-        let adam = AdamStep {
-            lr: 0.1,
-            beta1: 0.9,
-            beta2: 0.9,
-            epsilon: 1e-8,
-            weight_decay: 0.0,
-            decoupled: false,
-            amsgrad: false,
-            step: 1,
-        };
         let key = RandomKey { seed: 0, sequence: 0 };
         let coin = Distribution::Bernoulli { p: 0.5, value: 1.0 };
         let one = Scalar::Int(1);
@@ -194,14 +183,13 @@ mod tests {
         run(kernels::Random { distribution: coin, key, out: whole.out() }.into());
         run(kernels::Scale { factor: 2.0, values: y.out() }.into());
         run(kernels::Clip { low: -1.0, high: 1.0, values: y.out() }.into());
-        run(kernels::Sgd { step: sgd, grad: x, momentum: Some(a.out()), param: y.out() }.into());
-        let (mean, variance, param) = (a.out(), b.out(), y.out());
-        run(kernels::Adam { step: adam, grad: x, mean, variance, max_variance: None, param }.into());
-        let rms = RmsPropStep { lr: 0.1, smoothing: 0.9, epsilon: 1e-8, momentum: 0.0, weight_decay: 0.0 };
-        let (variance, momentum) = (a.out(), None);
-        run(kernels::RmsProp { step: rms, grad: x, variance, momentum, param: y.out() }.into());
-        let lion = LionStep { lr: 0.1, beta1: 0.9, beta2: 0.99, weight_decay: 0.0 };
-        run(kernels::Lion { step: lion, grad: x, mean: a.out(), param: y.out() }.into());
+        for rule in kernels::Rule::all() {
+            let mut states = [Some(a.out()), Some(b.out()), None];
+            let states = rule
+                .states()
+                .map(|state| state.initial.and_then(|_| states.iter_mut().find_map(Option::take)));
+            run(kernels::Step { rule, number: 1, grad: x, states, param: y.out() }.into());
+        }
         let (centered, epsilon, weight, bias) = (true, 1e-5, Some(x), Some(x));
         let (out, statistics) = (y.out(), a.out());
         run(kernels::LayerNorm { centered, epsilon, input: x, weight, bias, out, statistics }.into());

@@ -42,6 +42,7 @@ pub use self::matmul::{Activated, MatMulWorkspace};
 pub use self::recurrent::{Recurrence, RecurrentCell, RecurrentWorkspace};
 pub use self::reduce::ReductionWorkspace;
 pub use self::sort::ArgSortWorkspace;
+pub use self::step::*;
 pub use self::workspace::Workspace;
 
 use super::DeviceRules;
@@ -164,5 +165,5 @@ kernels! {
     index { Gather, ScatterAdd, OneHot }
     random { Random }
     clip { Scale, Clip }
-    step { Sgd, Adam, RmsProp, Lion }
+    step { Step }
 }

@@ -3,7 +3,8 @@
 use bfc_core::Category;
 
 use crate::autograd::Gradients;
-use crate::backend::{AdamStep, RecurrentCell, SgdStep, kernels};
+use crate::backend::kernels::{AdamRule, SgdRule, Step as OptimizerStep};
+use crate::backend::{RecurrentCell, kernels};
 use crate::device::Device;
 use crate::error::Result;
 use crate::op::{Buffer, OpContext};
@@ -101,7 +102,7 @@ fn perceptron(device: &Device, batch: usize, sizes: &[usize]) -> Result<Step> {
         for (parameter, copy) in layers.iter().flatten().zip(&mut copies) {
             if let Some(gradient) = gradients.get(parameter) {
                 let (grad, param) = (gradient.view(), copy.view_mut());
-                ctx.compute(kernels::Sgd { step: PLAIN, grad, momentum: None, param })?;
+                ctx.compute(OptimizerStep::stateless(PLAIN, grad, param))?;
             }
         }
         Ok(())
@@ -109,7 +110,7 @@ fn perceptron(device: &Device, batch: usize, sizes: &[usize]) -> Result<Step> {
 }
 
 /// A step of gradient descent without momentum.
-const PLAIN: SgdStep = SgdStep { lr: 1e-9, momentum: 0.0, weight_decay: 0.0, nesterov: false };
+const PLAIN: SgdRule = SgdRule { lr: 1e-9, ..SgdRule::DEFAULT };
 
 /// A buffer that holds one value.
 fn filled(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
@@ -258,7 +259,7 @@ fn optimizers(device: &Device) -> Result<Step> {
         let buffer = || filled(&ctx, &shape);
         states.push([buffer()?, buffer()?, buffer()?, buffer()?]);
     }
-    let adam = AdamStep {
+    let adam = AdamRule {
         lr: 1e-9,
         beta1: 0.9,
         beta2: 0.99,
@@ -266,20 +267,20 @@ fn optimizers(device: &Device) -> Result<Step> {
         weight_decay: 0.01,
         decoupled: true,
         amsgrad: false,
-        step: 10,
     };
-    let sgd = SgdStep { momentum: 0.9, ..PLAIN };
+    let sgd = SgdRule { momentum: 0.9, ..PLAIN };
     let device = device.clone();
     Ok(Box::new(move || {
         let ctx = OpContext::create("optimizer", &device, device.default_allocator()?, Category::Temporary);
         for [param, grad, mean, variance] in &mut states {
             let (grad, mean, param) = (grad.view(), mean.view_mut(), param.view_mut());
-            let (variance, max_variance) = (variance.view_mut(), None);
-            ctx.compute(kernels::Adam { step: adam, grad, mean, variance, max_variance, param })?;
+            let states = [Some(mean), Some(variance.view_mut()), None];
+            ctx.compute(OptimizerStep { rule: adam.into(), number: 10, grad, states, param })?;
         }
         for [param, grad, momentum, _] in &mut states {
-            let (grad, momentum, param) = (grad.view(), Some(momentum.view_mut()), param.view_mut());
-            ctx.compute(kernels::Sgd { step: sgd, grad, momentum, param })?;
+            let (grad, param) = (grad.view(), param.view_mut());
+            let states = [Some(momentum.view_mut()), None, None];
+            ctx.compute(OptimizerStep { rule: sgd.into(), number: 10, grad, states, param })?;
         }
         Ok(())
     }))

@@ -1,324 +1,114 @@
-//! Optimizer steps: one pass over the parameters, their state and their gradient.
+//! Optimizer steps on the CPU: one pass over the parameters, their states and their gradient.
 
-use super::{Adam, Lion, RmsProp, Sgd};
+use super::rules::{Constants, MAX_STATES, StepRule};
 use crate::backend::cpu::dispatch::{float, host_mut};
-use crate::backend::cpu::halves;
-use crate::backend::cpu::number::Float;
+use crate::backend::cpu::number::{Float, Number};
 use crate::backend::cpu::operands::Source;
 use crate::backend::cpu::parallel::{LIGHT, Workers};
-use crate::backend::cpu::simd;
-use crate::backend::kernels::RunCpu;
-use crate::backend::{AdamStep, LionStep, RmsPropStep, SgdStep};
+use crate::backend::cpu::{halves, simd};
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// The number of elements of a strided gradient that are copied at a time.
 const GATHER: usize = 256;
 
-/// Calls `f` with each parameter, its state and its gradient.
-fn update2<T: Float>(
-    workers: &Workers,
-    slices: [&mut [T]; 2],
-    grad: &Source<'_, T>,
-    f: impl Fn([&mut T; 2], T) + Sync,
-) {
-    workers.chunks_together(slices, LIGHT, &|start, [a, b]| {
-        grad.blocks::<GATHER>(start..start + a.len(), |range, grad| {
-            let range = range.start - start..range.end - start;
-            simd::zip_into2(&mut a[range.clone()], &mut b[range], grad, &f);
-        });
-    });
+/// The parameter and its states.
+const TENSORS: usize = 1 + MAX_STATES;
+
+/// The operands of a [`Step`](super::Step).
+pub(super) struct StepOnCpu<'k, 'a> {
+    pub(super) workers: &'k Workers,
+    pub(super) op: &'static str,
+    pub(super) number: u64,
+    pub(super) grad: View<'a>,
+    pub(super) states: &'k mut [Option<ViewMut<'a>>; MAX_STATES],
+    pub(super) param: &'k mut ViewMut<'a>,
 }
 
-/// Like [`update2`], with two states.
-fn update3<T: Float>(
-    workers: &Workers,
-    slices: [&mut [T]; 3],
-    grad: &Source<'_, T>,
-    f: impl Fn([&mut T; 3], T) + Sync,
-) {
-    workers.chunks_together(slices, LIGHT, &|start, [a, b, c]| {
-        grad.blocks::<GATHER>(start..start + a.len(), |range, grad| {
-            let range = range.start - start..range.end - start;
-            simd::zip_into3(&mut a[range.clone()], &mut b[range.clone()], &mut c[range], grad, &f);
-        });
-    });
-}
-
-/// Like [`update2`], with three states.
-fn update4<T: Float>(
-    workers: &Workers,
-    slices: [&mut [T]; 4],
-    grad: &Source<'_, T>,
-    f: impl Fn([&mut T; 4], T) + Sync,
-) {
-    workers.chunks_together(slices, LIGHT, &|start, [a, b, c, d]| {
-        grad.blocks::<GATHER>(start..start + a.len(), |range, grad| {
-            let range = range.start - start..range.end - start;
-            let (a, b, c, d) =
-                (&mut a[range.clone()], &mut b[range.clone()], &mut c[range.clone()], &mut d[range]);
-            simd::zip_into4(a, b, c, d, grad, &f);
-        });
-    });
-}
-
-/// See [`Sgd`](crate::backend::kernels::Sgd).
-#[inline(never)]
-pub(crate) fn sgd(
-    workers: &Workers,
-    op: &'static str,
-    step: SgdStep,
-    grad: View<'_>,
-    momentum: &mut Option<ViewMut<'_>>,
-    param: &mut ViewMut<'_>,
-) -> Result<()> {
-    let of_momentum = momentum.as_ref().map_or(DType::F32, |momentum| momentum.dtype());
-    if halves::any_of([param.dtype(), grad.dtype(), of_momentum]) {
-        return match momentum {
-            None => halves::update(workers, op, LIGHT, [grad], [param], &|[grad], [param]| {
-                sgd_step(workers, step, &row(grad), param, None);
-            }),
-            Some(momentum) => {
-                let state = [&mut param.reborrow(), &mut momentum.reborrow()];
-                halves::update(workers, op, LIGHT, [grad], state, &|[grad], [p, m]| {
-                    sgd_step(workers, step, &row(grad), p, Some(m));
-                })
-            }
-        };
-    }
-    float!(op, param.dtype(), T => {
-        let momentum = momentum.as_mut().map(|momentum| host_mut::<T>(op, momentum)).transpose()?;
-        sgd_step(workers, step, &Source::<T>::new(op, grad)?, host_mut::<T>(op, param)?, momentum);
-        Ok(())
-    })
-}
-
-/// The elements of a block of a 16-bit gradient.
-fn row(block: &[f32]) -> Source<'_, f32> {
-    Source::of(block, &Layout::of_row(block.len()))
-}
-
-fn sgd_step<T: Float>(
-    workers: &Workers,
-    step: SgdStep,
-    grad: &Source<'_, T>,
-    param: &mut [T],
-    momentum: Option<&mut [T]>,
-) {
-    let [lr, decay, keep] = [step.lr, step.weight_decay, step.momentum].map(T::from_f64);
-    let Some(momentum) = momentum else {
-        let descend = |p: &mut T, g: T| *p = *p - lr * (g + decay * *p);
-        return workers.chunks(param, LIGHT, &|start, part| grad.each(start, part, descend));
-    };
-    update2(workers, [param, momentum], grad, |[p, m], g| {
-        let g = g + decay * *p;
-        *m = keep * *m + g;
-        *p -= lr * if step.nesterov { g + keep * *m } else { *m };
-    });
-}
-
-/// See [`Adam`](crate::backend::kernels::Adam).
-#[inline(never)]
-pub(crate) fn adam(
-    workers: &Workers,
-    op: &'static str,
-    step: AdamStep,
-    grad: View<'_>,
-    [mean, variance, param]: [&mut ViewMut<'_>; 3],
-    max_variance: &mut Option<ViewMut<'_>>,
-) -> Result<()> {
-    if halves::any_of([param.dtype(), grad.dtype(), mean.dtype(), variance.dtype()]) {
-        return match max_variance {
-            None => halves::update(workers, op, LIGHT, [grad], [param, mean, variance], &|[grad], state| {
-                adam_step(workers, step, &row(grad), state, None);
-            }),
-            Some(max_variance) => {
-                let state = [
-                    &mut param.reborrow(),
-                    &mut mean.reborrow(),
-                    &mut variance.reborrow(),
-                    &mut max_variance.reborrow(),
-                ];
-                halves::update(workers, op, LIGHT, [grad], state, &|[grad], [p, m, v, max_v]| {
-                    adam_step(workers, step, &row(grad), [p, m, v], Some(max_v));
-                })
-            }
-        };
-    }
-    float!(op, param.dtype(), T => {
-        let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, mean)?, host_mut::<T>(op, variance)?];
-        let max_variance = max_variance.as_mut().map(|view| host_mut::<T>(op, view)).transpose()?;
-        adam_step(workers, step, &Source::<T>::new(op, grad)?, state, max_variance);
-        Ok(())
-    })
-}
-
-/// Updates the parameter, the mean, the variance, and with AMSGrad the largest variance.
-fn adam_step<T: Float>(
-    workers: &Workers,
-    step: AdamStep,
-    grad: &Source<'_, T>,
-    [param, mean, variance]: [&mut [T]; 3],
-    max_variance: Option<&mut [T]>,
-) {
-    let (coupled, decoupled) =
-        if step.decoupled { (0.0, step.weight_decay) } else { (step.weight_decay, 0.0) };
-    // The bias corrections of the means, which start at 0.
-    let t = step.step as f64;
-    let rate = step.lr / (1.0 - step.beta1.powf(t));
-    let scale = (1.0 - step.beta2.powf(t)).sqrt().recip();
-    let [beta1, share1] = [step.beta1, 1.0 - step.beta1].map(T::from_f64);
-    let [beta2, share2] = [step.beta2, 1.0 - step.beta2].map(T::from_f64);
-    let [epsilon, rate, scale] = [step.epsilon, rate, scale].map(T::from_f64);
-    let [coupled, shrink] = [coupled, 1.0 - step.lr * decoupled].map(T::from_f64);
-    let means = |p: T, m: &mut T, v: &mut T, g: T| {
-        let g = g + coupled * p;
-        *m = beta1 * *m + share1 * g;
-        *v = beta2 * *v + share2 * (g * g);
-    };
-    let descend = |p: T, m: T, v: T| shrink * p - rate * m / (v.sqrt() * scale + epsilon);
-    match max_variance {
-        None => update3(workers, [param, mean, variance], grad, |[p, m, v], g| {
-            means(*p, m, v, g);
-            *p = descend(*p, *m, *v);
-        }),
-        Some(max_variance) => {
-            update4(workers, [param, mean, variance, max_variance], grad, |[p, m, v, max_v], g| {
-                means(*p, m, v, g);
-                // If v is NaN, it stays NaN, and so does the largest variance.
-                *max_v = if *max_v >= *v { *max_v } else { *v };
-                *p = descend(*p, *m, *max_v);
-            })
+impl StepOnCpu<'_, '_> {
+    /// Computes the step of a rule.
+    #[inline(never)]
+    pub(super) fn run<R: StepRule>(self, rule: &R) -> Result<()> {
+        let Self { workers, op, number, grad, states, param } = self;
+        let is_half = param.dtype().is_half()
+            || grad.dtype().is_half()
+            || states.iter().flatten().any(|state| state.dtype().is_half());
+        let constants = rule.constants(number);
+        let mut states = states.iter_mut().flatten();
+        if is_half {
+            let of = (workers, op, rule);
+            let constants = constants.map(f32::from_f64);
+            return match [states.next(), states.next(), states.next()] {
+                [Some(a), Some(b), Some(c)] => of_halves(of, constants, grad, [param, a, b, c]),
+                [Some(a), Some(b), None] => of_halves(of, constants, grad, [param, a, b]),
+                [Some(a), None, _] => of_halves(of, constants, grad, [param, a]),
+                [None, ..] => of_halves(of, constants, grad, [param]),
+            };
         }
-    }
-}
-
-/// See [`RmsProp`](crate::backend::kernels::RmsProp).
-#[inline(never)]
-pub(crate) fn rms_prop(
-    workers: &Workers,
-    op: &'static str,
-    step: RmsPropStep,
-    grad: View<'_>,
-    [variance, param]: [&mut ViewMut<'_>; 2],
-    momentum: &mut Option<ViewMut<'_>>,
-) -> Result<()> {
-    let of_momentum = momentum.as_ref().map_or(DType::F32, |momentum| momentum.dtype());
-    if halves::any_of([param.dtype(), grad.dtype(), variance.dtype(), of_momentum]) {
-        return match momentum {
-            None => halves::update(workers, op, LIGHT, [grad], [param, variance], &|[grad], state| {
-                rms_prop_step(workers, step, &row(grad), state, None);
-            }),
-            Some(momentum) => {
-                let state = [&mut param.reborrow(), &mut variance.reborrow(), &mut momentum.reborrow()];
-                halves::update(workers, op, LIGHT, [grad], state, &|[grad], [p, v, m]| {
-                    rms_prop_step(workers, step, &row(grad), [p, v], Some(m));
-                })
+        float!(op, param.dtype(), T => {
+            let mut tensors: [&mut [T]; TENSORS] = Default::default();
+            tensors[0] = host_mut::<T>(op, param)?;
+            for (tensor, state) in tensors[1..].iter_mut().zip(states) {
+                *tensor = host_mut::<T>(op, state)?;
             }
-        };
-    }
-    float!(op, param.dtype(), T => {
-        let momentum = momentum.as_mut().map(|momentum| host_mut::<T>(op, momentum)).transpose()?;
-        let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, variance)?];
-        rms_prop_step(workers, step, &Source::<T>::new(op, grad)?, state, momentum);
-        Ok(())
-    })
-}
-
-/// Updates the parameter, the variance, and the momentum if there is one.
-fn rms_prop_step<T: Float>(
-    workers: &Workers,
-    step: RmsPropStep,
-    grad: &Source<'_, T>,
-    [param, variance]: [&mut [T]; 2],
-    momentum: Option<&mut [T]>,
-) {
-    let [lr, decay, keep, epsilon] =
-        [step.lr, step.weight_decay, step.momentum, step.epsilon].map(T::from_f64);
-    let [smoothing, share] = [step.smoothing, 1.0 - step.smoothing].map(T::from_f64);
-    // Updates the mean of squares and returns g / (√v + epsilon).
-    let scaled = |p: T, g: T, v: &mut T| {
-        let g = g + decay * p;
-        *v = smoothing * *v + share * (g * g);
-        g / (v.sqrt() + epsilon)
-    };
-    match momentum {
-        None => update2(workers, [param, variance], grad, |[p, v], g| *p = *p - lr * scaled(*p, g, v)),
-        Some(momentum) => update3(workers, [param, variance, momentum], grad, |[p, v, m], g| {
-            *m = keep * *m + scaled(*p, g, v);
-            *p -= lr * *m;
-        }),
+            let elements = Elements { workers, grad: &Source::<T>::new(op, grad)?, tensors };
+            rule.update(constants.map(T::from_f64), elements);
+            Ok(())
+        })
     }
 }
 
-/// See [`Lion`](crate::backend::kernels::Lion).
-#[inline(never)]
-pub(crate) fn lion(
-    workers: &Workers,
-    op: &'static str,
-    step: LionStep,
+/// Computes a step on 16-bit floats, in blocks of f32.
+fn of_halves<R: StepRule, const N: usize>(
+    (workers, op, rule): (&Workers, &'static str, &R),
+    constants: Constants<f32>,
     grad: View<'_>,
-    [mean, param]: [&mut ViewMut<'_>; 2],
+    tensors: [&mut ViewMut<'_>; N],
 ) -> Result<()> {
-    if halves::any_of([param.dtype(), grad.dtype(), mean.dtype()]) {
-        return halves::update(workers, op, LIGHT, [grad], [param, mean], &|[grad], state| {
-            lion_step(workers, step, &row(grad), state);
-        });
-    }
-    float!(op, param.dtype(), T => {
-        let state = [host_mut::<T>(op, param)?, host_mut::<T>(op, mean)?];
-        lion_step(workers, step, &Source::<T>::new(op, grad)?, state);
-        Ok(())
+    halves::update(workers, op, LIGHT, [grad], tensors, &|[grad], tensors| {
+        let mut tensors = tensors.into_iter();
+        let tensors = std::array::from_fn(|_| tensors.next().unwrap_or_default());
+        let grad = &Source::of(grad, &Layout::of_row(grad.len()));
+        rule.update(constants, Elements { workers, grad, tensors });
     })
 }
 
-/// Updates the parameter and the mean.
-fn lion_step<T: Float>(workers: &Workers, step: LionStep, grad: &Source<'_, T>, state: [&mut [T]; 2]) {
-    let [lr, shrink] = [step.lr, 1.0 - step.lr * step.weight_decay].map(T::from_f64);
-    let [beta1, share1] = [step.beta1, 1.0 - step.beta1].map(T::from_f64);
-    let [beta2, share2] = [step.beta2, 1.0 - step.beta2].map(T::from_f64);
-    update2(workers, state, grad, |[p, m], g| {
-        let direction = beta1 * *m + share1 * g;
-        // For NaN both comparisons are false, and the step is NaN.
-        let step = if direction > T::ZERO {
-            lr
-        } else if direction < T::ZERO {
-            T::ZERO - lr
-        } else {
-            direction
-        };
-        *p = shrink * *p - step;
-        *m = beta2 * *m + share2 * g;
-    });
+/// The elements of a step: the parameter, the states that the rule keeps, and the gradient.
+pub(super) struct Elements<'e, 'g, T> {
+    workers: &'e Workers,
+    grad: &'e Source<'g, T>,
+    /// The parameter, then the states without gaps.
+    tensors: [&'e mut [T]; TENSORS],
 }
 
-impl RunCpu for Sgd<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        sgd(workers, op, self.step, self.grad, &mut self.momentum, &mut self.param)
+/// Defines methods that call `f` with each parameter element, its states and its gradient.
+macro_rules! each {
+    ($($name:ident: $N:literal, $zip:ident($($slice:ident),+);)+) => {$(
+        pub(super) fn $name(self, f: impl Fn([&mut T; $N], T) + Sync) {
+            let Self { workers, grad, tensors } = self;
+            let mut tensors = tensors.into_iter();
+            let tensors: [&mut [T]; $N] = std::array::from_fn(|_| tensors.next().unwrap_or_default());
+            workers.chunks_together(tensors, LIGHT, &|start, [first, $($slice),+]| {
+                grad.blocks::<GATHER>(start..start + first.len(), |range, grad| {
+                    let range = range.start - start..range.end - start;
+                    simd::$zip(&mut first[range.clone()], $(&mut $slice[range.clone()]),+, grad, &f);
+                });
+            });
+        }
+    )+};
+}
+
+impl<T: Float> Elements<'_, '_, T> {
+    /// Calls `f` with each parameter element and its gradient, for a rule without states.
+    pub(super) fn each1(self, f: impl Fn(&mut T, T) + Copy + Sync) {
+        let Self { workers, grad, tensors: [param, ..] } = self;
+        workers.chunks(param, LIGHT, &|start, part| grad.each(start, part, f));
+    }
+
+    each! {
+        each2: 2, zip_into2(a);
+        each3: 3, zip_into3(a, b);
+        each4: 4, zip_into4(a, b, c);
     }
 }
-
-impl RunCpu for Adam<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let states = [&mut self.mean, &mut self.variance, &mut self.param];
-        adam(workers, op, self.step, self.grad, states, &mut self.max_variance)
-    }
-}
-
-impl RunCpu for RmsProp<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let states = [&mut self.variance, &mut self.param];
-        rms_prop(workers, op, self.step, self.grad, states, &mut self.momentum)
-    }
-}
-
-impl RunCpu for Lion<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        lion(workers, op, self.step, self.grad, [&mut self.mean, &mut self.param])
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,153 +1,91 @@
-//! Steps of optimizers, in place.
+//! A step of an optimizer, in place: one kernel for all [rules](Rule).
 
-pub(super) mod cpu;
+mod cpu;
 #[cfg(feature = "cuda")]
-pub(super) mod cuda;
+mod cuda;
+mod rules;
 
-use super::Computation;
-use crate::backend::check::{CheckedOperand, Rules, fast};
+pub use self::rules::*;
+
+use self::cpu::StepOnCpu;
+use super::{Computation, RunCpu};
+use crate::backend::check::{Rules, fast};
 use crate::backend::cost::{Class, Work};
-use crate::backend::operands::{checked, field, operands};
-use crate::backend::{AdamStep, LionStep, RmsPropStep, SgdStep};
+use crate::backend::cpu::Workers;
+use crate::backend::operands::{Field, Operand, Visit, checked};
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
-/// Checks that the gradient and the states fit the parameter.
-fn fits(
-    rules: &Rules<'_>,
-    [grad, param]: [CheckedOperand<'_>; 2],
-    states: &[Option<CheckedOperand<'_>>],
-) -> Result<()> {
-    rules.same_shapes(rules.operands)?;
-    rules.same_computed(&[param, grad])?;
-    states.iter().flatten().try_for_each(|state| rules.computed_like(*state, param))
-}
-
-/// PyTorch's `optim.SGD`: one step in place. [`SgdStep`] states the formula.
+/// One step of an optimizer, in place.
 #[derive(Debug)]
-pub struct Sgd<'a> {
-    /// The options of the step.
-    pub step: SgdStep,
+pub struct Step<'a> {
+    /// The formula with its options.
+    pub rule: Rule,
+    /// The number of the step, starting at 1.
+    pub number: u64,
     /// The gradient.
     pub grad: View<'a>,
-    /// Required if and only if the step's momentum is not 0.
-    pub momentum: Option<ViewMut<'a>>,
+    /// The [states](Rule::states) of the parameter: `None` if and only if the options do not require them.
+    pub states: [Option<ViewMut<'a>>; MAX_STATES],
     /// The parameter.
     pub param: ViewMut<'a>,
 }
 
-impl<'a> Computation<'a> for Sgd<'a> {
+impl<'a> Step<'a> {
+    /// Creates a step of a parameter without states.
+    #[must_use]
+    pub fn stateless(rule: impl Into<Rule>, grad: View<'a>, param: ViewMut<'a>) -> Self {
+        Self { rule: rule.into(), number: 1, grad, states: [const { None }; MAX_STATES], param }
+    }
+}
+
+impl<'a> Computation<'a> for Step<'a> {
     const SUPPORTS_HALF: bool = true;
 
-    operands!(Read grad, Update momentum, Update param);
+    #[inline(always)]
+    fn operands<'k>(&'k mut self, visit: &mut impl Visit<'k, 'a>) -> Result<()> {
+        visit("grad", Operand::Read(&mut self.grad))?;
+        for (state, tensor) in self.rule.states().iter().zip(&mut self.states) {
+            if let Some(tensor) = tensor {
+                visit(state.name, Operand::Update(tensor))?;
+            }
+        }
+        visit("param", Operand::Update(&mut self.param))
+    }
 
     fn check(&self, rules: &Rules<'_>) -> Result<()> {
-        let (grad, momentum, param) = checked!(self: grad, momentum, param);
-        fits(rules, [grad, param], &[momentum])?;
-        rules.present(field!(self.momentum), momentum, self.step.momentum != 0.0, param)
+        let (grad, param) = checked!(self: grad, param);
+        rules.same_shapes(rules.operands)?;
+        rules.same_computed(&[param, grad])?;
+        for (state, tensor) in self.rule.states().iter().zip(&self.states) {
+            let tensor = Field::checked(tensor, state.name);
+            tensor.map_or(Ok(()), |tensor| rules.computed_like(tensor, param))?;
+            rules.present(state.name, tensor, state.initial.is_some(), param)?;
+        }
+        Ok(())
     }
 
     #[inline(always)]
     fn fast_check(&mut self, device: u32) -> Option<DType> {
-        let is_plain = self.momentum.is_none() && self.step.momentum == 0.0;
-        if is_plain { fast::equal_operands(self, device) } else { None }
+        let mut states = self.rule.states().into_iter().zip(&self.states);
+        let fits = states.all(|(state, tensor)| state.initial.is_some() == tensor.is_some());
+        if fits { fast::equal_operands(self, device) } else { None }
     }
 
     fn work(&self) -> Work {
-        Work::over(Class::Sgd, self.param.layout())
+        let class = if self.rule.has_root() { Class::Adam } else { Class::Sgd };
+        Work::over(class, self.param.layout())
     }
 }
 
-/// PyTorch's `optim.Adam` or `optim.AdamW`: one step in place.
-#[derive(Debug)]
-pub struct Adam<'a> {
-    /// The options of the step.
-    pub step: AdamStep,
-    /// The gradient.
-    pub grad: View<'a>,
-    /// The running mean of gradients.
-    pub mean: ViewMut<'a>,
-    /// The running mean of squared gradients.
-    pub variance: ViewMut<'a>,
-    /// The largest elements of `variance` so far. Required if and only if the step has `amsgrad`.
-    pub max_variance: Option<ViewMut<'a>>,
-    /// The parameter.
-    pub param: ViewMut<'a>,
-}
-
-impl<'a> Computation<'a> for Adam<'a> {
-    const SUPPORTS_HALF: bool = true;
-
-    operands!(Read grad, Update mean, Update variance, Update max_variance, Update param);
-
-    fn check(&self, rules: &Rules<'_>) -> Result<()> {
-        let (grad, mean, variance, max_variance, param) =
-            checked!(self: grad, mean, variance, max_variance, param);
-        fits(rules, [grad, param], &[Some(mean), Some(variance), max_variance])?;
-        rules.present(field!(self.max_variance), max_variance, self.step.amsgrad, param)
-    }
-
-    fn work(&self) -> Work {
-        Work::over(Class::Adam, self.param.layout())
+impl RunCpu for Step<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { rule, number, grad, states, param } = self;
+        let (number, grad) = (*number, *grad);
+        rule.run_on_cpu(StepOnCpu { workers, op, number, grad, states, param })
     }
 }
 
-/// PyTorch's `optim.RMSprop`: one step in place. [`RmsPropStep`] states the formula.
-#[derive(Debug)]
-pub struct RmsProp<'a> {
-    /// The options of the step.
-    pub step: RmsPropStep,
-    /// The gradient.
-    pub grad: View<'a>,
-    /// The running mean of squared gradients.
-    pub variance: ViewMut<'a>,
-    /// Required if and only if the step's momentum is not 0.
-    pub momentum: Option<ViewMut<'a>>,
-    /// The parameter.
-    pub param: ViewMut<'a>,
-}
-
-impl<'a> Computation<'a> for RmsProp<'a> {
-    const SUPPORTS_HALF: bool = true;
-
-    operands!(Read grad, Update variance, Update momentum, Update param);
-
-    fn check(&self, rules: &Rules<'_>) -> Result<()> {
-        let (grad, variance, momentum, param) = checked!(self: grad, variance, momentum, param);
-        fits(rules, [grad, param], &[Some(variance), momentum])?;
-        rules.present(field!(self.momentum), momentum, self.step.momentum != 0.0, param)
-    }
-
-    fn work(&self) -> Work {
-        Work::over(Class::Adam, self.param.layout())
-    }
-}
-
-/// The Lion optimizer: one step in place. [`LionStep`] states the formula.
-#[derive(Debug)]
-pub struct Lion<'a> {
-    /// The options of the step.
-    pub step: LionStep,
-    /// The gradient.
-    pub grad: View<'a>,
-    /// The running mean of gradients.
-    pub mean: ViewMut<'a>,
-    /// The parameter.
-    pub param: ViewMut<'a>,
-}
-
-impl<'a> Computation<'a> for Lion<'a> {
-    const SUPPORTS_HALF: bool = true;
-
-    operands!(Read grad, Update mean, Update param);
-
-    fn check(&self, rules: &Rules<'_>) -> Result<()> {
-        let (grad, mean, param) = checked!(self: grad, mean, param);
-        fits(rules, [grad, param], &[Some(mean)])
-    }
-
-    fn work(&self) -> Work {
-        Work::over(Class::Sgd, self.param.layout())
-    }
-}
+#[cfg(test)]
+mod tests;
