@@ -62,6 +62,10 @@ pub(crate) struct Format {
     /// Returns whether a file of that kind has this format. Formats before this one in [`FORMATS`] did not recognize it.
     is_start: fn(&Start<'_>) -> bool,
     /// Typical first bytes. Tests detect them, and fuzzing continues them.
+    #[cfg_attr(
+        not(any(test, feature = "fuzz")),
+        allow(dead_code, reason = "only tests and fuzzing read it")
+    )]
     pub(crate) starts: &'static [&'static [u8]],
     /// Whether the file distinguishes devices, so that options may select one.
     has_devices: bool,
