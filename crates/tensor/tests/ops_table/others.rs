@@ -37,8 +37,11 @@ fn truths(like: &Tensor) -> Result<Tensor> {
     mask(like, &values, &[3, 4])
 }
 
+/// The name of an op, and the op.
+type Row = (&'static str, fn(&[Tensor]) -> Result<Tensor>);
+
 /// The rows, for two tensors of shape `[3, 4]`.
-const OTHERS: &[(&str, fn(&[Tensor]) -> Result<Tensor>)] = &[
+const OTHERS: &[Row] = &[
     ("argmax, first axis", |x| x[0].argmax(0)),
     ("argmax, last axis", |x| x[0].argmax(-1)),
     ("argmax, all", |x| x[0].argmax([0, 1])),
