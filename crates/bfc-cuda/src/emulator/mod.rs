@@ -255,10 +255,9 @@ mod tests {
                 unsafe { emulator.0.device().library.get::<*const ()>(kernel.to_string().as_bytes()) };
             assert!(symbol.is_ok(), "{kernel}");
         }
-        assert_eq!(
-            KernelId::all().count(),
-            8 * (9 + 9 + 5 + 5 + 2 + 1 + 1 + 1) + 4 * (3 + 8 + 6 + 2 + 3 + 5 + 3)
-        );
+        for family in Family::ALL {
+            assert!(family.kernels().next().is_some(), "no kernel in {}", family.name());
+        }
     }
 
     /// Calls the kernels' element loops without a kernel.

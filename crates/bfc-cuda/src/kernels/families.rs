@@ -1,5 +1,6 @@
 //! The kernel sources and the element types that they are compiled for.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// The element type of a kernel.
@@ -240,12 +241,15 @@ impl Family {
         }
     }
 
-    /// The names of the kernels, without suffix: those that the source defines.
+    /// The names of the kernels, without suffix: those that the source defines. It may define a kernel in several ways, of which
+    /// the device's architecture selects one.
     pub fn kernels(self) -> impl Iterator<Item = &'static str> {
-        self.source().lines().filter_map(|line| {
+        let defined = self.source().lines().filter_map(|line| {
             let line = line.strip_prefix("BLOCK_").unwrap_or(line);
             line.strip_prefix("KERNEL(")?.split([')', ',']).next()
-        })
+        });
+        let names: BTreeSet<_> = defined.collect();
+        names.into_iter()
     }
 
     /// The source for one element type, as passed to a device compiler.
