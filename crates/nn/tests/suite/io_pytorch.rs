@@ -81,7 +81,7 @@ fn a_multilayer_perceptron_computes_what_it_computed() {
         ("2.bias", &[2], b2.clone()),
         ("2.weight", &[2, 3], w2.clone()),
     ];
-    let checkpoint = load(&entries, &[]);
+    let checkpoint = load(entries, &[]);
     let checkpoint =
         checkpoint.renamed(|name| Some(format!("fc{name}"))).unwrap().transposed(is_matrix).unwrap();
     let rng = Rng::new(0);
@@ -117,7 +117,7 @@ fn a_convolutional_network_computes_what_it_computed() {
         ("3.bias", &[3], b.clone()),
         ("3.weight", &[3, 8], w.clone()),
     ];
-    let checkpoint = load(&entries, &["1.num_batches_tracked"]);
+    let checkpoint = load(entries, &["1.num_batches_tracked"]);
     let rename = |name: &str| (!name.ends_with("num_batches_tracked")).then(|| format!("layer{name}"));
     let checkpoint = checkpoint.renamed(rename).unwrap().transposed(is_matrix).unwrap();
     let rng = Rng::new(0);
@@ -447,8 +447,8 @@ fn names_that_match_no_part_are_reported_by_restore() {
     // A module that is a linear layer itself, and a boxed one.
     let layer = Linear::new(&device, 3, 2, &rng).unwrap();
     let entries: &[Entry<'_>] = &[("weight", &[2, 3], numbers(6, 1)), ("bias", &[2], numbers(2, 0))];
-    load(&entries, &[]).converted_from_pytorch(&layer).unwrap().restore(&layer).unwrap();
+    load(entries, &[]).converted_from_pytorch(&layer).unwrap().restore(&layer).unwrap();
     let boxed: Box<dyn Module> = Box::new(layer);
-    load(&entries, &[]).converted_from_pytorch(&*boxed).unwrap().restore(&*boxed).unwrap();
-    load(&entries, &[]).converted_from_pytorch(&boxed).unwrap().restore(&boxed).unwrap();
+    load(entries, &[]).converted_from_pytorch(&*boxed).unwrap().restore(&*boxed).unwrap();
+    load(entries, &[]).converted_from_pytorch(&boxed).unwrap().restore(&boxed).unwrap();
 }

@@ -77,7 +77,7 @@ fn a_gru_has_the_values_and_gradients_of_its_formula() {
         &[0.07777, 0.014416, -0.432885, -0.219842, 0.831265, 0.180118],
         &[0.07776963, 0.0144161, -0.4328854, -0.2198418, 0.2025984, -0.0001648677],
     ];
-    assert_gradients("gru", &layer, &x, &y, &expected);
+    assert_gradients("gru", &layer, &x, &y, expected);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn an_lstm_has_the_values_and_gradients_of_its_formula() {
         &bias,
         &bias,
     ];
-    assert_gradients("lstm", &layer, &x, &y, &expected);
+    assert_gradients("lstm", &layer, &x, &y, expected);
 }
 
 /// A layer that resets its state before the product.
@@ -264,7 +264,7 @@ fn batch_norm_has_the_values_and_gradients_of_its_formula() {
         &[3.540915, 3.945791],
         &[1.31025, 1.229747],
     ];
-    assert_gradients("batch norm", &norm, &x, &y, &expected);
+    assert_gradients("batch norm", &norm, &x, &y, expected);
     // Inference does not change the running means.
     assert_close("running mean", &norm.running()[0], &[0.016813, 0.054865]);
 }

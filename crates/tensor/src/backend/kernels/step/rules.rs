@@ -115,6 +115,7 @@ macro_rules! rules {
             }
 
             /// See [`StepRule::constants`].
+            #[cfg(feature = "cuda")]
             pub(super) fn constants(&self, step: u64) -> Constants<f64> {
                 match self {
                     $(Self::$rule(rule) => rule.constants(step),)+
