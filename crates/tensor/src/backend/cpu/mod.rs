@@ -93,7 +93,7 @@ impl Backend for CpuBackend {
     }
 
     fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {
-        kernel.cpu().run_cpu(&self.workers, op)
+        kernel.run_cpu(&self.workers, op)
     }
 }
 

@@ -106,6 +106,9 @@ pub(crate) fn accumulate(
 }
 
 fn launch_binary(device: &Launcher, op: &'static str, f: Binary, dtype: DType, mut job: Job) -> Result<()> {
+    if f.domain() == Domain::Floats {
+        require_float(op, dtype)?;
+    }
     job.function = named(f.name());
     device.launch_elementwise(op, kernel(Family::Elementwise, "binary", dtype), job.count, &job)
 }

@@ -81,6 +81,6 @@ impl Backend for CudaBackend {
     }
 
     fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {
-        kernel.cuda().run_cuda(&self.device, op)
+        kernel.run_cuda(&self.device, op)
     }
 }

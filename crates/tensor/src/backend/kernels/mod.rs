@@ -48,6 +48,9 @@ pub use self::workspace::Workspace;
 use super::DeviceRules;
 use super::check::Rules;
 use super::cost::Work;
+use super::cpu::Workers;
+#[cfg(feature = "cuda")]
+use super::cuda::Launcher;
 use super::operands::Visit;
 use crate::error::Result;
 use crate::shape::DType;
@@ -131,15 +134,15 @@ macro_rules! kernels {
                 match self { $($(Self::$name(kernel) => kernel.work().with_traffic(kernel)),+),+ }
             }
 
-            /// The CPU implementation.
-            pub(super) fn cpu(&mut self) -> &mut dyn RunCpu {
-                match self { $($(Self::$name(kernel) => kernel),+),+ }
+            /// See [`RunCpu::run_cpu`].
+            pub(super) fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+                match self { $($(Self::$name(kernel) => kernel.run_cpu(workers, op)),+),+ }
             }
 
-            /// The launch on CUDA devices.
+            /// See [`RunCuda::run_cuda`].
             #[cfg(feature = "cuda")]
-            pub(super) fn cuda(&self) -> &dyn RunCuda {
-                match self { $($(Self::$name(kernel) => kernel),+),+ }
+            pub(super) fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+                match self { $($(Self::$name(kernel) => kernel.run_cuda(device, op)),+),+ }
             }
         }
     };
