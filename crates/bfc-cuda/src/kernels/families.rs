@@ -99,7 +99,7 @@ pub enum Family {
     Convert,
     /// Reductions over axes.
     Reduce,
-    /// Cumulative sums.
+    /// Cumulative sums and products.
     Scan,
     /// Sorting.
     Sort,
@@ -240,12 +240,19 @@ impl Family {
         }
     }
 
-    /// The names of the kernels, without suffix: those that the source defines.
+    /// The names of the kernels, without suffix: those that the source defines. Variants under `#ifdef` have one name.
     pub fn kernels(self) -> impl Iterator<Item = &'static str> {
-        self.source().lines().filter_map(|line| {
+        let defined = self.source().lines().filter_map(|line| {
             let line = line.strip_prefix("BLOCK_").unwrap_or(line);
             line.strip_prefix("KERNEL(")?.split([')', ',']).next()
-        })
+        });
+        let mut names = Vec::new();
+        for name in defined {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names.into_iter()
     }
 
     /// The source for one element type, as passed to a device compiler.

@@ -40,6 +40,8 @@ impl Checked {
 ///
 /// # Errors
 /// [`Error::Operand`](crate::Error::Operand) and errors about kernel parameters.
+// Inlined, so that the fast check knows the kernel at compile time.
+#[inline(always)]
 pub(crate) fn kernel(
     device: DeviceRef<'_>,
     op: &'static str,

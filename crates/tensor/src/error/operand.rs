@@ -56,7 +56,7 @@ pub enum OperandFault {
         /// Whether the kernel requires the operand.
         required: bool,
     },
-    /// A workspace is smaller than the backend's [`workspace`](crate::backend::Backend::workspace) requires.
+    /// A workspace is smaller than the kernel's [`Workspace`](crate::backend::kernels::Workspace) requires.
     #[error("has {bytes} bytes, but the kernel requires {required}: allocate it with `OpContext::workspace`")]
     Workspace {
         /// The workspace's bytes.

@@ -14,7 +14,7 @@ use crate::storage::{View, ViewMut};
 /// `out = (input - μ) · s · weight + bias` for each channel of the batch (PyTorch's `batch_norm` in training).
 ///
 /// μ and σ² are the mean and the variance of a channel, and s = 1/√(σ² + epsilon). Only for backends that
-/// [fuse it](crate::backend::Backend::fuses_batch_norm).
+/// [fuse it](crate::backend::DeviceRules::fuses_batch_norm).
 #[derive(Debug)]
 pub struct BatchNorm<'a> {
     /// Added to the variance.
