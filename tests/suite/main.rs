@@ -13,6 +13,7 @@ mod golden_step;
 mod metrics;
 mod out_of_memory;
 mod outside;
+mod prelude;
 mod recording;
 mod scale_out;
 mod train_chargpt;

@@ -61,8 +61,8 @@ struct Job {
 #define SHARED __shared__
 #endif
 
-// A function by its name: case NAMED("exp"). src/kernels/job.rs computes the same number, the FNV-1a hash. Two equal names
-// in one switch do not compile. An unknown function has the result undefined (number.cuh).
+// A function by its name: case NAMED("exp"). src/kernels/job.rs computes the same number, the FNV-1a hash. Two equal
+// names in one switch do not compile. An unknown function has the result undefined (number.cuh).
 DEVICE constexpr u32 named(const char* name) {
     u32 hash = 2166136261u;
     for (; *name; ++name) hash = (hash ^ (u8)*name) * 16777619u;
@@ -70,3 +70,5 @@ DEVICE constexpr u32 named(const char* name) {
 }
 template <u32 N> struct Constant { static const u32 value = N; };
 #define NAMED(name) Constant<named(name)>::value
+// As in src/kernels/job.rs.
+static_assert(named("softsign") == 0x0d0a7674u, "names have the numbers of the host");

@@ -21,8 +21,8 @@ KERNEL(clip) {
 // Whether the parameter has this state.
 DEVICE bool has_state(const Job& job, int state) { return job.function >> state & 1; }
 
-// Updates the parameter out[0] and the states out[1..] along the gradient in[0]: rule(p, g, s) for each element, where s are
-// its states. Each rule gets the numbers of its formula in job.c, as `StepRule::constants` computes them.
+// Updates the parameter out[0] and the states out[1..] along the gradient in[0]: rule(p, g, s) for each element, where s
+// are its states. Each rule gets the constants of its formula in job.c, as `StepRule::constants` computes them.
 template <typename E, int STATES, typename Rule>
 DEVICE void update(const Job& job, Rule rule) {
     typedef typename Computed<E>::type Wide;
@@ -36,12 +36,12 @@ DEVICE void update(const Job& job, Rule rule) {
         }
 #pragma unroll
         for (u32 n = 0; n < AHEAD; ++n) {
-            Wide of[STATES];
+            Wide states[STATES];
 #pragma unroll
-            for (int state = 0; state < STATES; ++state) of[state] = s[state][n];
-            rule(p[n], g[n], of);
+            for (int state = 0; state < STATES; ++state) states[state] = s[state][n];
+            rule(p[n], g[n], states);
 #pragma unroll
-            for (int state = 0; state < STATES; ++state) s[state][n] = of[state];
+            for (int state = 0; state < STATES; ++state) s[state][n] = states[state];
         }
 #pragma unroll
         for (int state = 0; state < STATES; ++state) {
@@ -55,15 +55,15 @@ DEVICE void update(const Job& job, Rule rule) {
 
 // c = [lr, weight decay, momentum, whether Nesterov's]; s = [momentum]
 KERNEL(sgd) {
-    WIDE lr = (WIDE)job.c[0], decay = (WIDE)job.c[1], keep = (WIDE)job.c[2];
+    WIDE lr = (WIDE)job.c[0], decay = (WIDE)job.c[1], momentum = (WIDE)job.c[2];
     bool has_momentum = has_state(job, 0), nesterov = job.c[3] != 0;
     update<T, 1>(job, [&](WIDE& p, WIDE g, WIDE (&s)[1]) {
-        WIDE by = g + decay * p;
+        WIDE update = g + decay * p;
         if (has_momentum) {
-            s[0] = keep * s[0] + by;
-            by = nesterov ? by + keep * s[0] : s[0];
+            s[0] = momentum * s[0] + update;
+            update = nesterov ? update + momentum * s[0] : s[0];
         }
-        p = p - lr * by;
+        p = p - lr * update;
     });
 }
 
@@ -71,9 +71,9 @@ KERNEL(sgd) {
 KERNEL(adam) {
     bool amsgrad = has_state(job, 2);
     update<T, 3>(job, [&](WIDE& p, WIDE g, WIDE (&s)[3]) {
-        WIDE pull = g + (WIDE)job.c[7] * p;
-        s[0] = (WIDE)job.c[0] * s[0] + (WIDE)job.c[1] * pull;
-        s[1] = (WIDE)job.c[2] * s[1] + (WIDE)job.c[3] * (pull * pull);
+        WIDE gradient = g + (WIDE)job.c[7] * p;
+        s[0] = (WIDE)job.c[0] * s[0] + (WIDE)job.c[1] * gradient;
+        s[1] = (WIDE)job.c[2] * s[1] + (WIDE)job.c[3] * (gradient * gradient);
         // If the variance is NaN, it stays NaN, and so does the largest variance.
         s[2] = amsgrad && s[2] >= s[1] ? s[2] : s[1];
         p = (WIDE)job.c[8] * p - (WIDE)job.c[5] * s[0] / (root(s[2]) * (WIDE)job.c[6] + (WIDE)job.c[4]);
@@ -84,11 +84,11 @@ KERNEL(adam) {
 KERNEL(rms_prop) {
     bool has_momentum = has_state(job, 1);
     update<T, 2>(job, [&](WIDE& p, WIDE g, WIDE (&s)[2]) {
-        WIDE pull = g + (WIDE)job.c[1] * p;
-        s[0] = (WIDE)job.c[2] * s[0] + (WIDE)job.c[3] * (pull * pull);
-        WIDE by = pull / (root(s[0]) + (WIDE)job.c[4]);
-        if (has_momentum) by = s[1] = (WIDE)job.c[5] * s[1] + by;
-        p = p - (WIDE)job.c[0] * by;
+        WIDE gradient = g + (WIDE)job.c[1] * p;
+        s[0] = (WIDE)job.c[2] * s[0] + (WIDE)job.c[3] * (gradient * gradient);
+        WIDE update = gradient / (root(s[0]) + (WIDE)job.c[4]);
+        if (has_momentum) update = s[1] = (WIDE)job.c[5] * s[1] + update;
+        p = p - (WIDE)job.c[0] * update;
     });
 }
 
@@ -96,9 +96,9 @@ KERNEL(rms_prop) {
 KERNEL(lion) {
     WIDE lr = (WIDE)job.c[0];
     update<T, 1>(job, [&](WIDE& p, WIDE g, WIDE (&s)[1]) {
-        WIDE towards = (WIDE)job.c[2] * s[0] + (WIDE)job.c[3] * g;
-        WIDE by = towards > (WIDE)0 ? lr : towards < (WIDE)0 ? -lr : towards;
-        p = (WIDE)job.c[1] * p - by;
+        WIDE direction = (WIDE)job.c[2] * s[0] + (WIDE)job.c[3] * g;
+        WIDE update = direction > (WIDE)0 ? lr : direction < (WIDE)0 ? -lr : direction;
+        p = (WIDE)job.c[1] * p - update;
         s[0] = (WIDE)job.c[4] * s[0] + (WIDE)job.c[5] * g;
     });
 }
@@ -106,30 +106,30 @@ KERNEL(lion) {
 // c = [rate, weight decay, epsilon]; s = [sum of squares]
 KERNEL(adagrad) {
     update<T, 1>(job, [&](WIDE& p, WIDE g, WIDE (&s)[1]) {
-        WIDE pull = g + (WIDE)job.c[1] * p;
-        s[0] = s[0] + pull * pull;
-        p = p - (WIDE)job.c[0] * pull / (root(s[0]) + (WIDE)job.c[2]);
+        WIDE gradient = g + (WIDE)job.c[1] * p;
+        s[0] = s[0] + gradient * gradient;
+        p = p - (WIDE)job.c[0] * gradient / (root(s[0]) + (WIDE)job.c[2]);
     });
 }
 
 // c = [lr, weight decay, rho, 1 - rho, epsilon]; s = [mean of squares, mean of squared steps]
 KERNEL(adadelta) {
     update<T, 2>(job, [&](WIDE& p, WIDE g, WIDE (&s)[2]) {
-        WIDE pull = g + (WIDE)job.c[1] * p, epsilon = (WIDE)job.c[4];
-        s[0] = (WIDE)job.c[2] * s[0] + (WIDE)job.c[3] * (pull * pull);
-        WIDE by = root(s[1] + epsilon) / root(s[0] + epsilon) * pull;
-        s[1] = (WIDE)job.c[2] * s[1] + (WIDE)job.c[3] * (by * by);
-        p = p - (WIDE)job.c[0] * by;
+        WIDE gradient = g + (WIDE)job.c[1] * p, epsilon = (WIDE)job.c[4];
+        s[0] = (WIDE)job.c[2] * s[0] + (WIDE)job.c[3] * (gradient * gradient);
+        WIDE update = root(s[1] + epsilon) / root(s[0] + epsilon) * gradient;
+        s[1] = (WIDE)job.c[2] * s[1] + (WIDE)job.c[3] * (update * update);
+        p = p - (WIDE)job.c[0] * update;
     });
 }
 
 // c = [beta1, 1 - beta1, beta2, 1 - beta2, epsilon, rate, rate ahead, coupled decay, shrink]; s = [mean, variance]
 KERNEL(nadam) {
     update<T, 2>(job, [&](WIDE& p, WIDE g, WIDE (&s)[2]) {
-        WIDE pull = g + (WIDE)job.c[7] * p;
-        s[0] = (WIDE)job.c[0] * s[0] + (WIDE)job.c[1] * pull;
-        s[1] = (WIDE)job.c[2] * s[1] + (WIDE)job.c[3] * (pull * pull);
-        WIDE by = (WIDE)job.c[5] * pull + (WIDE)job.c[6] * s[0];
-        p = (WIDE)job.c[8] * p - by / (root(s[1]) + (WIDE)job.c[4]);
+        WIDE gradient = g + (WIDE)job.c[7] * p;
+        s[0] = (WIDE)job.c[0] * s[0] + (WIDE)job.c[1] * gradient;
+        s[1] = (WIDE)job.c[2] * s[1] + (WIDE)job.c[3] * (gradient * gradient);
+        WIDE update = (WIDE)job.c[5] * gradient + (WIDE)job.c[6] * s[0];
+        p = (WIDE)job.c[8] * p - update / (root(s[1]) + (WIDE)job.c[4]);
     });
 }

@@ -3,7 +3,8 @@
 // floats. k = [seed, sequence].
 //
 // uniform: in [c[0], c[1]), c[2] the largest value below; uniform_not_zero: whether that is not 0; normal: with mean c[0]
-// and deviation c[1]; bernoulli: c[1] with probability c[0], else 0.
+// and deviation c[1]; bernoulli: c[1] with probability c[0], else 0. The names are those of `Distribution` in
+// crates/tensor/src/backend/kernels/random/mod.rs.
 
 #undef INTEGER
 #ifdef T_IS_BYTE
@@ -78,34 +79,47 @@ DEVICE double wide_normal(const Words& words, u32 lane) {
 
 #endif
 
-// The number of elements that a block of random bits gives.
+// The number of elements that a block of random bits gives, and how.
+#undef ELEMENTS_OF_WORDS
+#undef UNIFORM
+#undef NORMAL
 #ifdef T_IS_NARROW
 #define ELEMENTS_OF_WORDS 4
+#define UNIFORM narrow_uniform
+#define NORMAL narrow_normal
 #else
 #define ELEMENTS_OF_WORDS 2
+#define UNIFORM wide_uniform
+#define NORMAL wide_normal
 #endif
 
 #undef ELEMENT
 #define ELEMENT JOIN(element_of, SUFFIX)
 
-// The element that lane `lane` of a block of random bits gives.
-DEVICE T ELEMENT(const Job& job, const Words& words, u32 lane) {
-#ifdef T_IS_NARROW
-    double drawn = job.function == NAMED("normal") ? narrow_normal(words, lane) : narrow_uniform(words, lane);
-#else
-    double drawn = job.function == NAMED("normal") ? wide_normal(words, lane) : wide_uniform(words, lane);
-#endif
-    if (job.function == NAMED("bernoulli")) return (T)(drawn < job.c[0] ? constant(job, 1, (WIDE)0) : (WIDE)0);
-    if (job.function == NAMED("normal")) return (T)(WIDE)(job.c[0] + job.c[1] * drawn);
+// A uniform element of a number in [0, 1).
+#undef UNIFORM_ELEMENT
+#define UNIFORM_ELEMENT JOIN(uniform_element, SUFFIX)
+DEVICE WIDE UNIFORM_ELEMENT(const Job& job, double drawn) {
 #ifdef T_IS_FLOAT
     WIDE element = (WIDE)(job.c[0] + drawn * (job.c[1] - job.c[0]));
     // Rounding may reach the end, which is outside of the range.
-    return (T)(element < (WIDE)job.c[1] ? element : (WIDE)job.c[2]);
+    return element < (WIDE)job.c[1] ? element : (WIDE)job.c[2];
 #else
     double whole = floor(job.c[0] + drawn * (job.c[1] - job.c[0]));
     whole = whole < job.c[2] ? whole : job.c[2];
-    return (T)(job.function == NAMED("uniform_not_zero") ? (WIDE)(whole != 0.0) : INTEGER(whole));
+    return job.function == NAMED("uniform_not_zero") ? (WIDE)(whole != 0.0) : INTEGER(whole);
 #endif
+}
+
+// The element that lane `lane` of a block of random bits gives.
+DEVICE T ELEMENT(const Job& job, const Words& words, u32 lane) {
+    switch ((u32)job.function) {
+        case NAMED("uniform"):
+        case NAMED("uniform_not_zero"): return (T)UNIFORM_ELEMENT(job, UNIFORM(words, lane));
+        case NAMED("normal"): return (T)(WIDE)(job.c[0] + job.c[1] * NORMAL(words, lane));
+        case NAMED("bernoulli"): return (T)(UNIFORM(words, lane) < job.c[0] ? constant(job, 1, (WIDE)0) : (WIDE)0);
+        default: return (T)undefined((WIDE)0);
+    }
 }
 
 KERNEL(random) {

@@ -170,7 +170,7 @@ fn every_kernel_takes_operands_that_fit() {
 /// A named change to one operand of a valid call.
 type Change = (&'static str, fn(&mut Made));
 
-const SHAPES: [Change; 5] = [
+const SHAPES: &[Change] = &[
     ("a longer last axis", |made| *made.operand.dims.last_mut().unwrap() += 1),
     ("a shorter last axis", |made| *made.operand.dims.last_mut().unwrap() -= 1),
     ("a longer first axis", |made| made.operand.dims[0] += 1),
@@ -186,6 +186,7 @@ const ALSO_FIT: &[(&str, &str)] = &[
     ("clip", "values"),
     ("scale", "values"),
     ("running_sum", "out"),
+    ("running_product", "out"),
     ("copy_into", "out"),
     ("copy_into", "input"),
     // Fewer elements than the windows have.
@@ -212,7 +213,7 @@ fn a_changed_shape_is_an_error_of_that_operand() {
     for device in devices() {
         for case in cases(&device) {
             for (place, operand) in case.operands.iter().enumerate() {
-                for (change, apply) in SHAPES {
+                for &(change, apply) in SHAPES {
                     let mut operands = made(&case, DType::F32);
                     apply(&mut operands[place]);
                     let result = call(&device, &case, operands);
@@ -246,6 +247,7 @@ fn another_element_type_is_an_error_of_that_operand() {
         "clip",
         "scale",
         "running_sum",
+        "running_product",
         "one_hot",
         "arg_reduce",
         "arg_sort",
@@ -370,7 +372,7 @@ fn the_largest_variance_of_adam_is_present_with_amsgrad_only() {
             let buffer = || ctx.output(&Shape::new(&[3])?, DType::F32);
             let (grad, mut mean, mut variance) = (buffer()?, buffer()?, buffer()?);
             let (mut largest, mut param) = (buffer()?, buffer()?);
-            ctx.compute(kernels::Step {
+            ctx.compute(kernels::OptimizerStep {
                 rule: AdamRule { amsgrad, ..AdamRule::DEFAULT }.into(),
                 number: 1,
                 grad: grad.view(),

@@ -100,7 +100,7 @@ pub enum Family {
     Convert,
     /// Reductions over axes.
     Reduce,
-    /// Cumulative sums.
+    /// Cumulative sums and products.
     Scan,
     /// Sorting.
     Sort,

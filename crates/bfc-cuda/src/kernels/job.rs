@@ -71,6 +71,9 @@ pub const fn named(name: &str) -> u64 {
     hash as u64
 }
 
+// As in `kernels/job.cuh`.
+const _: () = assert!(named("softsign") == 0x0d0a_7674);
+
 // CUDA allows 4 KiB of kernel arguments.
 const _: () = assert!(size_of::<Job>() <= 4096);
 

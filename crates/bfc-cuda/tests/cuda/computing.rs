@@ -85,7 +85,7 @@ impl Squares {
         self.launch("fill", Job::default().with_output(self.at(place)).with_constant(value))
     }
 
-    /// 4 adds a constant, 5 multiplies by one.
+    /// Computes a function of a constant, by its name.
     fn arithmetic(&self, function: &str, from: u64, value: f64, to: u64) {
         let job =
             Job { function: named(function), ..Job::default() }.with_output(self.at(to)).with_constant(value);

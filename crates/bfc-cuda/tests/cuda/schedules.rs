@@ -130,7 +130,7 @@ impl Device {
         self.give(lane, "fill", 16, job)
     }
 
-    /// Loops over this many elements with one block of threads. Function 4 adds a constant.
+    /// Loops over this many elements with one block of threads, which adds a constant.
     fn delay(&self, lane: &Lane, words: u64) -> Result<(), ComputeError> {
         let job =
             Job { count: words, function: named("add_scalar"), ..Job::default() }.with_output(lane.idle);

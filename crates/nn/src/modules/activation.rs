@@ -43,7 +43,13 @@ macro_rules! plain_layers {
 
             visit_parts!(path);
         }
-    )*};
+    )*
+
+        /// The name and the constructor of each layer.
+        #[cfg(test)]
+        const PLAIN_LAYERS: &[(&str, fn() -> Box<dyn Module>)] =
+            &[$((stringify!($name), || Box::new($name::default()))),*];
+    };
 }
 
 plain_layers! {
@@ -84,4 +90,56 @@ plain_layers! {
     /// # Ok::<(), highwater::Error>(())
     /// ```
     GlobalAvgPool2d: |x| x.dims4().and_then(|_| x.mean([2, 3]));
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_tensor::backend::Unary;
+    use highwater_tensor::{Rng, Runtime};
+
+    use super::*;
+
+    /// Computes the op with the name of a layer, or the op of a layer with another name.
+    fn op(layer: &str, x: &Tensor) -> Result<Tensor> {
+        match layer {
+            "Relu6" => x.clamp(0, 6),
+            "Hardtanh" => x.clamp(-1, 1),
+            "Flatten" => x.reshape([2, 12]),
+            "GlobalAvgPool2d" => x.reshape([2, 3, 4])?.mean(2),
+            name => {
+                let function = Unary::ALL.iter().find(|f| f.name() == name.to_lowercase());
+                x.unary(
+                    *function.unwrap_or_else(|| panic!("add {name} to this test: no function has its name")),
+                )
+            }
+        }
+    }
+
+    #[test]
+    fn layers_without_options_are_their_ops() -> Result<()> {
+        let device = Runtime::builder().threads(1).build()?.cpu()?;
+        let x = Tensor::uniform(&device, [2, 3, 2, 2], -8.0, 8.0, &Rng::new(0))?;
+        for (name, make) in PLAIN_LAYERS {
+            let (layer, expected) = (make(), op(name, &x)?);
+            let y = layer.forward(&x)?;
+            assert_eq!(
+                (y.dims(), y.to_vec::<f32>()?),
+                (expected.dims(), expected.to_vec::<f32>()?),
+                "{name}"
+            );
+            assert_eq!((format!("{layer:?}"), layer.parameter_count()), ((*name).to_owned(), 0));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_docs_list_the_layers_without_options() {
+        for file in ["docs/features.md", "CHANGELOG.md"] {
+            let path = format!("{}/../../{file}", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(path).unwrap();
+            let names = PLAIN_LAYERS.iter().map(|(name, _)| *name);
+            let missing: Vec<_> = names.filter(|name| !text.contains(&format!("`{name}`"))).collect();
+            assert!(missing.is_empty(), "{file} does not list {missing:?}");
+        }
+    }
 }

@@ -130,7 +130,7 @@ mod tests {
         let attention = MultiHeadAttention::new(&device, 8, 2, &rng).unwrap().causal();
         let table = Embedding::new(&device, 100, 8, &rng).unwrap();
         let aligned = Interpolation::Bilinear { align_corners: true };
-        let printed: [(&dyn fmt::Debug, &str); 28] = [
+        let printed: &[(&dyn fmt::Debug, &str)] = &[
             (&linear(784, 256), "Linear(784 -> 256)"),
             (&linear(4, 4).with_activation(Activation::Relu), "Linear(4 -> 4, relu)"),
             (&half, "Linear(2 -> 3, no bias, bf16)"),
@@ -172,7 +172,7 @@ mod tests {
                 "MultiHeadAttention(8, heads 2, causal, dropout 0.5)",
             ),
         ];
-        for (layer, expected) in printed {
+        for &(layer, expected) in printed {
             assert_eq!(format!("{layer:?}"), expected);
             assert_eq!(format!("{layer:#?}"), expected);
         }

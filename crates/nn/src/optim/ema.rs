@@ -167,7 +167,8 @@ impl Ema {
             let Some(mut value) = average.value.take() else { continue };
             let parameter = average.parameter.value();
             let (grad, param) = (parameter.view(), value.view_mut());
-            let updated = average.run(|ctx| ctx.compute(kernels::Step::stateless(rule, grad, param)));
+            let updated =
+                average.run(|ctx| ctx.compute(kernels::OptimizerStep::stateless(rule, grad, param)));
             average.value = Some(value);
             updated?;
         }

@@ -1,4 +1,5 @@
-//! The optimizers: the options of a [rule](highwater_tensor::backend::kernels::Rule), with its states for each parameter.
+//! The optimizers: the options of a [rule](highwater_tensor::backend::kernels::OptimizerRule), with its states for each
+//! parameter.
 
 use highwater_tensor::backend::kernels::{
     AdadeltaRule, AdagradRule, AdamRule, LionRule, NAdamRule, RmsPropRule, SgdRule,
@@ -9,9 +10,22 @@ use super::parameter_set::ParameterSet;
 use super::{Optimizer, above_zero, not_negative, share};
 use crate::io::Arrays;
 
+/// An option as a setting; `None` if users cannot set it: `decoupled: _`.
+macro_rules! setting {
+    ($option:ident) => {
+        Some((stringify!($option).to_owned(), $option.to_string()))
+    };
+    ($option:ident: _) => {
+        None
+    };
+}
+
 /// Defines an optimizer: its name, its rule with all options, and their defaults.
 macro_rules! optimizer {
-    ($(#[$doc:meta])* $name:ident = $op:literal, $rule:ident { $($option:ident),+ }, $defaults:expr) => {
+    (
+        $(#[$doc:meta])*
+        $name:ident = $op:literal, $rule:ident { $($option:ident $(: $fixed:tt)?),+ }, $defaults:expr
+    ) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name {
@@ -62,8 +76,8 @@ macro_rules! optimizer {
             }
 
             fn settings(&self) -> Vec<(String, String)> {
-                let $rule { $($option),+ } = self.rule;
-                vec![$((stringify!($option).to_owned(), $option.to_string())),+]
+                let $rule { $($option $(: $fixed)?),+ } = self.rule;
+                [$(setting!($option $(: $fixed)?)),+].into_iter().flatten().collect()
             }
 
             fn state(&self) -> Result<Arrays> {
@@ -196,22 +210,23 @@ macro_rules! adam_options {
 
 optimizer! {
     /// Adam optimizer (Kingma and Ba 2015): adapts the step size of each parameter to moving averages of the gradients
-    /// and their squares. Weight decay (0 by default) is added to the gradients.
-    Adam = "adam", AdamRule { lr, beta1, beta2, epsilon, weight_decay, decoupled, amsgrad }, AdamRule::DEFAULT
+    /// and their squares: two state values per element of the parameters. Weight decay (0 by default) is added to the
+    /// gradients.
+    Adam = "adam", AdamRule { lr, beta1, beta2, epsilon, weight_decay, decoupled: _, amsgrad }, AdamRule::DEFAULT
 }
 adam_options!(Adam);
 
 optimizer! {
     /// AdamW optimizer (Loshchilov and Hutter 2019): Adam with decoupled weight decay (0.01 by default), which acts on
-    /// the parameters directly.
-    AdamW = "adamw", AdamRule { lr, beta1, beta2, epsilon, weight_decay, decoupled, amsgrad },
+    /// the parameters directly. Two state values per element of the parameters.
+    AdamW = "adamw", AdamRule { lr, beta1, beta2, epsilon, weight_decay, decoupled: _, amsgrad },
     AdamRule { weight_decay: 0.01, decoupled: true, ..AdamRule::DEFAULT }
 }
 adam_options!(AdamW);
 
 optimizer! {
     /// RMSprop optimizer (Tieleman and Hinton 2012), in PyTorch's variant: divides gradients by the root of the moving
-    /// average of their squares.
+    /// average of their squares, one state value per element of the parameters.
     ///
     /// With gradient g, parameter p and means v and m (0 at first): g ← g + weight_decay·p; v ← smoothing·v + (1 -
     /// smoothing)·g²; p ← p - lr·g / (√v + epsilon). With momentum, m ← momentum·m + g / (√v + epsilon) and p ← p - lr·m.

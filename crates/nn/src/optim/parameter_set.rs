@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use bfc_core::{Category, OwnerId};
 use highwater_tensor::{
     Buffer, DType, Device, Error, Gradients, OpContext, Parameter, PlacementReason, Result, Scalar, Tensor,
-    backend::kernels::{self, MAX_STATES, Rule, States},
+    backend::kernels::{self, MAX_STATES, OptimizerRule, States},
 };
 use highwater_tracking::{Phase, enter_path, intern_path, phase};
 
@@ -100,7 +100,7 @@ impl ParameterSet {
     pub(super) fn new(
         op: &'static str,
         parameters: Vec<(String, Parameter)>,
-        rule: impl Into<Rule>,
+        rule: impl Into<OptimizerRule>,
     ) -> Result<Self> {
         let _phase = phase(Phase::Optimizer);
         if parameters.is_empty() && !MAY_BE_EMPTY.get() {
@@ -138,7 +138,7 @@ impl ParameterSet {
     ///
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
-    pub(super) fn change_states(&mut self, rule: impl Into<Rule>) -> Result<()> {
+    pub(super) fn change_states(&mut self, rule: impl Into<OptimizerRule>) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         let states = rule.into().states();
         let old = std::mem::replace(&mut self.states, states);
@@ -205,7 +205,11 @@ impl ParameterSet {
     ///
     /// # Errors
     /// See [`Optimizer::step`](super::Optimizer::step).
-    pub(super) fn step(&mut self, mut gradients: Gradients, rule: impl Into<Rule> + Copy) -> Result<()> {
+    pub(super) fn step(
+        &mut self,
+        mut gradients: Gradients,
+        rule: impl Into<OptimizerRule> + Copy,
+    ) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         self.prepare(&gradients)?;
         for Layer { device, slots } in &mut self.layers {
@@ -221,7 +225,7 @@ impl ParameterSet {
                 let states = &mut state.tensors;
                 parameter.apply_gradient(gradient.view(), |grad, param| {
                     let states = states.each_mut().map(|tensor| tensor.as_mut().map(Buffer::view_mut));
-                    ctx.compute(kernels::Step { rule: rule.into(), number, grad, states, param })
+                    ctx.compute(kernels::OptimizerStep { rule: rule.into(), number, grad, states, param })
                 })?;
                 state.steps = number;
             }

@@ -373,7 +373,7 @@ fn a_parameter_with_a_reserved_name_is_not_saved() {
 }
 
 #[test]
-fn a_checkpoint_takes_the_state_of_one_optimiser_and_loses_none() {
+fn a_checkpoint_takes_the_state_of_one_optimizer_and_loses_none() {
     let device = device();
     let net = net(&device, 0, 5);
     let (adam, sgd) = (Adam::new(net.parameters(), 0.1).unwrap(), Sgd::new(net.parameters(), 0.1).unwrap());

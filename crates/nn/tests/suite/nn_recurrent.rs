@@ -72,7 +72,7 @@ impl Layer {
     }
 }
 
-const KINDS: [&str; 5] = ["GRU", "LSTM", "GRU before", "RNN tanh", "RNN relu"];
+const KINDS: &[&str] = &["GRU", "LSTM", "GRU before", "RNN tanh", "RNN relu"];
 
 fn options(layers: usize, bidirectional: bool) -> RecurrentOptions {
     RecurrentOptions { layers, bidirectional, dtype: DType::F64, ..RecurrentOptions::default() }
@@ -130,7 +130,7 @@ fn recurrent_layers_equal_those_of_pytorch() {
 #[test]
 fn gradients_agree_with_differences() {
     let device = device();
-    for kind in KINDS {
+    for &kind in KINDS {
         let layer = Layer::new(&device, kind, 2, 2, options(2, true));
         let x = wave(&device, &[2, 3, 2], 0.4);
         let check = GradCheck::for_dtype(DType::F64);
@@ -143,7 +143,9 @@ fn gradients_agree_with_differences() {
 fn paths_tell_layer_and_direction_and_are_as_they_were_for_one() {
     let device = device();
     let paths = |layers, bidirectional| {
-        let paths = KINDS.map(|kind| Layer::new(&device, kind, 2, 2, options(layers, bidirectional)).paths());
+        let paths =
+            KINDS.iter().map(|&kind| Layer::new(&device, kind, 2, 2, options(layers, bidirectional)).paths());
+        let paths: Vec<_> = paths.collect();
         assert!(paths.iter().all(|other| *other == paths[0]), "{paths:?}");
         paths[0].clone()
     };
@@ -175,7 +177,7 @@ fn each_cell_is_charged_where_its_parameters_are() {
 #[test]
 fn the_last_states_go_on_where_the_sequence_was_cut() {
     let device = device();
-    for kind in KINDS {
+    for &kind in KINDS {
         let layer = Layer::new(&device, kind, 2, 3, options(3, false));
         let x = wave(&device, &[2, 9, 2], 0.0);
         let whole = layer.run(&x, None).unwrap();
@@ -191,7 +193,7 @@ fn the_last_states_go_on_where_the_sequence_was_cut() {
 #[test]
 fn the_reverse_direction_equals_a_reversed_sequence() {
     let device = device();
-    for kind in KINDS {
+    for &kind in KINDS {
         let both = Layer::new(&device, kind, 2, 3, options(1, true));
         let one = Layer::new(&device, kind, 2, 3, options(1, false));
         let from = both.module().parameters();
@@ -209,7 +211,7 @@ fn the_reverse_direction_equals_a_reversed_sequence() {
 fn recurrent_dropout_applies_between_layers_in_training() {
     let device = device();
     let x = wave(&device, &[2, 4, 3], 0.1);
-    for kind in KINDS {
+    for &kind in KINDS {
         let made = |layers, dropout| {
             let options = RecurrentOptions { dropout, ..options(layers, true) };
             Layer::new(&device, kind, 3, 8, options)

@@ -46,7 +46,7 @@ fn bits(net: &Sequential) -> Vec<u32> {
 }
 
 #[test]
-fn groups_step_as_their_optimisers_do_each_for_itself() {
+fn groups_step_as_their_optimizers_do_each_for_itself() {
     let device = device();
     let (one, two) = (network(&device, 1), network(&device, 1));
     let mut together = groups(&one);

@@ -5,7 +5,7 @@ use crate::ops_table::optimizers::{OPTIMIZERS, OptimizerCase};
 use bfc_core::{Bytes, Category};
 use highwater_nn::modules::{Linear, Module, Parameter, Sequential};
 use highwater_nn::optim::{Adadelta, Adagrad, Adam, AdamW, Lion, NAdam, Optimizer, RmsProp, Sgd};
-use highwater_tensor::backend::kernels::Rule;
+use highwater_tensor::backend::kernels::OptimizerRule;
 use highwater_tensor::{DType, Device, Error, Gradients, Rng, Runtime, Tensor, checkpoint};
 use highwater_tracking::Phase;
 
@@ -267,7 +267,7 @@ fn gradients_that_stay_zero_move_nothing_and_make_no_nan() {
 
 #[test]
 fn every_optimizer_follows_pytorchs_formula_and_keeps_its_states() {
-    let missing: Vec<_> = Rule::all()
+    let missing: Vec<_> = OptimizerRule::all()
         .map(|rule| rule.name())
         .filter(|name| OPTIMIZERS.iter().all(|case| case.op() != *name))
         .collect();
@@ -552,7 +552,7 @@ fn a_converted_parameter_without_a_gradient_is_skipped() {
 }
 
 #[test]
-fn state_that_finds_no_memory_makes_no_optimiser_and_keeps_none() {
+fn state_that_finds_no_memory_makes_no_optimizer_and_keeps_none() {
     let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
     let p = Parameter::new(Tensor::ones(&device, [100 << 10]).unwrap()).unwrap();
     let error = Adam::new(named(&p), 0.1).unwrap_err();

@@ -161,7 +161,8 @@ pub(crate) fn record(op: Box<dyn Op>, inputs: &[&Tensor], tensors: Vec<Tensor>, 
         since = edge.as_ref().map_or(since, |edge| edge.since().min(since));
         Input { shape: *input.shape(), dtype: input.dtype(), edge }
     });
-    let saved = Saved { inputs: facts.collect(), tensors, device: device.cloned(), total: None };
+    let saved =
+        Saved { inputs: facts.collect(), tensors, device: device.cloned(), total: None, took_total: false };
     let kind = NodeKind::Op { op, saved: Mutex::new(Some(saved)) };
     let node = Node { number, since, kind, scope, precision: precision() };
     output.with_grad_edge(Some(GradEdge::Node(Arc::new(node))))

@@ -12,7 +12,6 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod dry;
-pub(crate) mod function;
 #[cfg_attr(
     not(feature = "cuda"),
     allow(dead_code, reason = "a dry run that stands for a GPU asks for workspaces alone")
@@ -33,10 +32,13 @@ use std::sync::Arc;
 use bfc_core::{AddressSpace, DeviceId, MemoryKind, Stream};
 
 pub use self::check::Checked;
-pub use self::function::{
-    Activation, Binary, Compare, Distribution, Domain, GradReads, Identity, RandomKey, Reduce, ReduceDomain,
-    Unary,
-};
+pub(crate) use self::kernels::map::functions::unary_functions;
+pub use self::kernels::map::functions::{Domain, GradReads, Unary};
+pub use self::kernels::matmul::Activation;
+pub use self::kernels::random::{Distribution, RandomKey};
+pub use self::kernels::reduce::functions::{Identity, Reduce, ReduceDomain};
+pub use self::kernels::zip::functions::{Binary, Compare};
+pub(crate) use self::kernels::zip::functions::{binary_functions, comparisons};
 pub use self::kernels::{Kernel, RecurrentCell};
 pub use self::precision::Precision;
 pub use self::rules::DeviceRules;
@@ -108,7 +110,8 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
         None
     }
 
-    /// The facts of the device that memory depends on.
+    /// The facts of the device that memory depends on. A GPU does not state its compute capability, which only the reserve
+    /// of a pool depends on: it is (0, 0).
     fn rules(&self) -> DeviceRules;
 
     /// Runs a kernel, or enqueues it on the device.

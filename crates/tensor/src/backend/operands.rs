@@ -148,11 +148,18 @@ impl<'a> Field<'a> for Option<ViewMut<'a>> {
     }
 }
 
+/// A path as text.
+macro_rules! field_path {
+    ($first:ident $(.$rest:ident)*) => {
+        concat!(stringify!($first) $(, ".", stringify!($rest))*)
+    };
+}
+
 /// The name of a field: `field!(self.of.weight)` is `"of.weight"`.
 macro_rules! field {
     ($kernel:ident.$first:ident $(.$rest:ident)*) => {{
         let _ = &$kernel.$first $(.$rest)*;
-        concat!(stringify!($first) $(, ".", stringify!($rest))*)
+        $crate::backend::operands::field_path!($first $(.$rest)*)
     }};
 }
 
@@ -165,6 +172,10 @@ macro_rules! operands {
             &'k mut self,
             visit: &mut impl $crate::backend::operands::Visit<'k, 'a>,
         ) -> $crate::error::Result<()> {
+            const {
+                let names = [$($crate::backend::operands::field_path!($first $(.$rest)*)),+];
+                assert!(names.len() <= $crate::backend::operands::MAX_OPERANDS);
+            }
             $(
                 let name = $crate::backend::operands::field!(self.$first $(.$rest)*);
                 let field = &mut self.$first $(.$rest)*;
@@ -189,4 +200,4 @@ macro_rules! checked {
     };
 }
 
-pub(crate) use {checked, field, operands};
+pub(crate) use {checked, field, field_path, operands};

@@ -230,14 +230,14 @@ mod tests {
 
     #[test]
     fn shapes_broadcast_from_the_last_axis() {
-        let cases: [(&[usize], &[usize], &[usize]); 5] = [
+        let cases: &[(&[usize], &[usize], &[usize])] = &[
             (&[2, 3], &[3], &[2, 3]),
             (&[2, 1], &[1, 5], &[2, 5]),
             (&[], &[4], &[4]),
             (&[0, 3], &[1], &[0, 3]),
             (&[1], &[0], &[0]),
         ];
-        for (lhs, rhs, out) in cases {
+        for &(lhs, rhs, out) in cases {
             assert_eq!(Shape::broadcast("add", &shape(lhs), &shape(rhs)).unwrap(), shape(out));
             assert_eq!(Shape::broadcast("add", &shape(rhs), &shape(lhs)).unwrap(), shape(out));
         }

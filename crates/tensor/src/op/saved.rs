@@ -16,6 +16,8 @@ pub struct Saved {
     /// The existing gradient of the op's only input, for an op that [adds to
     /// it](crate::Op::adds_to_gradient).
     pub(crate) total: Option<Tensor>,
+    /// Whether the op took the existing gradient.
+    pub(crate) took_total: bool,
 }
 
 /// Properties of an input of an op.
@@ -60,9 +62,11 @@ impl Saved {
         }
     }
 
-    /// Takes the existing gradient of the only input, for an op that [adds to it](crate::Op::adds_to_gradient). The op then
-    /// returns the sum. `None` if the input has no gradient yet, and for other ops.
+    /// Takes the existing gradient of the only input, for an op that [adds to it](crate::Op::adds_to_gradient). The op must
+    /// then return the sum, because no other place holds this gradient. `None` if the input has no gradient yet, and for
+    /// other ops.
     pub const fn take_total(&mut self) -> Option<Tensor> {
+        self.took_total |= self.total.is_some();
         self.total.take()
     }
 
@@ -111,6 +115,14 @@ impl Saved {
                 got: format!("{} for {} inputs", gradients.len(), self.inputs.len()),
             });
         }
+        if self.took_total && gradients.iter().all(Option::is_none) {
+            return Err(Error::BadArgument {
+                op,
+                argument: "gradients",
+                expected: "the sum with the gradient that `take_total` returned",
+                got: "none".to_owned(),
+            });
+        }
         for (gradient, input) in gradients.iter().zip(&self.inputs) {
             let Some(gradient) = gradient.as_ref().filter(|_| input.edge.is_some()) else { continue };
             if gradient.device() != device {
@@ -143,7 +155,7 @@ impl Saved {
     ) -> Result<()> {
         self.tensors.clear();
         // An op that left the existing gradient returned only its own part.
-        if let Some(total) = self.take_total()
+        if let Some(total) = self.total.take()
             && let Some(edge) = self.only_edge()
         {
             to(edge.clone(), total)?;

@@ -19,10 +19,11 @@
 //! the last, because intermediate results may exceed their range.
 
 use super::create::constant_like;
-use super::{apply_promoted, broadcast_pair, if_needed, is_numeric, same_dtype, supported};
+use super::{
+    apply_promoted, broadcast_pair, if_needed, is_numeric, same_dtype, supported, unsupported_types,
+};
 use crate::autograd;
-use crate::backend::function::binary_functions;
-use crate::backend::{Binary, Domain, kernels};
+use crate::backend::{Binary, Domain, binary_functions, kernels};
 use crate::device::PlacementReason;
 use crate::error::Result;
 use crate::op::Saved;
@@ -219,16 +220,6 @@ macro_rules! methods {
                 self.binary(Binary::$variant, rhs)
             }
         )*}
-    };
-}
-
-/// The documentation of the error for element types outside of a domain.
-macro_rules! unsupported_types {
-    (Floats) => {
-        "[`Error::UnsupportedDType`](crate::Error::UnsupportedDType) unless the elements are floats,"
-    };
-    ($domain:ident) => {
-        "[`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for booleans,"
     };
 }
 

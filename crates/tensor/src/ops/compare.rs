@@ -10,8 +10,7 @@ use half::{bf16, f16};
 use super::unary::exact_scalar;
 use super::{apply_promoted, broadcast_pair, expect_mask, if_needed, same_dtype};
 use crate::autograd::apply;
-use crate::backend::function::comparisons;
-use crate::backend::{Compare, kernels};
+use crate::backend::{Compare, comparisons, kernels};
 use crate::error::Result;
 use crate::op::Saved;
 use crate::op::{Op, OpContext};
@@ -135,18 +134,24 @@ macro_rules! methods {
             /// [`Error::BadArgument`](crate::Error::BadArgument) for integer elements and a number that their type
             /// cannot represent, [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
             pub fn $name<'a>(&self, rhs: impl Into<TensorOrScalar<'a>>) -> Result<Self> {
-                match rhs.into() {
-                    TensorOrScalar::Tensor(rhs) => apply_promoted(CompareOp(Compare::$variant), self, rhs),
-                    TensorOrScalar::Scalar(scalar) => {
-                        apply(CompareScalar { f: Compare::$variant, scalar }, &[self])
-                    }
-                }
+                self.compare(Compare::$variant, rhs)
             }
         )*}
     };
 }
 
 comparisons!(methods);
+
+impl Tensor {
+    /// Applies a comparison of the table.
+    #[doc(hidden)]
+    pub fn compare<'a>(&self, f: Compare, rhs: impl Into<TensorOrScalar<'a>>) -> Result<Self> {
+        match rhs.into() {
+            TensorOrScalar::Tensor(rhs) => apply_promoted(CompareOp(f), self, rhs),
+            TensorOrScalar::Scalar(scalar) => apply(CompareScalar { f, scalar }, &[self]),
+        }
+    }
+}
 
 /// # Tests of elements, and selection by a condition
 impl Tensor {

@@ -13,7 +13,7 @@
 use super::axes::Axes;
 use super::broadcast_pair;
 use super::create::constant_like;
-use super::reduce::{Target, fold};
+use super::reduce::{Target, fold, fold_wide};
 use crate::autograd::apply;
 use crate::backend::{Binary, Reduce, kernels};
 use crate::error::Result;
@@ -50,29 +50,49 @@ impl Op for Logic {
     }
 }
 
+/// A reduction of booleans.
+#[derive(Clone, Copy, Debug)]
+enum Fold {
+    Any,
+    All,
+    Count,
+}
+
+impl Fold {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::All => "all",
+            Self::Count => "count_nonzero",
+        }
+    }
+}
+
 /// Reduction along axes.
 #[derive(Debug)]
 struct Folded {
-    /// Whether all elements must be true, instead of any.
-    all: bool,
+    fold: Fold,
     target: Target,
 }
 
-const ANY: &str = "any";
-const ALL: &str = "all";
-
 impl Op for Folded {
     fn name(&self) -> &'static str {
-        if self.all { ALL } else { ANY }
+        self.fold.name()
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let (x, axes) = (to_bool(inputs[0])?, &self.target.axes);
+        let (f, of_nothing) = match self.fold {
+            Fold::Any => (Reduce::Max, false),
+            Fold::All => (Reduce::Min, true),
+            Fold::Count => {
+                return self.target.finish(fold_wide(ctx, Reduce::Sum, &x, axes)?, x.shape());
+            }
+        };
         let mut out = ctx.output(&axes.folded_shape(x.shape()), DType::Bool)?;
         if x.elements() == 0 {
-            ctx.compute(kernels::Fill { value: Scalar::Int(self.all.into()), out: out.view_mut() })?;
+            ctx.compute(kernels::Fill { value: Scalar::Int(of_nothing.into()), out: out.view_mut() })?;
         } else {
-            let f = if self.all { Reduce::Min } else { Reduce::Max };
             fold(ctx, f, x.view(), axes, &mut out)?;
         }
         self.target.finish(out.finish(), x.shape())
@@ -137,7 +157,7 @@ impl Tensor {
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), and [`Error::BadArgument`](crate::Error::BadArgument)
     /// for a repeated axis; [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     pub fn any(&self, axes: impl Axes) -> Result<Self> {
-        apply(Folded { all: false, target: self.target(ANY, &axes, false)? }, &[self])
+        self.reduce_booleans(Fold::Any, axes, false)
     }
 
     /// Whether any element is true along axes, which stay with size 1.
@@ -145,7 +165,7 @@ impl Tensor {
     /// # Errors
     /// See [`Tensor::any`].
     pub fn any_keepdim(&self, axes: impl Axes) -> Result<Self> {
-        apply(Folded { all: false, target: self.target(ANY, &axes, true)? }, &[self])
+        self.reduce_booleans(Fold::Any, axes, true)
     }
 
     /// Whether all elements are true along axes, which vanish; true for no elements.
@@ -153,7 +173,7 @@ impl Tensor {
     /// # Errors
     /// See [`Tensor::any`].
     pub fn all(&self, axes: impl Axes) -> Result<Self> {
-        apply(Folded { all: true, target: self.target(ALL, &axes, false)? }, &[self])
+        self.reduce_booleans(Fold::All, axes, false)
     }
 
     /// Whether all elements are true along axes, which stay with size 1.
@@ -161,7 +181,7 @@ impl Tensor {
     /// # Errors
     /// See [`Tensor::any`].
     pub fn all_keepdim(&self, axes: impl Axes) -> Result<Self> {
-        apply(Folded { all: true, target: self.target(ALL, &axes, true)? }, &[self])
+        self.reduce_booleans(Fold::All, axes, true)
     }
 
     /// Counts the elements that differ from 0 along axes, which vanish, as i64. NaN differs from 0.
@@ -177,8 +197,10 @@ impl Tensor {
     /// # Errors
     /// See [`Tensor::any`].
     pub fn count_nonzero(&self, axes: impl Axes) -> Result<Self> {
-        // Names this op in errors.
-        self.target("count_nonzero", &axes, false)?;
-        to_bool(self)?.sum(axes)
+        self.reduce_booleans(Fold::Count, axes, false)
+    }
+
+    fn reduce_booleans(&self, fold: Fold, axes: impl Axes, keep: bool) -> Result<Self> {
+        apply(Folded { fold, target: self.target(fold.name(), &axes, keep)? }, &[self])
     }
 }

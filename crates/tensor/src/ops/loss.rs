@@ -8,10 +8,10 @@
 //! Per-row losses are temporaries, in f32 for 16-bit floats. The differences are temporaries too, and become the
 //! gradient in place. The mean over no rows is NaN, as in PyTorch.
 //! `weighted` has cross-entropy with options, `positions` cross-entropy with more axes, `elementwise` the losses of
-//! single elements, `embedding` those of distances.
+//! single elements, `composed` the losses that compose other ops.
 
+mod composed;
 mod elementwise;
-mod embedding;
 mod positions;
 mod reduction;
 mod weighted;

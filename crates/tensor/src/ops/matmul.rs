@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn the_result_has_the_shape_that_numpy_gives() {
         let device = cpu();
-        let cases: [(&[usize], &[usize], &[usize]); 9] = [
+        let cases: &[(&[usize], &[usize], &[usize])] = &[
             (&[2, 3], &[3, 4], &[2, 4]),
             (&[3], &[3, 4], &[4]),
             (&[2, 3], &[3], &[2]),
@@ -231,7 +231,7 @@ mod tests {
             (&[3], &[5, 3, 4], &[5, 4]),
             (&[0, 2, 3], &[3, 0], &[0, 2, 0]),
         ];
-        for (lhs, rhs, expected) in cases {
+        for &(lhs, rhs, expected) in cases {
             let product = Tensor::ones(&device, lhs).unwrap().matmul(&Tensor::ones(&device, rhs).unwrap());
             let product = product.unwrap();
             assert_eq!(product.dims(), expected, "{lhs:?} · {rhs:?}");
@@ -263,14 +263,14 @@ mod tests {
     fn shapes_that_do_not_fit_are_named_as_they_were_given() {
         let device = cpu();
         let leading = "the axes before the last two must broadcast";
-        let cases: [(&[usize], &[usize], &str); 5] = [
+        let cases: &[(&[usize], &[usize], &str)] = &[
             (&[2, 3], &[4, 5], "the inner sizes 3 and 4 must be equal"),
             (&[3], &[4, 3], "the inner sizes 3 and 4 must be equal"),
             (&[2, 3], &[2], "the inner sizes 3 and 2 must be equal"),
             (&[2, 2, 3], &[3, 3, 4], leading),
             (&[2, 2, 3], &[4, 3], "the inner sizes 3 and 4 must be equal"),
         ];
-        for (lhs, rhs, rule) in cases {
+        for &(lhs, rhs, rule) in cases {
             let error = Tensor::ones(&device, lhs).unwrap().matmul(&Tensor::ones(&device, rhs).unwrap());
             let expected = format!("matmul: shapes {lhs:?} and {rhs:?} do not match: {rule}");
             assert_eq!(error.unwrap_err().to_string(), expected);

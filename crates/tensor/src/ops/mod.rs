@@ -94,6 +94,18 @@ use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
 
+/// The documentation of the error for element types outside of a domain of functions.
+macro_rules! unsupported_types {
+    (Floats) => {
+        "[`Error::UnsupportedDType`](crate::Error::UnsupportedDType) unless the elements are floats,"
+    };
+    ($domain:ident) => {
+        "[`Error::UnsupportedDType`](crate::Error::UnsupportedDType) for booleans,"
+    };
+}
+
+use unsupported_types;
+
 /// Fails with [`Error::DTypeMismatch`] if two operands have different element types.
 fn same_dtype(op: &'static str, lhs: &Tensor, rhs: &Tensor) -> Result<()> {
     if lhs.dtype() == rhs.dtype() {

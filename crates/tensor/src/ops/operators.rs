@@ -210,7 +210,7 @@ mod tests {
         let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
         type Operator = fn(Tensor) -> Result<Tensor>;
         type Op = fn(&Tensor) -> Result<Tensor>;
-        let operators: [(Operator, Op); 5] = [
+        let operators: &[(Operator, Op)] = &[
             (|x| x + 0.1, |x| x.add_scalar(0.1)),
             (|x| x - 0.1, |x| x.sub_scalar(0.1)),
             (|x| x * 0.1, |x| x.mul_scalar(0.1)),
@@ -224,7 +224,7 @@ mod tests {
             // 16-bit floats and integers are not reused.
             let in_place = dtype == DType::F32 || dtype == DType::F64;
             let of = large.mul_scalar(100.0).unwrap().to_dtype(dtype).unwrap();
-            for (operate, op) in operators {
+            for &(operate, op) in operators {
                 let given = of.add(&of).unwrap();
                 let values = |x: Tensor| x.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
                 // Integers have no tenths.
@@ -291,7 +291,7 @@ mod tests {
         let two = Tensor::full(&device, 3, 2.0).unwrap();
         type Way = fn([Tensor; 3]) -> Result<Tensor>;
         // Exp and relu read their own value, w's gradient reads what w is multiplied with, and a sum reads nothing.
-        let ways: [(Way, Way); 6] = [
+        let ways: &[(Way, Way)] = &[
             (|[x, w, _]| x.mul_scalar(2.0)?.add(&w), |[x, w, _]| x.mul_scalar(2.0)? + &w),
             (|[x, w, _]| x.exp()?.sub(&w), |[x, w, _]| x.exp()? - &w),
             (|[x, w, _]| x.relu()?.mul(&w), |[x, w, _]| x.relu()? * &w),
@@ -299,7 +299,7 @@ mod tests {
             (|[x, _, two]| x.mul_scalar(2.0)?.mul(&two), |[x, _, two]| x.mul_scalar(2.0)? * two),
             (|[x, w, _]| w.add(&x.square()?)?.square(), |[x, w, _]| (w + x.square()?)?.square()),
         ];
-        for (number, (kept, given)) in ways.into_iter().enumerate() {
+        for (number, &(kept, given)) in ways.iter().enumerate() {
             let gradients = |way: Way| {
                 let operands = [&x, &w, &two].map(Tensor::clone);
                 let result = way(operands).unwrap();

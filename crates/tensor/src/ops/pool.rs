@@ -345,14 +345,14 @@ mod tests {
         let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
         let image = Tensor::ones(&device, [4, 9, 11]).unwrap().requiring_grad().unwrap();
         type Op = fn(&Tensor) -> Result<Tensor>;
-        let pools: [(Op, bool); 5] = [
+        let pools: &[(Op, bool)] = &[
             (|x| x.avg_pool2d(2), false),
             (|x| x.avg_pool2d(Pool2dOptions { stride: [1, 2], ..Pool2dOptions::square(3) }), false),
             (|x| x.adaptive_avg_pool2d([1, 1]), false),
             (|x| x.adaptive_avg_pool2d([4, 3]), false),
             (|x| x.max_pool2d(2), true),
         ];
-        for (pool, keeps) in pools {
+        for &(pool, keeps) in pools {
             let x = image.mul_scalar(2.0).unwrap();
             let size = (x.elements() * 4).next_multiple_of(256) as u64;
             let y = pool(&x).unwrap();

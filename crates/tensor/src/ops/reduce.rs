@@ -63,14 +63,24 @@ fn fold_pieces(ctx: &OpContext<'_>, f: Reduce, x: &Tensor, axes: &AxisSet, out: 
         let mut folded = ctx.temp(&axes.folded_shape(layout.shape()), out.view().dtype())?;
         fold_widened(ctx, f, part, axes, &mut folded)?;
         let (input, out) = (folded.view(), out.view_mut());
-        // Integer sums and products wrap, so the order does not matter.
-        match f {
-            _ if !is_folded => ctx.compute(kernels::CopyInto { input, axis, start, step: 1, out }),
-            Reduce::Prod => ctx.compute(kernels::Accumulate { f: Binary::Mul, input, acc: out }),
-            _ => ctx.compute(kernels::Accumulate { f: Binary::Add, input, acc: out }),
-        }?;
+        if is_folded {
+            // Integer sums and products wrap, so the order does not matter.
+            ctx.compute(kernels::Accumulate { f: joining(f), input, acc: out })?;
+        } else {
+            ctx.compute(kernels::CopyInto { input, axis, start, step: 1, out })?;
+        }
     }
     Ok(())
+}
+
+/// The function of two partial results of a reduction.
+const fn joining(f: Reduce) -> Binary {
+    match f.of_parts() {
+        Reduce::Sum | Reduce::SumMagnitudes | Reduce::SumSquares => Binary::Add,
+        Reduce::Prod => Binary::Mul,
+        Reduce::Max => Binary::Maximum,
+        Reduce::Min => Binary::Minimum,
+    }
 }
 
 /// Folds axes of `input` into `out`, after converting it to the type of `out`.
@@ -107,13 +117,10 @@ fn fold_shares(
     out: ViewMut<'_>,
 ) -> Result<()> {
     let axes = axes.as_slice();
-    let mut workspace = ctx.workspace(kernels::ReductionWorkspace {
-        shape: input.layout().shape(),
-        axes,
-        dtype: input.dtype(),
-    })?;
+    let mut workspace =
+        ctx.workspace(kernels::FoldWorkspace { shape: input.layout().shape(), axes, dtype: input.dtype() })?;
     let workspace = workspace.as_mut().map(Buffer::view_mut);
-    ctx.compute(kernels::Reduction { f, divisor, input, axes, workspace, out })
+    ctx.compute(kernels::Fold { f, divisor, input, axes, workspace, out })
 }
 
 /// Folds axes of `input` to size 1 and divides by a number, into the op's output of type `dtype`. A sum may exceed the

@@ -3,16 +3,15 @@
 //! The table of functions is `unary_functions` of [`backend`](crate::backend). Functions without constants get their
 //! methods from it; this file has the methods that take constants.
 //!
-//! The shape does not change. The op allocates one output, and saves what the gradient reads. Division does not multiply by the inverse: that would round
-//! twice and is undefined for integers.
+//! The shape does not change. The op allocates one output, and saves the tensor that the gradient reads. Division does not
+//! multiply by the inverse: that would round twice and is undefined for integers.
 
 use half::{bf16, f16};
 
-use super::{is_numeric, supported};
+use super::{is_numeric, supported, unsupported_types};
 use crate::autograd;
 use crate::autograd::apply;
-use crate::backend::function::unary_functions;
-use crate::backend::{Binary, GradReads, Unary, kernels};
+use crate::backend::{Binary, GradReads, Unary, kernels, unary_functions};
 use crate::device::PlacementReason;
 use crate::error::{Error, Result};
 use crate::op::Saved;
@@ -222,16 +221,6 @@ macro_rules! method {
         }
     };
     ([$($constant:ident)+] $($function:tt)*) => {};
-}
-
-/// The documentation of the error for element types outside of a domain.
-macro_rules! unsupported_types {
-    (Floats) => {
-        "[`Error::UnsupportedDType`] unless the elements are floats;"
-    };
-    ($domain:ident) => {
-        "[`Error::UnsupportedDType`] for booleans;"
-    };
 }
 
 unary_functions!(methods);

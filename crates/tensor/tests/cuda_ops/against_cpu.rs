@@ -129,7 +129,7 @@ fn every_binary_function_and_comparison_is_that_of_the_cpu() {
         for (name, view) in VIEWS {
             let supports = |f: Binary| match f.domain() {
                 Domain::Floats => dtype.is_float(),
-                Domain::Numbers | Domain::FloatsAndCounts => dtype != DType::Bool,
+                Domain::Numbers | Domain::FloatsAndIntegers => dtype != DType::Bool,
             };
             for f in Binary::ALL.iter().copied().filter(|&f| supports(f)) {
                 let [of_a, of_b] = f.smooth();
@@ -138,20 +138,53 @@ fn every_binary_function_and_comparison_is_that_of_the_cpu() {
                     view(&a)?.binary(f, &view(&b)?.narrow(0, 0, 1)?)
                 });
             }
-            for (f, compare) in Compare::ALL.iter().zip(COMPARISONS) {
+            for &f in Compare::ALL {
                 assert_same(&format!("{}, {name},", f.name()), dtype, |device| {
                     let (a, b) =
                         (drawn(device, &[(-2.0, 2.0)], dtype, 0)?, drawn(device, &[(-2.0, 2.0)], dtype, 1)?);
-                    compare(&view(&a)?, &view(&b)?)
+                    view(&a)?.compare(f, &view(&b)?)
                 });
             }
         }
     }
 }
 
-/// The methods of [`Compare::ALL`].
-const COMPARISONS: &[fn(&Tensor, &Tensor) -> Result<Tensor>] =
-    &[|a, b| a.eq(b), |a, b| a.ne(b), |a, b| a.lt(b), |a, b| a.le(b), |a, b| a.gt(b), |a, b| a.ge(b)];
+/// Numbers far from 0, kinks, and numbers that are none.
+const ENDS: &[f64] = &[
+    0.0,
+    0.5,
+    -0.5,
+    1.0,
+    -1.0,
+    3.0,
+    -3.0,
+    4.0,
+    -4.0,
+    20.0,
+    -20.0,
+    100.0,
+    -100.0,
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    f64::NAN,
+];
+
+#[test]
+fn functions_far_from_zero_are_those_of_the_cpu() {
+    let ends = |device: &Device, dtype| Tensor::from_slice(device, ENDS, [ENDS.len()])?.to_dtype(dtype);
+    for dtype in [DType::F32, DType::F64] {
+        for &f in Unary::ALL {
+            let what = format!("{}, far from 0,", f.name());
+            assert_same(&what, dtype, |device| ends(device, dtype)?.unary(f));
+        }
+        for &f in Binary::ALL {
+            let what = format!("{}, far from 0,", f.name());
+            assert_same(&what, dtype, |device| {
+                ends(device, dtype)?.unsqueeze(1)?.binary(f, &ends(device, dtype)?)
+            });
+        }
+    }
+}
 
 #[test]
 fn uniform_random_numbers_are_those_of_the_cpu_to_the_bit() {
@@ -269,7 +302,7 @@ fn argmax_and_argmin_find_the_first_of_equal_elements() {
 #[test]
 fn logic_of_truth_values_is_that_of_the_cpu() {
     type Logic = fn(&Tensor, &Tensor) -> Result<Tensor>;
-    let ops: [Logic; 8] = [
+    let ops: &[Logic] = &[
         Tensor::logical_and,
         Tensor::logical_or,
         Tensor::logical_xor,
@@ -279,7 +312,7 @@ fn logic_of_truth_values_is_that_of_the_cpu() {
         |a, _| a.narrow(1, 0, 0)?.all([1]),
         |a, _| a.narrow(1, 0, 0)?.any([1]),
     ];
-    for (number, logic) in ops.into_iter().enumerate() {
+    for (number, logic) in ops.iter().enumerate() {
         for dims in [[3, 5], [700, 2], [2, 700]] {
             let apart = difference(|device| {
                 let random = |seed| Tensor::uniform(device, dims, -1.0, 1.0, &Rng::new(seed));
@@ -370,7 +403,7 @@ fn elements_in_packs_and_beside_them_are_computed_alike() {
 }
 
 #[test]
-fn running_sums_of_long_and_short_lines_are_those_of_the_cpu() {
+fn running_sums_and_products_of_long_and_short_lines_are_those_of_the_cpu() {
     for [length, lines] in [[511, 3], [512, 3], [1024, 1], [3001, 2]] {
         for axis in [0, 1] {
             let dims = if axis == 0 { [length, lines] } else { [lines, length] };
@@ -383,10 +416,12 @@ fn running_sums_of_long_and_short_lines_are_those_of_the_cpu() {
                     if !dtype.is_float() {
                         return Ok(there);
                     }
-                    // Its gradient runs back.
+                    // Factors near 1, whose products stay in range.
+                    let products = x.mul_scalar(1e-4)?.add_scalar(0.9995)?.cumprod(axis as isize)?;
+                    // The gradient of a sum runs back.
                     let x = x.requiring_grad()?;
                     let gradients = x.cumsum(axis as isize)?.mul(&x.detach())?.sum_all()?.backward()?;
-                    Tensor::concat(&[&there, gradients.get(&x).unwrap()], 0)
+                    Tensor::concat(&[&there, &products, gradients.get(&x).unwrap()], 0)
                 });
                 assert!(apart <= most, "{dims:?} along {axis} in {dtype}: {apart}");
             }

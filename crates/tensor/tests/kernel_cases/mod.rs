@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use highwater_tensor::backend::kernels::{self, AdamRule, RmsPropRule, Rule, SgdRule};
+use highwater_tensor::backend::kernels::{self, AdamRule, OptimizerRule, RmsPropRule, ScanFunction, SgdRule};
 use highwater_tensor::backend::{
     Binary, Compare, Convolution, Distribution, PoolAxis, PoolReduction, PoolWindow, Precision, RandomKey,
     Reduce, Unary, Window,
@@ -196,17 +196,17 @@ fn folded() -> Vec<Case> {
         new("reduce", |ctx, from, to| {
             let (input, axes) = (from[0], &[true, false, true]);
             let (shape, dtype) = (input.layout().shape(), input.dtype());
-            let mut workspace = ctx.workspace(kernels::ReductionWorkspace { shape, axes, dtype })?;
+            let mut workspace = ctx.workspace(kernels::FoldWorkspace { shape, axes, dtype })?;
             let workspace = workspace.as_mut().map(Buffer::view_mut);
             let out = outputs(to).next();
-            ctx.compute(kernels::Reduction { f: Reduce::Sum, divisor: 2.0, input, axes, workspace, out })
+            ctx.compute(kernels::Fold { f: Reduce::Sum, divisor: 2.0, input, axes, workspace, out })
         })
         .reads("input", &[2, 3, 4])
         .writes("out", &[1, 3, 1]),
         new("largest", |ctx, from, to| {
             let (input, axes) = (from[0], &[false, true]);
             let (f, divisor, out) = (Reduce::Max, 1.0, outputs(to).next());
-            ctx.compute(kernels::Reduction { f, divisor, input, axes, workspace: None, out })
+            ctx.compute(kernels::Fold { f, divisor, input, axes, workspace: None, out })
         })
         .reads("input", &[2, 3])
         .writes("out", &[2]),
@@ -226,7 +226,13 @@ fn folded() -> Vec<Case> {
         .reads("input", &[2, 3])
         .writes_as("out", &[2, 3], Type::Index),
         new("running_sum", |ctx, _, to| {
-            ctx.compute(kernels::RunningSum { axis: 1, reverse: true, out: outputs(to).next() })
+            let (f, out) = (ScanFunction::Sum, outputs(to).next());
+            ctx.compute(kernels::Scan { f, axis: 1, reverse: true, out })
+        })
+        .writes("out", &[2, 3]),
+        new("running_product", |ctx, _, to| {
+            let (f, out) = (ScanFunction::Product, outputs(to).next());
+            ctx.compute(kernels::Scan { f, axis: 0, reverse: false, out })
         })
         .writes("out", &[2, 3]),
     ]
@@ -615,15 +621,15 @@ fn steps() -> Vec<Case> {
         AdamRule { amsgrad: true, ..AdamRule::DEFAULT }.into(),
         RmsPropRule { momentum: 0.9, ..RmsPropRule::DEFAULT }.into(),
     ];
-    Rule::all().chain(further).map(step).collect()
+    OptimizerRule::all().chain(further).map(step).collect()
 }
 
-fn step(rule: Rule) -> Case {
+fn step(rule: OptimizerRule) -> Case {
     let case = new(rule.name(), move |ctx, from, to| {
         let mut to = outputs(to);
         let param = to.next();
         let states = rule.states().map(|state| state.initial.map(|_| to.next()));
-        ctx.compute(kernels::Step { rule, number: 1, grad: from[0], states, param })
+        ctx.compute(kernels::OptimizerStep { rule, number: 1, grad: from[0], states, param })
     });
     let states = rule.states().into_iter().filter(|state| state.initial.is_some());
     let case = case.reads("grad", &[2, 3]).writes("param", &[2, 3]);

@@ -1,4 +1,4 @@
-//! Who computes in the tests of kernels: the emulator, or a real device where the environment names one.
+//! The device in the tests of kernels: the emulator, or a real device if the environment names one.
 
 use std::io::{ErrorKind, Write};
 use std::process::Command;
@@ -15,7 +15,7 @@ pub(crate) fn real() -> Option<DeviceId> {
     std::env::var("KERNELS_ON").ok().map(|name| name.parse().unwrap())
 }
 
-/// Who computes, and on which memory.
+/// A device for tests, and its memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Computing {
     pub(crate) compute: Arc<dyn Compute>,

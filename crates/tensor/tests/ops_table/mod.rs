@@ -14,7 +14,7 @@ pub(crate) mod optimizers;
 pub(crate) mod others;
 pub(crate) mod surrounded;
 
-use highwater_tensor::backend::{Binary, GradReads, Unary};
+use highwater_tensor::backend::{Binary, Compare, GradReads, Unary};
 use highwater_tensor::{
     Activation, AttentionOptions, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType,
     Device, DeviceProfile, Interpolation, IntoPart, Norm, PadMode, Pool1dOptions, Pool2dOptions,
@@ -63,7 +63,7 @@ pub(crate) struct Case {
     pub(crate) properties: Properties,
 }
 
-/// What tests expect of an op.
+/// The expected properties of an op.
 #[derive(Clone, Copy)]
 pub(crate) struct Properties {
     /// 16-bit results are f32 results that were rounded once.
@@ -113,6 +113,7 @@ pub(crate) enum Function {
     Ops(fn(&[Tensor]) -> Result<Tensor>),
     Unary(Unary),
     Binary(Binary),
+    Compare(Compare),
 }
 
 impl Function {
@@ -121,6 +122,7 @@ impl Function {
             Self::Ops(function) => function(x),
             Self::Unary(f) => x[0].unary(f),
             Self::Binary(f) => x[0].binary(f, &x[1]),
+            Self::Compare(f) => x[0].compare(f, &x[1]),
         }
     }
 }
@@ -483,6 +485,8 @@ const CASES: &[Row] = &[
     case("logsumexp_keepdim", MATRIX, |x| x[0].logsumexp_keepdim(1)),
     case("cumsum", CUBE, |x| x[0].cumsum(1)),
     case("cumsum, last axis", STRIDED, |x| x[0].cumsum(-1)),
+    case("cumprod", CUBE, |x| x[0].cumprod(1)),
+    case("cumprod, last axis", STRIDED, |x| x[0].cumprod(-1)),
     case("norm, L1", KINKED, |x| x[0].norm(Norm::L1, 0)),
     case("norm, L2", CUBE, |x| x[0].norm(Norm::L2, [0, 2])),
     case("norm, Max", &[(&[3, 4], Distinct(0.03), Transposed)], |x| x[0].norm_keepdim(Norm::Max, 1)),
@@ -526,6 +530,12 @@ const CASES: &[Row] = &[
         &[(&[2, 1, 3, 4], Any, Transposed), (&[4, 2, 5], Any, WithGaps)],
         |x| Tensor::einsum("...ij,j...->i...", &[&x[0], &x[1]]),
     ),
+    case(
+        "einsum, three operands",
+        &[(&[3, 4], Any, Transposed), (&[4], Any, InOrder), (&[3], Any, WithGaps)],
+        |x| Tensor::einsum("ik,k,i->k", &[&x[0], &x[1], &x[2]]),
+    )
+    .rounding_often(),
     case("diagonal", CUBE, |x| x[0].diagonal(1, -1, 0)),
     case("diagonal, below", STRIDED, |x| x[0].diagonal(-1, 0, 1)),
     case("gather", MATRIX, |x| x[0].gather(1, &indices(&x[0], &[3, 3, 0, 1], &[2, 2])?)),
@@ -721,7 +731,7 @@ const CASES: &[Row] = &[
     case("lstm", LSTM, |x| x[0].recurrent(RecurrentCell::Lstm, weights(x), &[&x[5], &x[6]], false))
         .of_one_type()
         .rounding_often(),
-    case("lstm, reverse, from zeros", &LSTM_OF_FIVE, |x| {
+    case("lstm, reverse, from zeros", LSTM_OF_FIVE, |x| {
         x[0].recurrent(RecurrentCell::Lstm, weights(x), &[], true)
     })
     .of_one_type()
@@ -766,7 +776,7 @@ const LSTM: &[Input] = &[
     (&[2, 3], Any, WithGaps),
 ];
 
-const LSTM_OF_FIVE: [Input; 5] = [
+const LSTM_OF_FIVE: &[Input] = &[
     LSTM[0],
     (&[4, 20], Any, InOrder),
     (&[5, 20], Any, InOrder),

@@ -1,6 +1,6 @@
 //! Ops without a gradient, or with a result of integers or booleans.
 
-use highwater_tensor::backend::{GradReads, Unary};
+use highwater_tensor::backend::{Compare, GradReads, Unary};
 use highwater_tensor::{DType, Device, IntoPart, Norm, Result, Rng, SortOrder, Tensor};
 
 use super::surrounded::Surrounded;
@@ -15,11 +15,14 @@ pub(crate) fn inputs(device: &Device, dtype: DType) -> Result<[Tensor; 2]> {
     Ok([make(5)?, make(7)?])
 }
 
-/// Returns the functions of the library's tables without a gradient, and the rows of this table.
+/// Returns the functions and comparisons of the library's tables without a gradient, and the rows of this table.
 pub(crate) fn others() -> Vec<(&'static str, Function)> {
     let flat = Unary::ALL.iter().filter(|f| f.grad_reads() == GradReads::Flat);
-    let of_tables = flat.map(|&f| (f.name(), Function::Unary(f)));
-    of_tables.chain(OTHERS.iter().map(|&(name, function)| (name, Function::Ops(function)))).collect()
+    let flat = flat.map(|&f| (f.name(), Function::Unary(f)));
+    let comparisons = Compare::ALL.iter().map(|&f| (f.name(), Function::Compare(f)));
+    flat.chain(comparisons)
+        .chain(OTHERS.iter().map(|&(name, function)| (name, Function::Ops(function))))
+        .collect()
 }
 
 fn integers(like: &Tensor, dtype: DType) -> Result<Tensor> {
@@ -49,12 +52,11 @@ const OTHERS: &[Row] = &[
     ("argsort", |x| x[0].argsort(1, SortOrder::Ascending)),
     ("argsort, first axis", |x| x[0].argsort(0, SortOrder::Descending)),
     ("indices of top_k", |x| Ok(x[0].top_k(2, 1, SortOrder::Descending)?.1)),
-    ("eq", |x| x[0].eq(&x[1])),
-    ("ne", |x| x[0].ne(&x[1])),
-    ("lt", |x| x[0].lt(&x[1])),
-    ("le", |x| x[0].le(&x[1])),
-    ("gt", |x| x[0].gt(&x[1])),
-    ("ge", |x| x[0].ge(&x[1])),
+    ("eq, broadcast", |x| x[0].eq(&x[1].narrow(0, 1, 1)?)),
+    ("lt, a number", |x| x[0].lt(0)),
+    ("gt, integers and a number", |x| integers(&x[0], DType::I64)?.gt(7.0)),
+    ("le, integers", |x| integers(&x[0], DType::I32)?.le(&integers(&x[0], DType::I32)?.flip(0)?)),
+    ("ne, integers and floats", |x| integers(&x[0], DType::U8)?.ne(&x[1])),
     ("is_nan", |x| x[0].is_nan()),
     ("is_finite", |x| x[0].is_finite()),
     ("logical_and", |x| truths(&x[0])?.logical_and(&x[0].gt(&x[1])?)),
@@ -74,6 +76,7 @@ const OTHERS: &[Row] = &[
     ("argmax of bytes", |x| integers(&x[0], DType::U8)?.argmax(0)),
     ("sort of integers", |x| Ok(integers(&x[0], DType::I64)?.sort(1, SortOrder::Ascending)?.0)),
     ("cumsum of integers", |x| integers(&x[0], DType::I32)?.cumsum(1)),
+    ("cumprod of integers", |x| integers(&x[0], DType::I32)?.cumprod(0)),
     ("add of integers", |x| integers(&x[0], DType::I64)?.add(&integers(&x[0], DType::I32)?)),
     ("pow of integers", |x| integers(&x[0], DType::I64)?.pow(&integers(&x[0], DType::I64)?)),
     ("matmul of integers", |x| integers(&x[0], DType::I64)?.matmul(&integers(&x[0], DType::I64)?.t()?)),

@@ -16,7 +16,7 @@ const STRIDED: Conv2dOptions =
     Conv2dOptions { stride: [2, 1], padding: Padding::Zeros([1, 2]), ..Conv2dOptions::padded(1) };
 
 /// Products and convolutions with the shapes of their factors.
-const PRODUCTS: [(&str, &[usize], &[usize], Product); 13] = [
+const PRODUCTS: &[(&str, &[usize], &[usize], Product)] = &[
     ("matmul", &[7, 33], &[33, 5], |x, w| x.matmul(w)),
     ("a large matmul", &[130, 300], &[300, 140], |x, w| x.matmul(w)),
     ("transposed factors", &[33, 7], &[5, 33], |x, w| x.t()?.matmul(&w.t()?)),
@@ -67,7 +67,7 @@ fn difference(found: &[f64], expected: &[f64]) -> f64 {
 #[test]
 fn products_round_their_factors_to_bf16_and_sum_in_f32() {
     let device = device();
-    for (name, first, second, product) in PRODUCTS {
+    for &(name, first, second, product) in PRODUCTS {
         let (x, w) = (noise(&device, first, 1), noise(&device, second, 2));
         let exact = [&x, &w].map(|factor| rounded(factor).to_dtype(DType::F64).unwrap());
         let expected = run(product, exact.each_ref());

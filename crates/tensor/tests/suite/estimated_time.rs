@@ -135,7 +135,7 @@ fn an_optimizer_reads_four_tensors_and_writes_three() {
     let time = time(&device, || {
         let states = [Some(mean.view_mut()), Some(variance.view_mut()), None];
         let (rule, grad, param) = (AdamRule::DEFAULT.into(), grad.view(), param.view_mut());
-        ctx.compute(kernels::Step { rule, number: 1, grad, states, param })
+        ctx.compute(kernels::OptimizerStep { rule, number: 1, grad, states, param })
     });
     assert_eq!((time.bytes, time.kernels), (7 * 400, 1));
 }

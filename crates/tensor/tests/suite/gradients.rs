@@ -96,7 +96,15 @@ fn a_gradient_that_is_not_like_its_input_is_an_error() {
 /// The first two elements of a vector.
 #[derive(Debug)]
 struct Head {
-    adds: bool,
+    total: Total,
+}
+
+/// The treatment of an existing gradient.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Total {
+    Adds,
+    Leaves,
+    Loses,
 }
 
 impl Op for Head {
@@ -110,7 +118,10 @@ impl Op for Head {
 
     fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let of_input = Tensor::concat(&[&grad, &grad.zeros_like()?], 0)?;
-        let total = if self.adds { saved.take_total() } else { None };
+        let total = if self.total == Total::Leaves { None } else { saved.take_total() };
+        if self.total == Total::Loses && total.is_some() {
+            return Ok(vec![None]);
+        }
         Ok(vec![Some(total.map_or(Ok(of_input.clone()), |total| total + &of_input)?)])
     }
 
@@ -121,21 +132,33 @@ impl Op for Head {
 
 #[test]
 fn an_op_may_add_to_the_gradient_or_leave_it() {
-    for adds in [true, false] {
+    for total in [Total::Adds, Total::Leaves] {
         let x = Tensor::ones(&device(), 4).unwrap().requiring_grad().unwrap();
         // Both for a leaf and for the output of another op.
         for input in [x.clone(), x.mul_scalar(1.0).unwrap()] {
             let [first, second] = [2.0, 3.0].map(|factor| {
-                apply(Head { adds }, &[&input]).unwrap().mul_scalar(factor).unwrap().sum_all().unwrap()
+                apply(Head { total }, &[&input]).unwrap().mul_scalar(factor).unwrap().sum_all().unwrap()
             });
             let loss = first.add(&second).unwrap().add(&input.sum_all().unwrap()).unwrap();
             let gradient = loss.backward().unwrap().get(&x).unwrap().to_vec::<f32>().unwrap();
-            assert_eq!(gradient, [6.0, 6.0, 1.0, 1.0], "adds: {adds}");
+            assert_eq!(gradient, [6.0, 6.0, 1.0, 1.0], "{total:?}");
         }
     }
 }
 
-/// A composite: what flows through several ops, joins and parts again.
+#[test]
+fn an_op_that_takes_a_gradient_must_return_it() {
+    let x = Tensor::ones(&device(), 4).unwrap().requiring_grad().unwrap();
+    let head = apply(Head { total: Total::Loses }, &[&x]).unwrap().sum_all().unwrap();
+    // The backward pass starts with the sum, which came last.
+    let loss = head.add(&x.sum_all().unwrap()).unwrap();
+    assert_eq!(
+        loss.backward().unwrap_err().to_string(),
+        "head: gradients must be the sum with the gradient that `take_total` returned, got none"
+    );
+}
+
+/// Several ops whose results join and part again.
 #[test]
 fn gradients_of_a_network_agree_with_differences() {
     let device = device();

@@ -236,7 +236,7 @@ fn a_promoted_operand_gets_its_gradient_in_its_own_type() {
 }
 
 #[test]
-fn optimisers_keep_their_means_of_halves_in_f32() {
+fn optimizers_keep_f32_states_of_half_precision_parameters() {
     let device = device();
     for dtype in HALVES {
         let weight = Tensor::from_slice(&device, &[0.5f32, -1.0], 2).unwrap().to_dtype(dtype).unwrap();

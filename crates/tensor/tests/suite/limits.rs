@@ -8,8 +8,17 @@ use highwater_tensor::{
 };
 
 /// Limits around the regions of a GPU, and odd ones, in bytes.
-const LIMITS: [u64; 9] =
-    [100 << 10, 1 << 20, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, 3 << 20, 5 << 20, 7169 << 10, (65 << 20) + 1];
+const LIMITS: &[u64] = &[
+    100 << 10,
+    1 << 20,
+    (2 << 20) - 1,
+    2 << 20,
+    (2 << 20) + 1,
+    3 << 20,
+    5 << 20,
+    7169 << 10,
+    (65 << 20) + 1,
+];
 
 /// The smallest region of a GPU.
 const REGION: u64 = 2 << 20;
@@ -50,8 +59,7 @@ fn no_profile_exceeds_its_limit() {
         // The cards have the same rules, so one of them runs with every pool.
         let pools = if at < 3 { pools() } else { vec![PoolOptions::default()] };
         let is_card = at >= 2;
-        for (limit, options) in
-            LIMITS.into_iter().flat_map(|limit| pools.iter().map(move |pool| (limit, *pool)))
+        for (limit, options) in LIMITS.iter().flat_map(|&limit| pools.iter().map(move |pool| (limit, *pool)))
         {
             if options.allocator == Some(AllocatorChoice::Guard) {
                 continue; // Only host memory can be guarded.
@@ -117,7 +125,7 @@ fn shares_and_variables_bound_a_profile_too() {
 
 #[test]
 fn the_cpu_stays_within_its_limit() {
-    for limit in LIMITS {
+    for &limit in LIMITS {
         for options in pools() {
             let device = Runtime::builder()
                 .environment(Environment::default())

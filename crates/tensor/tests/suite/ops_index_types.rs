@@ -11,7 +11,7 @@ const CHOSEN: [i64; 6] = [2, 0, 3, 3, 1, 2];
 /// An op on a leaf `[4, 3]`, with six indices below 4.
 type Indexed = (&'static str, fn(&Tensor, &Tensor) -> Result<Tensor>);
 
-const OPS: [Indexed; 10] = [
+const OPS: &[Indexed] = &[
     ("gather", |x, i| x.gather(0, &i.reshape([2, 3])?)),
     ("index_select", |x, i| x.index_select(0, i)),
     ("index_select", |x, i| x.t()?.index_select(-1, i)),
@@ -59,7 +59,7 @@ fn bits(values: &Tensor) -> Vec<u32> {
 #[test]
 fn results_and_gradients_are_those_of_i64() {
     let device = device();
-    for (name, op) in OPS {
+    for &(name, op) in OPS {
         let outcome = |indices: &Tensor| {
             let x = table(&device);
             let y = op(&x, indices).unwrap();
@@ -94,7 +94,7 @@ fn an_index_out_of_range_is_one_error_for_every_op_and_type() {
             // Each op reads one of these two positions first.
             let values = [2, 0, index, index, 1, 2];
             for indices in layouts(&device, dtype, &values) {
-                for (op, function) in OPS {
+                for &(op, function) in OPS {
                     let x = table(&device);
                     let in_use = || device.default_allocator().unwrap().stats().bytes_in_use;
                     let before = in_use();
@@ -128,7 +128,7 @@ fn floats_and_booleans_are_no_indices() {
     let x = table(&device);
     for dtype in [DType::F32, DType::F16, DType::Bool] {
         let indices = Tensor::zeros_of(&device, 6, dtype).unwrap();
-        for (op, function) in OPS {
+        for &(op, function) in OPS {
             let message = function(&x, &indices).unwrap_err().to_string();
             let expected = match op {
                 "one_hot" => format!("one_hot: does not support element type {dtype}; "),

@@ -67,7 +67,7 @@ impl Op for Identity {
 fn no_op_results_require_no_gradient_in_no_grad() {
     let device = device();
     let x = Tensor::ones(&device, [2, 3]).unwrap().requiring_grad().unwrap();
-    let ops: [(&str, &dyn Fn() -> Result<Tensor>); 9] = [
+    let ops: &[(&str, &dyn Fn() -> Result<Tensor>)] = &[
         ("reshape", &|| x.reshape([2, 3])),
         ("flatten_from", &|| x.flatten_from(1)),
         ("contiguous", &|| x.contiguous()),
@@ -78,7 +78,7 @@ fn no_op_results_require_no_gradient_in_no_grad() {
         ("dropout", &|| x.dropout(0.0, &Rng::new(0))),
         ("identity", &|| apply(Identity, &[&x])),
     ];
-    for (name, op) in ops {
+    for &(name, op) in ops {
         assert!(op().unwrap().requires_grad(), "{name}");
         let result = no_grad(op).unwrap();
         assert!(!result.requires_grad() && result.shares_buffer_with(&x), "{name}");
@@ -329,9 +329,9 @@ fn a_branching_chain_is_dropped_without_recursion() {
 fn an_op_that_saves_its_own_output_does_not_keep_itself_alive() {
     let device = device();
     let before = in_use(&device);
-    let ops: [fn(&Tensor) -> Result<Tensor>; 5] =
-        [Tensor::exp, Tensor::tanh, Tensor::sigmoid, Tensor::sqrt, |x| x.softmax(-1)];
-    for op in ops {
+    let ops: &[fn(&Tensor) -> Result<Tensor>] =
+        &[Tensor::exp, Tensor::tanh, Tensor::sigmoid, Tensor::sqrt, |x| x.softmax(-1)];
+    for &op in ops {
         let x = Tensor::ones(&device, [4, 4]).unwrap().requiring_grad().unwrap();
         let y = op(&x).unwrap();
         assert_eq!(in_use(&device) - before, held(&x) + held(&y));

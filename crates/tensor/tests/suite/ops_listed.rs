@@ -1,17 +1,20 @@
-//! docs/features.md lists every op of the tables of tests.
+//! docs/features.md lists every op of the tables of tests and every optimizer. CHANGELOG.md lists the functions and the
+//! optimizers.
 
 use std::collections::BTreeSet;
 
 use crate::ops_table::cases;
+use crate::ops_table::optimizers::OPTIMIZERS;
 use crate::ops_table::others::others;
+use highwater_tensor::backend::{Binary, Unary};
 
-/// Returns the words in code style of a section of docs/features.md.
-fn words(section: &str) -> BTreeSet<String> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/features.md");
+/// Returns the words in code style of a part of a file of the repository, which starts and ends with a text.
+fn words(file: &str, [start, end]: [&str; 2]) -> BTreeSet<String> {
+    let path = format!("{}/../../{file}", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).unwrap();
-    let (_, section) = text.split_once(section).unwrap_or_else(|| panic!("docs/features.md: no {section}"));
-    let (table, _) = section.split_once("\n\nEach op").unwrap();
-    table.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    let (_, part) = text.split_once(start).unwrap_or_else(|| panic!("{file}: no {start}"));
+    let (part, _) = part.split_once(end).unwrap_or((part, ""));
+    part.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 /// Whether an op is listed, or the op of which it is a variant.
@@ -23,11 +26,32 @@ fn is_listed(op: &str, words: &BTreeSet<String>) -> bool {
 
 #[test]
 fn every_op_is_in_the_docs() {
-    let words = words("## Ops\n");
+    let words = words("docs/features.md", ["## Ops\n", "\n\nEach op"]);
     let of_cases = cases().into_iter().map(|case| case.name);
     let names = of_cases.chain(others().into_iter().map(|(name, _)| name.to_owned()));
     let ops: BTreeSet<String> = names.map(|name| name.split(',').next().unwrap().to_owned()).collect();
     // Other names are phrases, as in "sum of booleans".
     let missing: Vec<_> = ops.iter().filter(|op| !op.contains(' ') && !is_listed(op, &words)).collect();
     assert!(missing.is_empty(), "docs/features.md does not list {missing:?}");
+}
+
+#[test]
+fn every_function_is_in_the_changelog() {
+    let words = words("CHANGELOG.md", ["Tensors and autograd:", "\n[end]"]);
+    let functions = Unary::ALL.iter().map(|f| f.name()).chain(Binary::ALL.iter().map(|f| f.name()));
+    let missing: Vec<_> = functions.filter(|&name| !words.contains(name)).collect();
+    assert!(missing.is_empty(), "CHANGELOG.md does not list {missing:?}");
+}
+
+#[test]
+fn every_optimizer_is_in_the_docs_and_the_changelog() {
+    for (file, part) in
+        [("docs/features.md", ["**Optimizers**", "\n- **"]), ("CHANGELOG.md", ["- Optimizers ", "\n- "])]
+    {
+        // `NAdam` is "nadam", and `RmsProp` is "rms_prop".
+        let types: BTreeSet<_> = words(file, part).iter().map(|name| name.to_lowercase()).collect();
+        let names = OPTIMIZERS.iter().map(|case| case.op());
+        let missing: BTreeSet<_> = names.filter(|name| !types.contains(&name.replace('_', ""))).collect();
+        assert!(missing.is_empty(), "{file} does not list {missing:?}");
+    }
 }

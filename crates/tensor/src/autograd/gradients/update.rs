@@ -16,7 +16,7 @@ impl Gradients {
     ///
     /// ```
     /// use highwater::alloc::Category;
-    /// use highwater::backend::kernels::{SgdRule, Step};
+    /// use highwater::backend::kernels::{OptimizerStep, SgdRule};
     /// use highwater::tensor::{Device, OpContext, Parameter, Tensor};
     /// let device = Device::cpu()?;
     /// let weight = Parameter::new(Tensor::ones(&device, [2])?)?;
@@ -26,7 +26,7 @@ impl Gradients {
     /// let gradient = gradients.take_of(&weight).expect("it was found above");
     /// let rule = SgdRule { lr: 0.25, ..SgdRule::DEFAULT };
     /// weight.apply_gradient(gradient.view(), |grad, param| {
-    ///     ctx.compute(Step::stateless(rule, grad, param))
+    ///     ctx.compute(OptimizerStep::stateless(rule, grad, param))
     /// })?;
     /// assert_eq!(weight.value().to_vec::<f32>()?, [0.5, 0.5]);
     /// # Ok::<(), highwater::Error>(())

@@ -63,6 +63,15 @@ macro_rules! integer {
     };
 }
 
+/// Like [`integer`], also for booleans, as bytes.
+macro_rules! byte_or_integer {
+    ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
+        $crate::backend::cpu::dispatch::by_type!($dtype, $T => $body,
+            [I64: i64, I32: i32, U32: u32, U8 | Bool: u8],
+            dtype => Err($crate::backend::cpu::dispatch::unsupported($op, dtype)))
+    };
+}
+
 /// Like [`number`], for accumulator types only. Sums of narrower integers would wrap.
 macro_rules! sums {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
@@ -72,7 +81,7 @@ macro_rules! sums {
     };
 }
 
-pub(crate) use {any, by_type, byte_or_number, float, integer, number, sums};
+pub(crate) use {any, by_type, byte_or_integer, byte_or_number, float, integer, number, sums};
 
 /// The error for an element type that a kernel does not support.
 pub(crate) const fn unsupported(op: &'static str, dtype: DType) -> Error {

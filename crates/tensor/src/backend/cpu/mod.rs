@@ -156,11 +156,11 @@ mod tests {
         run(kernels::Select { condition: c, lhs: x, rhs: x, out: y.out() }.into());
         let (axes, workspace) = (&[true; 2], None);
         let (f, divisor) = (Reduce::Sum, 1.0);
-        run(kernels::Reduction { f, divisor, input: x, axes, workspace, out: sum.out() }.into());
+        run(kernels::Fold { f, divisor, input: x, axes, workspace, out: sum.out() }.into());
         run(kernels::ArgReduce { largest: true, input: x, axis: 1, out: best.out() }.into());
         let workspace = None;
         run(kernels::ArgSort { descending: false, first: 4, input: x, workspace, out: whole.out() }.into());
-        run(kernels::RunningSum { axis: 0, reverse: false, out: y.out() }.into());
+        run(kernels::Scan { f: kernels::ScanFunction::Sum, axis: 0, reverse: false, out: y.out() }.into());
         let (bias, lhs, rhs, activation) = (None, x, x, None);
         run(kernels::MatMul {
             precision: Precision::Full,
@@ -183,12 +183,12 @@ mod tests {
         run(kernels::Random { distribution: coin, key, out: whole.out() }.into());
         run(kernels::Scale { factor: 2.0, values: y.out() }.into());
         run(kernels::Clip { low: -1.0, high: 1.0, values: y.out() }.into());
-        for rule in kernels::Rule::all() {
+        for rule in kernels::OptimizerRule::all() {
             let mut states = [Some(a.out()), Some(b.out()), None];
             let states = rule
                 .states()
                 .map(|state| state.initial.and_then(|_| states.iter_mut().find_map(Option::take)));
-            run(kernels::Step { rule, number: 1, grad: x, states, param: y.out() }.into());
+            run(kernels::OptimizerStep { rule, number: 1, grad: x, states, param: y.out() }.into());
         }
         let (centered, epsilon, weight, bias) = (true, 1e-5, Some(x), Some(x));
         let (out, statistics) = (y.out(), a.out());

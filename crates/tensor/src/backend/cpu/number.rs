@@ -110,8 +110,23 @@ macro_rules! from_wide {
 }
 
 macro_rules! float_number {
-    ($type:ident, exp: $exp:path, of_negative: $exp_of_negative:path, vectorizes: $vectorizes:literal, ln: $ln:path, ln_1p: $ln_1p:path, exp_m1: $exp_m1:path, ln_1p_of_fraction: $ln_1p_of_fraction:path, tanh: $tanh:path, erf: $erf:path,
-        sin: $sin:path, cos: $cos:path, atan2: $atan2:path, below: $limit:expr, powf: $powf:path) => {
+    (
+        $type:ident,
+        exp: $exp:path,
+        of_negative: $exp_of_negative:path,
+        vectorizes: $vectorizes:literal,
+        ln: $ln:path,
+        ln_1p: $ln_1p:path,
+        exp_m1: $exp_m1:path,
+        ln_1p_of_fraction: $ln_1p_of_fraction:path,
+        tanh: $tanh:path,
+        erf: $erf:path,
+        sin: $sin:path,
+        cos: $cos:path,
+        atan2: $atan2:path,
+        below: $limit:expr,
+        powf: $powf:path $(,)?
+    ) => {
         impl Number for $type {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -340,10 +355,40 @@ macro_rules! unsigned_abs {
 
 unsigned_abs!(u32, u8);
 
-float_number!(f32, exp: exp::exp_f32, of_negative: exp::exp_f32_of_negative, vectorizes: true, ln: exp::log_f32, ln_1p: exp::log_1p_f32, exp_m1: exp::exp_m1_f32, ln_1p_of_fraction: exp::log_1p_f32_of_fraction, tanh: exp::tanh_f32, erf: erf::erf_f32,
-    sin: angle::sin_f32, cos: angle::cos_f32, atan2: angle::atan2_f32, below: angle::LIMIT, powf: power::pow_f32);
-float_number!(f64, exp: f64::exp, of_negative: f64::exp, vectorizes: false, ln: f64::ln, ln_1p: f64::ln_1p, exp_m1: f64::exp_m1, ln_1p_of_fraction: f64::ln_1p, tanh: f64::tanh, erf: erf::erf_f64,
-    sin: f64::sin, cos: f64::cos, atan2: f64::atan2, below: f64::INFINITY, powf: f64::powf);
+float_number! {
+    f32,
+    exp: exp::exp_f32,
+    of_negative: exp::exp_f32_of_negative,
+    vectorizes: true,
+    ln: exp::log_f32,
+    ln_1p: exp::log_1p_f32,
+    exp_m1: exp::exp_m1_f32,
+    ln_1p_of_fraction: exp::log_1p_f32_of_fraction,
+    tanh: exp::tanh_f32,
+    erf: erf::erf_f32,
+    sin: angle::sin_f32,
+    cos: angle::cos_f32,
+    atan2: angle::atan2_f32,
+    below: angle::LIMIT,
+    powf: power::pow_f32,
+}
+float_number! {
+    f64,
+    exp: f64::exp,
+    of_negative: f64::exp,
+    vectorizes: false,
+    ln: f64::ln,
+    ln_1p: f64::ln_1p,
+    exp_m1: f64::exp_m1,
+    ln_1p_of_fraction: f64::ln_1p,
+    tanh: f64::tanh,
+    erf: erf::erf_f64,
+    sin: f64::sin,
+    cos: f64::cos,
+    atan2: f64::atan2,
+    below: f64::INFINITY,
+    powf: f64::powf,
+}
 integer_number!(i64, wrapping_abs);
 integer_number!(i32, wrapping_abs);
 integer_number!(u32, itself);

@@ -44,6 +44,16 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
         Self { a, b, nest: LoopNest::new([of_a, of_b]) }
     }
 
+    /// The first operand.
+    pub(crate) fn first(&self) -> Source<'a, A> {
+        Source::along(self.a, self.nest.only(0))
+    }
+
+    /// The second operand.
+    pub(crate) fn second(&self) -> Source<'a, B> {
+        Source::along(self.b, self.nest.only(1))
+    }
+
     /// Calls `f` with each element of `out` and the pair's elements, starting at number `start`.
     pub(crate) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A, B) + Copy) {
         let len = out.len();
@@ -86,8 +96,8 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
                 }
             }
             [0 | 1, 0 | 1] => {
-                let mut a = Reader::new(Source::along(self.a, self.nest.only(0)));
-                let mut b = Reader::new(Source::along(self.b, self.nest.only(1)));
+                let mut a = Reader::new(self.first());
+                let mut b = Reader::new(self.second());
                 for first in (0..len).step_by(PIECE) {
                     let piece = start + first..start + len.min(first + PIECE);
                     visit(first, a.read(piece.clone()), b.read(piece));

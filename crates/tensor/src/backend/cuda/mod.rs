@@ -10,7 +10,6 @@
 //! Calls return before the device has finished. Downloads wait, and so do ops with indices, which check the indices first.
 //! Within a [step](crate::StepGraph) the device may delay kernels and launch them as a graph.
 
-pub(super) mod elementwise;
 pub(super) mod factors;
 pub(super) mod launch;
 pub(super) mod rows;

@@ -1,4 +1,4 @@
-//! What the runtime must know about a kernel.
+//! The facts of a kernel for the runtime, and its implementations.
 
 use crate::backend::check::Rules;
 use crate::backend::cost::Work;

@@ -1,9 +1,10 @@
 //! Kernels as data: the computations that backends support, one folder per family.
 //!
 //! ```text
-//! matmul/mod.rs    the operands and how they are accessed, the rules for shapes and types, the workspace, the work
-//! matmul/cpu.rs    the CPU implementation
-//! matmul/cuda.rs   the launch on CUDA devices
+//! map/mod.rs         the operands and how they are accessed, the rules for shapes and types, the workspace, the work
+//! map/functions.rs   the table of functions, if the family has several
+//! map/cpu.rs         the CPU implementation
+//! map/cuda.rs        the launch on CUDA devices
 //! ```
 //!
 //! A new kernel is a struct that implements `Computation`, `RunCpu` and `RunCuda`, and its name in the list below.
@@ -18,10 +19,10 @@ mod cross_entropy;
 mod fill;
 mod index;
 mod layer_norm;
-mod map;
-mod matmul;
+pub(super) mod map;
+pub(super) mod matmul;
 mod pool;
-mod random;
+pub(super) mod random;
 mod recurrent;
 pub(super) mod reduce;
 mod scan;
@@ -29,7 +30,10 @@ mod softmax;
 mod sort;
 mod step;
 mod workspace;
-mod zip;
+pub(super) mod zip;
+
+#[cfg(all(test, feature = "cuda"))]
+mod names;
 
 pub use self::attention::{AttentionInputs, AttentionWorkspace};
 #[cfg(feature = "cuda")]
@@ -40,7 +44,8 @@ pub use self::index::ScatterAddWorkspace;
 pub use self::layer_norm::{LayerNormSumsWorkspace, Normalized};
 pub use self::matmul::{Activated, MatMulWorkspace};
 pub use self::recurrent::{Recurrence, RecurrentCell, RecurrentWorkspace};
-pub use self::reduce::ReductionWorkspace;
+pub use self::reduce::FoldWorkspace;
+pub use self::scan::ScanFunction;
 pub use self::sort::ArgSortWorkspace;
 pub use self::step::*;
 pub use self::workspace::Workspace;
@@ -87,7 +92,8 @@ macro_rules! kernels {
         )+)+
 
         impl<'a> Kernel<'a> {
-            /// The names of all kernels.
+            /// The names of all kernels, for tests.
+            #[doc(hidden)]
             pub const NAMES: &'static [&'static str] = &[$($(stringify!($name)),+),+];
 
             /// The kernel's name.
@@ -153,9 +159,9 @@ kernels! {
     copy { Copy, Flip, CopyInto }
     map { Map, MapGrad }
     zip { Zip, Accumulate, Comparison, Select }
-    reduce { Reduction, ArgReduce }
+    reduce { Fold, ArgReduce }
     sort { ArgSort }
-    scan { RunningSum }
+    scan { Scan }
     matmul { MatMul }
     softmax { Softmax, SoftmaxGrad }
     cross_entropy { CrossEntropy, CrossEntropyGrad }
@@ -168,5 +174,5 @@ kernels! {
     index { Gather, ScatterAdd, OneHot }
     random { Random }
     clip { Scale, Clip }
-    step { Step }
+    step { OptimizerStep }
 }

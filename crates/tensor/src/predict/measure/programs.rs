@@ -3,7 +3,7 @@
 use bfc_core::Category;
 
 use crate::autograd::Gradients;
-use crate::backend::kernels::{AdamRule, SgdRule, Step as OptimizerStep};
+use crate::backend::kernels::{AdamRule, OptimizerStep, SgdRule};
 use crate::backend::{RecurrentCell, kernels};
 use crate::device::Device;
 use crate::error::Result;

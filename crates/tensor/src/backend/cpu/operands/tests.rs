@@ -6,7 +6,7 @@ use super::*;
 use crate::backend::cpu::testing::{Buffer, values};
 
 /// Shapes with rows and columns shorter and longer than a block.
-const SHAPES: [[usize; 2]; 6] = [[3, 600], [600, 3], [5, 64], [7, 63], [2, 257], [70, 130]];
+const SHAPES: &[[usize; 2]] = &[[3, 600], [600, 3], [5, 64], [7, 63], [2, 257], [70, 130]];
 
 /// Views of one shape: contiguous, strided, and broadcast along one or both axes. Only broadcast elements are equal.
 fn each_view(dims: [usize; 2], mut check: impl FnMut(View<'_>)) {
@@ -26,7 +26,7 @@ fn parts(len: usize) -> [Range<usize>; 4] {
 
 #[test]
 fn single_operands_match_the_positions_of_their_layout() {
-    for dims in SHAPES {
+    for &dims in SHAPES {
         each_view(dims, |view| {
             let (source, expected) = (Source::<i64>::new("test", view).unwrap(), values::<i64>(&view));
             for part in parts(expected.len()) {
@@ -40,7 +40,7 @@ fn single_operands_match_the_positions_of_their_layout() {
 
 #[test]
 fn pairs_match_elements_by_index() {
-    for dims in SHAPES {
+    for &dims in SHAPES {
         each_view(dims, |a| {
             each_view(dims, |b| {
                 let (of_a, of_b) = (values::<i64>(&a), values::<i64>(&b));

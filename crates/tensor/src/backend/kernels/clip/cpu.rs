@@ -8,47 +8,38 @@ use crate::backend::cpu::parallel::{LIGHT, Workers};
 use crate::backend::cpu::simd;
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
-use crate::storage::ViewMut;
 
-/// See [`Scale`](crate::backend::kernels::Scale).
-#[inline(never)]
-pub(crate) fn scale(
-    workers: &Workers,
-    op: &'static str,
-    factor: f64,
-    values: &mut ViewMut<'_>,
-) -> Result<()> {
-    if values.dtype().is_half() {
-        let factor = factor as f32;
-        return halves::update(workers, op, LIGHT, [], [values], &|[], [values]| {
-            simd::each(values, |x| *x *= factor);
-        });
+impl RunCpu for Scale<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { factor, ref mut values } = *self;
+        if values.dtype().is_half() {
+            let factor = factor as f32;
+            return halves::update(workers, op, LIGHT, [], [values], &|[], [values]| {
+                simd::each(values, |x| *x *= factor);
+            });
+        }
+        float!(op, values.dtype(), T => {
+            let factor = T::from_f64(factor);
+            workers.chunks(host_mut::<T>(op, values)?, LIGHT, &|_, part| simd::each(part, |x| *x *= factor));
+            Ok(())
+        })
     }
-    float!(op, values.dtype(), T => {
-        let factor = T::from_f64(factor);
-        workers.chunks(host_mut::<T>(op, values)?, LIGHT, &|_, part| simd::each(part, |x| *x *= factor));
-        Ok(())
-    })
 }
 
-/// See [`Clip`](crate::backend::kernels::Clip).
-#[inline(never)]
-pub(crate) fn clip(
-    workers: &Workers,
-    op: &'static str,
-    [low, high]: [f64; 2],
-    values: &mut ViewMut<'_>,
-) -> Result<()> {
-    if values.dtype().is_half() {
-        return halves::update(workers, op, LIGHT, [], [values], &|[], [values]| {
-            clip_values(values, [low as f32, high as f32]);
-        });
+impl RunCpu for Clip<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { low, high, ref mut values } = *self;
+        if values.dtype().is_half() {
+            return halves::update(workers, op, LIGHT, [], [values], &|[], [values]| {
+                clip_values(values, [low as f32, high as f32]);
+            });
+        }
+        float!(op, values.dtype(), T => {
+            let limits = [low, high].map(T::from_f64);
+            workers.chunks(host_mut::<T>(op, values)?, LIGHT, &|_, part| clip_values(part, limits));
+            Ok(())
+        })
     }
-    float!(op, values.dtype(), T => {
-        let limits = [low, high].map(T::from_f64);
-        workers.chunks(host_mut::<T>(op, values)?, LIGHT, &|_, part| clip_values(part, limits));
-        Ok(())
-    })
 }
 
 fn clip_values<T: Float>(values: &mut [T], [low, high]: [T; 2]) {
@@ -62,16 +53,4 @@ fn clip_values<T: Float>(values: &mut [T], [low, high]: [T; 2]) {
             *x
         }
     });
-}
-
-impl RunCpu for Scale<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        scale(workers, op, self.factor, &mut self.values)
-    }
-}
-
-impl RunCpu for Clip<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        clip(workers, op, [self.low, self.high], &mut self.values)
-    }
 }

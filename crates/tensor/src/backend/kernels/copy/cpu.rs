@@ -12,7 +12,7 @@ use crate::shape::{DType, RawElement};
 
 impl RunCpu for Copy<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { input, ref mut out, .. } = *self;
+        let Self { input, ref mut out } = *self;
         let (from, to) = (input.dtype(), out.dtype());
         if from != to && to != DType::Bool {
             return convert::convert(workers, op, input, out);
@@ -33,7 +33,7 @@ impl RunCpu for Copy<'_> {
 
 impl RunCpu for Flip<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { input, axes, ref mut out, .. } = *self;
+        let Self { input, axes, ref mut out } = *self;
         any!(out.dtype(), T => {
             let source = Source::<T>::flipped(op, input, axes)?;
             workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|start, part| source.load(start, part));
@@ -45,7 +45,7 @@ impl RunCpu for Flip<'_> {
 impl RunCpu for CopyInto<'_> {
     /// Uses one thread: memory bandwidth limits it, and the written parts are not chunks of a slice.
     fn run_cpu(&mut self, _: &Workers, op: &'static str) -> Result<()> {
-        let Self { input, axis, start, step, ref mut out, .. } = *self;
+        let Self { input, axis, start, step, ref mut out } = *self;
         let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
         any!(out.dtype(), T => {
             let data = host::<T>(op, &input)?;

@@ -37,7 +37,7 @@ pub(crate) fn copy(device: &Launcher, op: &'static str, input: View<'_>, out: &V
 
 impl RunCuda for Flip<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { input, axes, ref out, .. } = *self;
+        let Self { input, axes, ref out } = *self;
         let mut job = job_over(input.layout());
         job.inputs[0] = strided(&input);
         job.outputs[0] = output(out);
@@ -48,7 +48,7 @@ impl RunCuda for Flip<'_> {
 
 impl RunCuda for CopyInto<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { input, axis, start, step, ref out, .. } = *self;
+        let Self { input, axis, start, step, ref out } = *self;
         let part = out.layout().part(op, input.layout().shape(), axis, start, step)?;
         let mut job = job_over(input.layout());
         job.inputs = [operand(&input), strided(&out.as_view().with_layout(&part)), Default::default()];

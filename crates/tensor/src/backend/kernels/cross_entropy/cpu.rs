@@ -14,7 +14,7 @@ use crate::error::Result;
 
 impl RunCpu for CrossEntropy<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { logits, targets, ref mut losses, .. } = *self;
+        let Self { logits, targets, ref mut losses } = *self;
         let classes = logits.layout().shape().dims().last().copied().unwrap_or(1);
         index::check(op, targets, classes)?;
         let targets = Source::<i64>::new(op, targets)?;
@@ -36,7 +36,7 @@ impl RunCpu for CrossEntropy<'_> {
 
 impl RunCpu for CrossEntropyGrad<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { logits, targets, grad, ref mut out, .. } = *self;
+        let Self { logits, targets, grad, ref mut out } = *self;
         let classes = classes(out);
         index::check(op, targets, classes)?;
         let targets = Source::<i64>::new(op, targets)?;

@@ -13,7 +13,7 @@ use crate::error::Result;
 
 impl RunCuda for CrossEntropy<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { logits, targets, ref losses, .. } = *self;
+        let Self { logits, targets, ref losses } = *self;
         require_float(op, losses.dtype())?;
         let classes = logits.layout().shape().dims().last().copied().unwrap_or(1);
         index::check(device, op, &targets, classes)?;
@@ -28,7 +28,7 @@ impl RunCuda for CrossEntropy<'_> {
 
 impl RunCuda for CrossEntropyGrad<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { logits, targets, grad, ref out, .. } = *self;
+        let Self { logits, targets, grad, ref out } = *self;
         require_float(op, out.dtype())?;
         let mut job = job_over_rows(out);
         index::check(device, op, &targets, job.counts[0] as usize)?;

@@ -30,7 +30,7 @@ pub(crate) fn fill(workers: &Workers, op: &'static str, value: Scalar, out: &mut
 
 impl RunCpu for Arange<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { start, step, ref mut out, .. } = *self;
+        let Self { start, step, ref mut out } = *self;
         let dtype = out.dtype();
         if dtype == DType::Bool {
             return Err(unsupported(op, dtype));

@@ -25,7 +25,7 @@ pub(crate) fn fill(device: &Launcher, op: &'static str, value: Scalar, out: &Vie
 
 impl RunCuda for Arange<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { start, step, ref out, .. } = *self;
+        let Self { start, step, ref out } = *self;
         require_number(op, out.dtype())?;
         let mut job = job_over(out.layout());
         (job.constants[0], job.constants[1]) = (start.as_f64(), step.as_f64());

@@ -56,7 +56,7 @@ fn strides_without_axis(layout: &Layout, axis: usize) -> impl Fn(usize) -> usize
 
 impl RunCpu for Gather<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { input, indices, axis, ref mut out, .. } = *self;
+        let Self { input, indices, axis, ref mut out } = *self;
         let from = input.layout();
         check(op, indices, from.shape().dims().get(axis).copied().unwrap_or(0))?;
         let stride = from.strides().get(axis).copied().unwrap_or(0);
@@ -201,7 +201,7 @@ fn scatter_many<T: Summed>(data: &[T], indices: &[i64], line: &Line, lines: &Loo
 
 impl RunCpu for OneHot<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { indices, ref mut out, .. } = *self;
+        let Self { indices, ref mut out } = *self;
         let classes = out.layout().shape().dims().last().copied().unwrap_or(0);
         check(op, indices, classes)?;
         let indices = Source::<i64>::new(op, indices)?;

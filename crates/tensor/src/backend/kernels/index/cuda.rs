@@ -49,7 +49,7 @@ fn stride(view: &View<'_>, axis: usize) -> u64 {
 
 impl RunCuda for Gather<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { input, indices, axis, ref out, .. } = *self;
+        let Self { input, indices, axis, ref out } = *self;
         check(device, op, &indices, input.layout().shape().dims().get(axis).copied().unwrap_or(0))?;
         let mut job = job_over(indices.layout());
         job.inputs = [without_axis(&input, axis), operand(&indices), Operand::default()];
@@ -106,7 +106,7 @@ impl RunCuda for ScatterAdd<'_> {
 
 impl RunCuda for OneHot<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { indices, ref out, .. } = *self;
+        let Self { indices, ref out } = *self;
         let classes = out.layout().shape().dims().last().copied().unwrap_or(0);
         check(device, op, &indices, classes)?;
         let mut job = job_over(indices.layout());

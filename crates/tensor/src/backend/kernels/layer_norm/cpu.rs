@@ -52,7 +52,7 @@ impl RunCpu for LayerNorm<'_> {
 
 impl RunCpu for LayerNormGrad<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { ref of, grad, ref mut out, .. } = *self;
+        let Self { ref of, grad, ref mut out } = *self;
         let width = width(&of.input, of.statistics.layout());
         float!(op, out.dtype(), T => {
             let source = Source::<T>::new(op, of.input)?;

@@ -53,7 +53,7 @@ fn repeats_one_row(layout: &Layout, width: u64) -> bool {
 
 impl RunCuda for LayerNorm<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { centered, epsilon, input, weight, bias, ref out, ref statistics, .. } = *self;
+        let Self { centered, epsilon, input, weight, bias, ref out, ref statistics } = *self;
         require_float(op, out.dtype())?;
         let mut job = job_over_normalized(out, statistics.layout());
         let ([weights, biases], rows) = affine_operands([weight, bias], job.counts[0]);
@@ -67,7 +67,7 @@ impl RunCuda for LayerNorm<'_> {
 
 impl RunCuda for LayerNormGrad<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { ref of, grad, ref out, .. } = *self;
+        let Self { ref of, grad, ref out } = *self;
         require_float(op, out.dtype())?;
         let mut job = job_over_normalized(out, of.statistics.layout());
         let ([weights, _], rows) = affine_operands([of.weight, None], job.counts[0]);

@@ -1,60 +1,41 @@
-//! Elementwise functions of one argument, and their derivatives, from the table `unary_functions` of
-//! [`backend::function`](crate::backend).
+//! Elementwise functions of one argument, and their derivatives, from the table `unary_functions`.
 
+use super::functions::{if_of_numbers, unary_functions};
 use super::{Map, MapGrad};
-use crate::backend::cpu::dispatch::{float, host, host_mut, integer, number};
+use crate::backend::Unary;
+use crate::backend::cpu::dispatch::{float, host, host_mut, integer, unsupported};
 use crate::backend::cpu::fold::BLOCK;
 use crate::backend::cpu::halves;
-use crate::backend::cpu::number::{Float, Integer, Number};
+use crate::backend::cpu::number::{Float, Integer};
 use crate::backend::cpu::operands::{Pair, Source};
 use crate::backend::cpu::parallel::{HEAVY, LIGHT, Workers};
 use crate::backend::cpu::power::raise;
 use crate::backend::cpu::simd::{self, Loop};
-use crate::backend::function::unary_functions;
 use crate::backend::kernels::RunCpu;
-use crate::backend::{Domain, Unary};
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::shape::Scalar;
-use crate::storage::{View, ViewMut};
+use crate::shape::{DType, Scalar};
 
-/// See [`Map`](crate::backend::kernels::Map).
-pub(crate) fn unary(
-    workers: &Workers,
-    op: &'static str,
-    f: Unary,
-    input: View<'_>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let dtype = out.dtype();
-    if let Unary::Powf(exponent) = f
-        && !dtype.is_float()
-    {
-        // The op has checked that the exponent is an integer ≥ 0.
-        let exponent = exponent as u64;
-        return integer!(op, dtype, T => {
+impl RunCpu for Map<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { f, input, ref mut out } = *self;
+        let dtype = out.dtype();
+        if halves::any_of([dtype, input.dtype()]) {
+            let chunk = if f.is_light() { LIGHT } else { HEAVY };
+            return halves::map(workers, op, chunk, [input], out, &|[x], out| {
+                of_floats(workers, f, &Source::of(x, &Layout::of_row(x.len())), out);
+            });
+        }
+        if dtype.is_float() {
+            return float!(op, dtype, T => {
+                let (data, out) = (host::<T>(op, &input)?, host_mut::<T>(op, out)?);
+                of_floats(workers, f, &Source::of(data, input.layout()), out);
+                Ok(())
+            });
+        }
+        integer!(op, dtype, T => {
             let (data, out) = (host::<T>(op, &input)?, host_mut::<T>(op, out)?);
-            Source::of(data, input.layout()).map(workers, HEAVY, out, |x| x.raised(exponent));
-            Ok(())
-        });
-    }
-    if halves::any_of([dtype, input.dtype()]) {
-        let chunk = if f.is_light() { LIGHT } else { HEAVY };
-        return halves::map(workers, op, chunk, [input], out, &|[x], out| {
-            of_floats(workers, f, &Source::of(x, &Layout::of_row(x.len())), out);
-        });
-    }
-    if f.domain() == Domain::Numbers {
-        number!(op, dtype, T => {
-            let (data, out) = (host::<T>(op, &input)?, host_mut::<T>(op, out)?);
-            of_numbers(workers, f, &Source::of(data, input.layout()), out);
-            Ok(())
-        })
-    } else {
-        float!(op, dtype, T => {
-            let (data, out) = (host::<T>(op, &input)?, host_mut::<T>(op, out)?);
-            of_floats(workers, f, &Source::of(data, input.layout()), out);
-            Ok(())
+            of_integers(workers, (op, dtype), f, &Source::of(data, input.layout()), out)
         })
     }
 }
@@ -105,29 +86,27 @@ impl<T: Float> Loop for AreSmall<'_, T> {
     }
 }
 
-/// Computes one function of the table: in a loop over its operands with the cost as chunk, or by its own loop.
-macro_rules! compute {
-    (light($f:expr), $operands:ident, $workers:ident, $out:ident, [$($constant:ident),*]) => {{
-        $(let $constant = T::from_scalar(Scalar::from($constant));)*
-        $operands.map($workers, LIGHT, $out, $f)
-    }};
-    (heavy($f:expr), $operands:ident, $workers:ident, $out:ident, [$($constant:ident),*]) => {{
-        $(let $constant = T::from_scalar(Scalar::from($constant));)*
-        $operands.map($workers, HEAVY, $out, $f)
-    }};
-    (by($f:expr), $operands:ident, $workers:ident, $out:ident, [$($constant:ident),*]) => {
-        $f($workers, $operands, $out $(, $constant)*)
+/// The chunk of a function by the cost in its row.
+macro_rules! chunk {
+    (light) => {
+        LIGHT
+    };
+    (heavy) => {
+        HEAVY
     };
 }
 
-/// Evaluates the first expression for functions of all numbers, and the second for others.
-macro_rules! if_of_numbers {
-    (Numbers, $numbers:expr, $others:expr) => {
-        $numbers
+pub(crate) use chunk;
+
+/// Computes one function of the table: in a loop over its operands with the cost as chunk, or by its own loop.
+macro_rules! compute {
+    (by($f:expr), $operands:ident, $workers:ident, $out:ident, [$($constant:ident),*]) => {
+        $f($workers, $operands, $out $(, $constant)*)
     };
-    ($domain:ident, $numbers:expr, $others:expr) => {
-        $others
-    };
+    ($cost:ident($f:expr), $operands:ident, $workers:ident, $out:ident, [$($constant:ident),*]) => {{
+        $(let $constant = T::from_scalar(Scalar::from($constant));)*
+        $operands.map($workers, chunk!($cost), $out, $f)
+    }};
 }
 
 /// Defines the functions that compute values and derivatives, with one loop for each row of the table.
@@ -140,27 +119,37 @@ macro_rules! computations {
             grad: $grad_cost:ident($grad:expr),
         }
     )*) => {
-        /// Computes the functions that integers support too.
+        /// Computes the functions that integers support.
         #[allow(unused_variables, reason = "the constants of other functions are not used")]
-        fn of_numbers<T: Number>(workers: &Workers, f: Unary, source: &Source<'_, T>, out: &mut [T]) {
+        fn of_integers<T: Integer>(
+            workers: &Workers,
+            (op, dtype): (&'static str, DType),
+            f: Unary,
+            source: &Source<'_, T>,
+            out: &mut [T],
+        ) -> Result<()> {
+            if let Unary::Powf(exponent) = f {
+                // The op has checked that the exponent is an integer ≥ 0.
+                let exponent = exponent as u64;
+                source.map(workers, HEAVY, out, |x| x.raised(exponent));
+                return Ok(());
+            }
             match f {
                 $(Unary::$variant $(($($constant),+))? => if_of_numbers!(
                     $domain,
                     compute!($cost($value), source, workers, out, [$($($constant),+)?]),
-                    debug_assert!(false, "{} is for floats", f.name())
+                    return Err(unsupported(op, dtype))
                 ),)*
             }
+            Ok(())
         }
 
         /// Computes all functions.
-        #[allow(unused_variables, reason = "`of_numbers` uses the constants of some functions")]
         fn of_floats<T: Float>(workers: &Workers, f: Unary, source: &Source<'_, T>, out: &mut [T]) {
             match f {
-                $(Unary::$variant $(($($constant),+))? => if_of_numbers!(
-                    $domain,
-                    of_numbers(workers, f, source, out),
-                    compute!($cost($value), source, workers, out, [$($($constant),+)?])
-                ),)*
+                $(Unary::$variant $(($($constant),+))? => {
+                    compute!($cost($value), source, workers, out, [$($($constant),+)?]);
+                })*
             }
         }
 
@@ -253,52 +242,36 @@ fn power_grad<T: Float>(workers: &Workers, pair: &Pair<'_, T, T>, out: &mut [T],
     }
 }
 
-/// See [`MapGrad`](crate::backend::kernels::MapGrad).
-#[inline(never)]
-pub(crate) fn unary_grad(
-    workers: &Workers,
-    op: &'static str,
-    f: Unary,
-    saved: View<'_>,
-    grad: Option<View<'_>>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    if halves::any_of([out.dtype(), saved.dtype(), grad.map_or(out.dtype(), |grad| grad.dtype())]) {
-        return unary_grad_of_halves(workers, op, f, (saved, grad), out);
+impl RunCpu for MapGrad<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { f, saved, grad, ref mut out } = *self;
+        let dtype = out.dtype();
+        if halves::any_of([dtype, saved.dtype(), grad.map_or(dtype, |grad| grad.dtype())]) {
+            let Some(grad) = grad else {
+                return halves::update(workers, op, LIGHT, [saved], [out], &|[saved], [out]| {
+                    let saved = Source::of(saved, &Layout::of_row(saved.len()));
+                    derivative_in_place(workers, f, &saved, out);
+                });
+            };
+            return halves::map(workers, op, LIGHT, [saved, grad], out, &|[saved, grad], out| {
+                let row = Layout::of_row(saved.len());
+                derivative(workers, f, &Pair::of((saved, &row), (grad, &row)), out);
+            });
+        }
+        float!(op, dtype, T => {
+            let out = host_mut::<T>(op, out)?;
+            let saved_data = host::<T>(op, &saved)?;
+            let Some(grad) = grad else {
+                let source = Source::of(saved_data, saved.layout());
+                derivative_in_place(workers, f, &source, out);
+                return Ok(());
+            };
+            let grad_data = host::<T>(op, &grad)?;
+            let pair = Pair::of((saved_data, saved.layout()), (grad_data, grad.layout()));
+            derivative(workers, f, &pair, out);
+            Ok(())
+        })
     }
-    float!(op, out.dtype(), T => {
-        let out = host_mut::<T>(op, out)?;
-        let saved_data = host::<T>(op, &saved)?;
-        let Some(grad) = grad else {
-            let source = Source::of(saved_data, saved.layout());
-            derivative_in_place(workers, f, &source, out);
-            return Ok(());
-        };
-        let grad_data = host::<T>(op, &grad)?;
-        let pair = Pair::of((saved_data, saved.layout()), (grad_data, grad.layout()));
-        derivative(workers, f, &pair, out);
-        Ok(())
-    })
-}
-
-/// [`unary_grad`] of 16-bit floats.
-fn unary_grad_of_halves(
-    workers: &Workers,
-    op: &'static str,
-    f: Unary,
-    (saved, grad): (View<'_>, Option<View<'_>>),
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let Some(grad) = grad else {
-        return halves::update(workers, op, LIGHT, [saved], [out], &|[saved], [out]| {
-            let saved = Source::of(saved, &Layout::of_row(saved.len()));
-            derivative_in_place(workers, f, &saved, out);
-        });
-    };
-    halves::map(workers, op, LIGHT, [saved, grad], out, &|[saved, grad], out| {
-        let row = Layout::of_row(saved.len());
-        derivative(workers, f, &Pair::of((saved, &row), (grad, &row)), out);
-    })
 }
 
 /// The gradient of ReLU in place: `g = if y > 0 { g } else { 0 }`.
@@ -452,18 +425,6 @@ fn gelu_slope<T: Float>(x: T) -> T {
     // 1 / √(2π)
     const PEAK: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2 * 0.5;
     normal_cdf(x) + x * T::from_f64(PEAK) * (T::from_f64(-0.5) * x * x).exp()
-}
-
-impl RunCpu for Map<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        unary(workers, op, self.f, self.input, &mut self.out)
-    }
-}
-
-impl RunCpu for MapGrad<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        unary_grad(workers, op, self.f, self.saved, self.grad, &mut self.out)
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 pub(super) mod cpu;
 #[cfg(feature = "cuda")]
-pub(super) mod cuda;
+mod cuda;
+pub(in crate::backend) mod functions;
 
 use super::Computation;
 use crate::backend::Unary;

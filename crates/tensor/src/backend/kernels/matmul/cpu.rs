@@ -148,7 +148,7 @@ struct Factors<'a> {
 impl Factors<'_> {
     /// The loop over the leading axes, with the offsets of both matrices.
     fn stack(&self) -> LoopNest<2> {
-        let Self { ref a, ref b, .. } = *self;
+        let (a, b) = (&self.a, &self.b);
         let leading = a.layout.shape().dims()[..a.axes].iter().enumerate();
         LoopNest::from_axes(
             leading.map(|(axis, &size)| (size, [a.layout.strides()[axis], b.layout.strides()[axis]])),

@@ -9,11 +9,46 @@ use crate::backend::check::{CheckedOperand, Rules, fast};
 use crate::backend::cost::{Class, Work, is_half, products};
 use crate::backend::operands::{Field, checked, operands};
 use crate::backend::precision::bf16_copies;
-use crate::backend::{Activation, Precision};
+use crate::backend::{Precision, Unary};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
+
+/// An activation that a matrix product can apply to its result in the same pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// [`Unary::Relu`].
+    Relu,
+    /// [`Unary::Gelu`].
+    Gelu,
+    /// [`Unary::GeluTanh`].
+    GeluTanh,
+    /// [`Unary::Silu`].
+    Silu,
+}
+
+impl Activation {
+    /// All activations.
+    pub const ALL: [Self; 4] = [Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu];
+
+    /// The function.
+    #[must_use]
+    pub const fn function(self) -> Unary {
+        match self {
+            Self::Relu => Unary::Relu,
+            Self::Gelu => Unary::Gelu,
+            Self::GeluTanh => Unary::GeluTanh,
+            Self::Silu => Unary::Silu,
+        }
+    }
+
+    /// Returns the function's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.function().name()
+    }
+}
 
 /// The activation of a product's elements.
 #[derive(Debug)]

@@ -43,7 +43,7 @@ impl Path {
 
 impl RunCpu for Pool2d<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { pool, axes, input, ref mut out, .. } = *self;
+        let Self { pool, axes, input, ref mut out } = *self;
         if out.layout().shape().elements() == 0 {
             // Without images, the number of elements of a plane may overflow.
             return Ok(());
@@ -112,9 +112,9 @@ fn mean<T: Float>(input: &[T], from: [usize; 2], axes: [PoolAxis; 2], at: [usize
 
 impl RunCpu for Pool2dGrad<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { pool, axes, input, grad, ref mut out, .. } = *self;
+        let Self { pool, axes, input, grad, ref mut out } = *self;
         if out.layout().shape().elements() == 0 {
-            // As in `forward`.
+            // As in `Pool2d::run_cpu`.
             return Ok(());
         }
         let (from, to) = (plane(out.layout().shape().dims()), plane(grad.layout().shape().dims()));

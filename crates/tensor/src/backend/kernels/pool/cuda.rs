@@ -41,7 +41,7 @@ fn pool(pool: PoolReduction, axes: [PoolAxis; 2], large: &Layout, small: &Layout
 
 impl RunCuda for Pool2d<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { pool: kind, axes, input, ref out, .. } = *self;
+        let Self { pool: kind, axes, input, ref out } = *self;
         require_float(op, out.dtype())?;
         let mut job = pool(kind, axes, input.layout(), out.layout());
         job.count = out.layout().shape().elements() as u64;
@@ -53,7 +53,7 @@ impl RunCuda for Pool2d<'_> {
 
 impl RunCuda for Pool2dGrad<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { pool: kind, axes, input, grad, ref out, .. } = *self;
+        let Self { pool: kind, axes, input, grad, ref out } = *self;
         require_float(op, out.dtype())?;
         let mut job = pool(kind, axes, out.layout(), grad.layout());
         job.count = out.layout().shape().elements() as u64;

@@ -22,7 +22,7 @@ use crate::shape::DType;
 impl RunCpu for Random<'_> {
     /// Integers are the floor of the drawn value. A normal distribution requires floats.
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { distribution, key, ref mut out, .. } = *self;
+        let Self { distribution, key, ref mut out } = *self;
         let dtype = out.dtype();
         match dtype {
             DType::F32 => float::<f32, 4>(workers, host_mut(op, out)?, distribution, key),

@@ -12,14 +12,17 @@ use crate::shape::{DType, Scalar};
 
 impl RunCuda for Random<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { distribution, key, ref out, .. } = *self;
+        let Self { distribution, key, ref out } = *self;
         let dtype = out.dtype();
         let mut job = job_over(out.layout());
         job.outputs[0] = output(out);
         (job.counts[0], job.counts[1]) = (key.seed, key.sequence);
+        job.function = named(distribution.name());
         match distribution {
             Distribution::Uniform { low, high } => {
-                job.function = named(if dtype == DType::Bool { "uniform_not_zero" } else { "uniform" });
+                if dtype == DType::Bool {
+                    job.function = named("uniform_not_zero");
+                }
                 (job.constants[0], job.constants[1]) = (low, high);
                 job.constants[2] = match dtype {
                     // The kernel rounds to 16 bits after the clamp.
@@ -38,11 +41,9 @@ impl RunCuda for Random<'_> {
                 return Err(Error::UnsupportedDType { op, dtype });
             }
             Distribution::Normal { mean, std } => {
-                job.function = named("normal");
                 (job.constants[0], job.constants[1]) = (mean, std);
             }
             Distribution::Bernoulli { p, value } => {
-                job.function = named("bernoulli");
                 set_constant(&mut job, 1, dtype, Scalar::Float(value));
                 job.constants[0] = p;
             }

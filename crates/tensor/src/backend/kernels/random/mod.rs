@@ -8,10 +8,56 @@ use super::Computation;
 use crate::backend::check::{Rules, fast};
 use crate::backend::cost::{Class, Work};
 use crate::backend::operands::operands;
-use crate::backend::{Distribution, RandomKey};
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::ViewMut;
+
+/// The distribution of random elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Distribution {
+    /// Uniform in [low, high).
+    Uniform {
+        /// The smallest value.
+        low: f64,
+        /// The upper bound, which is excluded.
+        high: f64,
+    },
+    /// Normal, computed with the Box-Muller transform.
+    Normal {
+        /// The mean.
+        mean: f64,
+        /// The standard deviation.
+        std: f64,
+    },
+    /// `value` with probability `p`, otherwise 0.
+    Bernoulli {
+        /// The probability of `value`.
+        p: f64,
+        /// The value of a success.
+        value: f64,
+    },
+}
+
+impl Distribution {
+    /// The name of the distribution.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Uniform { .. } => "uniform",
+            Self::Normal { .. } => "normal",
+            Self::Bernoulli { .. } => "bernoulli",
+        }
+    }
+}
+
+/// The position in the stream of random bits at which a random kernel starts. See [`crate::Rng`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RandomKey {
+    /// The generator's seed.
+    pub seed: u64,
+    /// The number of random kernels that the generator started before.
+    pub sequence: u64,
+}
 
 /// `out[i] = random(key, i)`: random elements from the Philox generator. Element i depends only on the key and i.
 #[derive(Debug)]

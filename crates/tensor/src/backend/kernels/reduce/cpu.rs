@@ -11,7 +11,8 @@
 
 use std::ops::Range;
 
-use super::{ArgReduce, Reduction};
+use super::functions::reduce_functions;
+use super::{ArgReduce, Fold};
 use crate::backend::Reduce;
 use crate::backend::cpu::dispatch::{byte_or_number, float, host, host_mut, scratch, sums};
 use crate::backend::cpu::fold::{
@@ -22,7 +23,6 @@ use crate::backend::cpu::loop_nest::{LoopNest, Segment};
 use crate::backend::cpu::number::Number;
 use crate::backend::cpu::parallel::{LIGHT, Workers, light_runs};
 use crate::backend::cpu::simd;
-use crate::backend::function::reduce_functions;
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -107,7 +107,7 @@ pub(crate) fn is_reduced(axes: &[bool], axis: usize) -> bool {
     axes.get(axis).copied().unwrap_or(false)
 }
 
-/// See [`ReductionWorkspace`](crate::backend::kernels::ReductionWorkspace). Equal for all reductions.
+/// See [`FoldWorkspace`](crate::backend::kernels::FoldWorkspace). Equal for all reductions.
 pub(crate) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
     // Few elements are one slab.
     if shape.checked_elements().is_some_and(|elements| elements <= LIGHT) {
@@ -129,23 +129,27 @@ macro_rules! define_reduce {
         $(#[$meta:meta])*
         $name:ident: $variant:ident { domain: $domain:ident, fold: $fold:ident, empty: $empty:ident, parts: $parts:ident },
     )*) => {
-        /// See [`Reduction`](crate::backend::kernels::Reduction).
-        pub(crate) fn reduce(
-            workers: &Workers,
-            op: &'static str,
-            input: View<'_>,
-            axes: &[bool],
-            (f, divisor): (Reduce, f64),
-            workspace: &mut Option<ViewMut<'_>>,
-            out: &mut ViewMut<'_>,
-        ) -> Result<()> {
-            let reduced = Reduced { workers, op, input, axes };
-            match f {
-                $(Reduce::$variant => {
-                    of_domain!($domain, op, input.dtype(), T => reduced.fold::<T, $fold>(workspace, out))
-                })*
-            }?;
-            if divisor == 1.0 { Ok(()) } else { divide(workers, op, out, divisor) }
+        impl RunCpu for Fold<'_> {
+            fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+                let Self { f, divisor, input, axes, ref mut workspace, ref mut out } = *self;
+                let reduced = Reduced { workers, op, input, axes };
+                match f {
+                    $(Reduce::$variant => {
+                        of_domain!($domain, op, input.dtype(), T => reduced.fold::<T, $fold>(workspace, out))
+                    })*
+                }?;
+                if divisor == 1.0 { Ok(()) } else { divide(workers, op, out, divisor) }
+            }
+        }
+
+        #[cfg(all(test, feature = "cuda"))]
+        impl Reduce {
+            /// Maps an element as the reduction does before it folds.
+            pub(in crate::backend) fn element(self, element: f32) -> f32 {
+                match self {
+                    $(Self::$variant => <$fold as ReduceOp<f32>>::element(element),)*
+                }
+            }
         }
     };
 }
@@ -450,37 +454,31 @@ impl Columns {
     }
 }
 
-/// See [`ArgReduce`](crate::backend::kernels::ArgReduce).
-#[inline(never)]
-pub(crate) fn arg_reduce(
-    workers: &Workers,
-    op: &'static str,
-    largest: bool,
-    input: View<'_>,
-    axis: usize,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let layout = input.layout();
-    let length = layout.shape().dims().get(axis).copied().unwrap_or(0);
-    let stride = layout.strides().get(axis).copied().unwrap_or(0);
-    let kept = LoopNest::from_axes(
-        (0..layout.shape().rank())
-            .filter(|&kept| kept != axis)
-            .map(|kept| (layout.shape()[kept], [layout.strides()[kept]])),
-        [layout.offset()],
-    );
-    let out = host_mut::<i64>(op, out)?;
-    byte_or_number!(op, input.dtype(), T => {
-        let data = host::<T>(op, &input)?;
-        workers.chunks(out, light_runs(length), &|first, part| {
-            for (output, out) in (first..).zip(part) {
-                let [start] = kept.at(output);
-                let line = (0..length).map(|i| data[start + i * stride]);
-                *out = if largest { first_of(line, |a, b| a > b) } else { first_of(line, |a, b| a < b) };
-            }
-        });
-        Ok(())
-    })
+impl RunCpu for ArgReduce<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { largest, input, axis, ref mut out } = *self;
+        let layout = input.layout();
+        let length = layout.shape().dims().get(axis).copied().unwrap_or(0);
+        let stride = layout.strides().get(axis).copied().unwrap_or(0);
+        let kept = LoopNest::from_axes(
+            (0..layout.shape().rank())
+                .filter(|&kept| kept != axis)
+                .map(|kept| (layout.shape()[kept], [layout.strides()[kept]])),
+            [layout.offset()],
+        );
+        let out = host_mut::<i64>(op, out)?;
+        byte_or_number!(op, input.dtype(), T => {
+            let data = host::<T>(op, &input)?;
+            workers.chunks(out, light_runs(length), &|first, part| {
+                for (output, out) in (first..).zip(part) {
+                    let [start] = kept.at(output);
+                    let line = (0..length).map(|i| data[start + i * stride]);
+                    *out = if largest { first_of(line, |a, b| a > b) } else { first_of(line, |a, b| a < b) };
+                }
+            });
+            Ok(())
+        })
+    }
 }
 
 /// The index of the first element that no other element beats; NaN beats every number.
@@ -495,19 +493,6 @@ fn first_of<T: Number>(line: impl Iterator<Item = T>, beats: impl Fn(T, T) -> bo
         }
     }
     best.map_or(0, |(index, _)| index)
-}
-
-impl RunCpu for Reduction<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let f = (self.f, self.divisor);
-        reduce(workers, op, self.input, self.axes, f, &mut self.workspace, &mut self.out)
-    }
-}
-
-impl RunCpu for ArgReduce<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        arg_reduce(workers, op, self.largest, self.input, self.axis, &mut self.out)
-    }
 }
 
 #[cfg(test)]

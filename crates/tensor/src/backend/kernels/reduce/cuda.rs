@@ -3,7 +3,7 @@
 use bfc_cuda::kernels::{Family, Job, Operand, named};
 
 use super::cpu::is_reduced;
-use super::{ArgReduce, Reduction};
+use super::{ArgReduce, Fold};
 use crate::backend::cuda::launch::{
     Launcher, kernel, kernel_dtype, origin, output, required_workspace, workspace_operand, workspace_output,
 };
@@ -22,96 +22,85 @@ const SHORT: usize = 64;
 /// The smallest number of outputs for which one thread per output keeps a GPU busy.
 const MANY_OUTPUTS: u64 = 1 << 14;
 
-/// See [`Reduction`](crate::backend::kernels::Reduction).
-pub(crate) fn reduce(
-    device: &Launcher,
-    op: &'static str,
-    (f, divisor): (Reduce, f64),
-    input: View<'_>,
-    axes: &[bool],
-    workspace: Option<&ViewMut<'_>>,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    let dtype = input.dtype();
-    let defined = match f.domain() {
-        ReduceDomain::All => true,
-        ReduceDomain::Sums => dtype.is_float() || dtype == DType::I64,
-        ReduceDomain::Floats => dtype.is_float(),
-    };
-    if !defined {
-        return Err(Error::UnsupportedDType { op, dtype });
-    }
-    if input.layout().shape().elements() == 0 {
-        let value = empty_result(f, dtype);
-        let value = if divisor == 1.0 { value } else { Scalar::Float(value.as_f64() / divisor) };
-        return fill(device, op, value, out);
-    }
-    let split = split_reduction(input.layout().shape(), axes);
-    let (slabs, slab) = (split.slabs(), split.slab);
-    let mut job = reduction_job(&input, axes);
-    job.function = named(f.name());
-    (job.counts[0], job.counts[1], job.counts[2]) = (split.length as u64, slabs as u64, slab as u64);
-    // Only the last kernel divides.
-    let divides = |job: &mut Job| {
-        if divisor != 1.0 {
-            (job.counts[3], job.constants[0]) = (1, divisor);
+impl RunCuda for Fold<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let Self { f, divisor, input, axes, ref workspace, ref out } = *self;
+        let dtype = input.dtype();
+        let defined = match f.domain() {
+            ReduceDomain::All => true,
+            ReduceDomain::Sums => dtype.is_float() || dtype == DType::I64,
+            ReduceDomain::Floats => dtype.is_float(),
+        };
+        if !defined {
+            return Err(Error::UnsupportedDType { op, dtype });
         }
-    };
-    let bytes = slabs * split.outputs * dtype.computed_as().size();
-    let partial = (slabs > 1).then(|| required_workspace(op, workspace, bytes)).transpose()?;
-    job.outputs[0] = partial.map_or_else(|| output(out), workspace_output);
-    if partial.is_none() {
-        divides(&mut job);
+        if input.layout().shape().elements() == 0 {
+            let value = empty_result(f, dtype);
+            let value = if divisor == 1.0 { value } else { Scalar::Float(value.as_f64() / divisor) };
+            return fill(device, op, value, out);
+        }
+        let split = split_reduction(input.layout().shape(), axes);
+        let (slabs, slab) = (split.slabs(), split.slab);
+        let mut job = reduction_job(&input, axes);
+        job.function = named(f.name());
+        (job.counts[0], job.counts[1], job.counts[2]) = (split.length as u64, slabs as u64, slab as u64);
+        // Only the last kernel divides.
+        let divides = |job: &mut Job| {
+            if divisor != 1.0 {
+                (job.counts[3], job.constants[0]) = (1, divisor);
+            }
+        };
+        let bytes = slabs * split.outputs * dtype.computed_as().size();
+        let partial = (slabs > 1).then(|| required_workspace(op, workspace.as_ref(), bytes)).transpose()?;
+        job.outputs[0] = partial.map_or_else(|| output(out), workspace_output);
+        if partial.is_none() {
+            divides(&mut job);
+        }
+        let results = job.count * slabs as u64;
+        let on = if partial.is_some() { dtype } else { kernel_dtype([dtype, out.dtype()]) };
+        let kernel_of = |name| kernel(Family::Reduce, name, on);
+        if slab <= SHORT {
+            device.launch_threads(op, kernel_of("reduce_serial"), results, &job)?;
+        } else if split.along_rows {
+            device.launch_blocks(op, kernel_of("reduce_rows"), results, &job)?;
+        } else {
+            let blocks = job.count.div_ceil(COLUMNS_PER_BLOCK as u64) * slabs as u64;
+            device.launch_blocks(op, kernel_of("reduce_columns"), blocks, &job)?;
+        }
+        let Some(partial) = partial else { return Ok(()) };
+        // Reduces the partial results of the slabs in order.
+        let mut joined = rows_of(workspace_operand(partial), [slabs, split.outputs], out);
+        joined.function = named(f.of_parts().name());
+        divides(&mut joined);
+        fold_rows(device, op, &joined, out.dtype())
     }
-    let results = job.count * slabs as u64;
-    let on = if partial.is_some() { dtype } else { kernel_dtype([dtype, out.dtype()]) };
-    let kernel_of = |name| kernel(Family::Reduce, name, on);
-    if slab <= SHORT {
-        device.launch_threads(op, kernel_of("reduce_serial"), results, &job)?;
-    } else if split.along_rows {
-        device.launch_blocks(op, kernel_of("reduce_rows"), results, &job)?;
-    } else {
-        let blocks = job.count.div_ceil(COLUMNS_PER_BLOCK as u64) * slabs as u64;
-        device.launch_blocks(op, kernel_of("reduce_columns"), blocks, &job)?;
-    }
-    let Some(partial) = partial else { return Ok(()) };
-    // Reduces the partial results of the slabs in order.
-    let mut joined = rows_of(workspace_operand(partial), [slabs, split.outputs], out);
-    joined.function = named(f.of_parts().name());
-    divides(&mut joined);
-    fold_rows(device, op, &joined, out.dtype())
 }
 
-/// See [`ArgReduce`](crate::backend::kernels::ArgReduce).
-pub(crate) fn arg_reduce(
-    device: &Launcher,
-    op: &'static str,
-    largest: bool,
-    input: View<'_>,
-    axis: usize,
-    out: &ViewMut<'_>,
-) -> Result<()> {
-    if out.layout().shape().elements() == 0 {
-        // The product of the other sizes may overflow.
-        return Ok(());
+impl RunCuda for ArgReduce<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let Self { largest, input, axis, ref out } = *self;
+        if out.layout().shape().elements() == 0 {
+            // The product of the other sizes may overflow.
+            return Ok(());
+        }
+        let mut axes = [false; crate::shape::MAX_RANK];
+        axes.iter_mut().skip(axis).take(1).for_each(|reduced| *reduced = true);
+        let mut job = reduction_job(&input, &axes);
+        job.function = named(if largest { Reduce::Max.name() } else { Reduce::Min.name() });
+        job.counts[0] = input.layout().shape().dims().get(axis).copied().unwrap_or(1) as u64;
+        job.outputs[0] = output(out);
+        // Neighboring threads read neighboring columns. For contiguous or few sequences, one block reduces each.
+        let along_memory = input.layout().strides().get(axis) == Some(&1);
+        if job.counts[0] > SHORT as u64 && (along_memory || job.count < MANY_OUTPUTS) {
+            return device.launch_blocks(
+                op,
+                kernel(Family::Reduce, "arg_reduce_rows", input.dtype()),
+                job.count,
+                &job,
+            );
+        }
+        device.launch_threads(op, kernel(Family::Reduce, "arg_reduce", input.dtype()), job.count, &job)
     }
-    let mut axes = [false; crate::shape::MAX_RANK];
-    axes.iter_mut().skip(axis).take(1).for_each(|reduced| *reduced = true);
-    let mut job = reduction_job(&input, &axes);
-    job.function = named(if largest { Reduce::Max.name() } else { Reduce::Min.name() });
-    job.counts[0] = input.layout().shape().dims().get(axis).copied().unwrap_or(1) as u64;
-    job.outputs[0] = output(out);
-    // Neighboring threads read neighboring columns. For contiguous or few sequences, one block reduces each.
-    let along_memory = input.layout().strides().get(axis) == Some(&1);
-    if job.counts[0] > SHORT as u64 && (along_memory || job.count < MANY_OUTPUTS) {
-        return device.launch_blocks(
-            op,
-            kernel(Family::Reduce, "arg_reduce_rows", input.dtype()),
-            job.count,
-            &job,
-        );
-    }
-    device.launch_threads(op, kernel(Family::Reduce, "arg_reduce", input.dtype()), job.count, &job)
 }
 
 /// Sums the columns of a `[rows, columns]` workspace, in an order that depends only on these sizes.
@@ -191,18 +180,5 @@ fn empty_result(f: Reduce, dtype: DType) -> Scalar {
         Identity::One => Scalar::Int(1),
         Identity::Lowest => lowest,
         Identity::Highest => highest,
-    }
-}
-
-impl RunCuda for Reduction<'_> {
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let (f, workspace) = ((self.f, self.divisor), self.workspace.as_ref());
-        reduce(device, op, f, self.input, self.axes, workspace, &self.out)
-    }
-}
-
-impl RunCuda for ArgReduce<'_> {
-    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        arg_reduce(device, op, self.largest, self.input, self.axis, &self.out)
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(super) mod cuda;
+pub(in crate::backend) mod functions;
 
 use super::{Computation, Workspace};
 use crate::backend::Reduce;
@@ -17,7 +18,7 @@ use crate::storage::{View, ViewMut};
 /// `out[..] = f(input over the reduced axes) / divisor` (PyTorch's `sum`, `mean`, `amax` and so on). The order of the
 /// additions depends only on the shape.
 #[derive(Debug)]
-pub struct Reduction<'a> {
+pub struct Fold<'a> {
     /// The reduction. Sums and products support floats and i64.
     pub f: Reduce,
     /// The divisor of the results, for means. Integers require 1.
@@ -26,13 +27,13 @@ pub struct Reduction<'a> {
     pub input: View<'a>,
     /// For each axis, whether it is reduced.
     pub axes: &'a [bool],
-    /// At least as many bytes as [`ReductionWorkspace`] requires; `None` if it requires none.
+    /// At least as many bytes as [`FoldWorkspace`] requires; `None` if it requires none.
     pub workspace: Option<ViewMut<'a>>,
     /// Has one element for each combination of the kept axes, in their order.
     pub out: ViewMut<'a>,
 }
 
-impl<'a> Computation<'a> for Reduction<'a> {
+impl<'a> Computation<'a> for Fold<'a> {
     operands!(Read input, Scratch workspace, Write out);
 
     fn check(&self, rules: &Rules<'_>) -> Result<()> {
@@ -56,7 +57,7 @@ impl<'a> Computation<'a> for Reduction<'a> {
         if self.divisor != 1.0 && !input.dtype().is_float() {
             return Err(Error::UnsupportedDType { op: rules.op, dtype: input.dtype() });
         }
-        if matches!(self.f, Reduce::Max | Reduce::Min) && kept > 0 && input.elements() == 0 {
+        if self.f.requires_elements() && kept > 0 && input.elements() == 0 {
             return Err(Error::EmptyReduction { op: rules.op, shape: *input.shape() });
         }
         // A reduction without a workspace is valid on every backend.
@@ -64,7 +65,7 @@ impl<'a> Computation<'a> for Reduction<'a> {
             return Ok(());
         }
         let (shape, axes, dtype) = (input.shape(), self.axes, input.dtype());
-        rules.workspace(workspace, &ReductionWorkspace { shape, axes, dtype })
+        rules.workspace(workspace, &FoldWorkspace { shape, axes, dtype })
     }
 
     #[inline(always)]
@@ -98,9 +99,9 @@ fn is_kept(shape: &Shape, axes: &[bool], out: &Shape) -> bool {
     out.is_row_of(kept) || (kept == 1 && out.rank() == 0)
 }
 
-/// The workspace of a [`Reduction`].
+/// The workspace of a [`Fold`].
 #[derive(Clone, Copy, Debug)]
-pub struct ReductionWorkspace<'a> {
+pub struct FoldWorkspace<'a> {
     /// The input's shape.
     pub shape: &'a Shape,
     /// For each axis, whether it is reduced.
@@ -109,7 +110,7 @@ pub struct ReductionWorkspace<'a> {
     pub dtype: DType,
 }
 
-impl Workspace for ReductionWorkspace<'_> {
+impl Workspace for FoldWorkspace<'_> {
     fn cpu_bytes(&self) -> usize {
         cpu::workspace(self.shape, self.axes, self.dtype.computed_as())
     }

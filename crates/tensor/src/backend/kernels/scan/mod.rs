@@ -1,4 +1,4 @@
-//! Running sums.
+//! Running sums and products.
 
 pub(super) mod cpu;
 #[cfg(feature = "cuda")]
@@ -11,19 +11,30 @@ use crate::backend::operands::{checked, operands};
 use crate::error::Result;
 use crate::storage::ViewMut;
 
-/// `out[.., i, ..] = Σ out[.., j, ..]` over j ≤ i along `axis`, in place and in order (PyTorch's `cumsum_`). Floats are
-/// summed in f64.
+/// The function of a [`Scan`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanFunction {
+    /// PyTorch's `cumsum_`.
+    Sum,
+    /// PyTorch's `cumprod_`.
+    Product,
+}
+
+/// `out[.., i, ..] = Σ out[.., j, ..]` or `Π out[.., j, ..]` over j ≤ i along `axis`, in place and in order. Floats are
+/// computed in f64.
 #[derive(Debug)]
-pub struct RunningSum<'a> {
+pub struct Scan<'a> {
+    /// The function.
+    pub f: ScanFunction,
     /// The axis.
     pub axis: usize,
-    /// Whether the sums run from the last element to the first.
+    /// Whether the results run from the last element to the first.
     pub reverse: bool,
-    /// The elements, which their sums replace.
+    /// The elements, which the results replace.
     pub out: ViewMut<'a>,
 }
 
-impl<'a> Computation<'a> for RunningSum<'a> {
+impl<'a> Computation<'a> for Scan<'a> {
     operands!(Update out);
 
     fn check(&self, rules: &Rules<'_>) -> Result<()> {

@@ -11,38 +11,33 @@ use crate::backend::cpu::parallel::{HEAVY, Workers};
 use crate::backend::cpu::simd;
 use crate::backend::kernels::RunCpu;
 use crate::error::Result;
-use crate::storage::{View, ViewMut};
+use crate::storage::ViewMut;
 
-/// See [`Softmax`](crate::backend::kernels::Softmax).
-#[inline(never)]
-pub(crate) fn softmax(
-    workers: &Workers,
-    op: &'static str,
-    log: bool,
-    input: View<'_>,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
-    let classes = classes(out);
-    float!(op, out.dtype(), T => {
-        let source = Source::<T>::new(op, input)?;
-        let together = source.rows_per_tile().max(rows_together(classes));
-        rows(workers, host_mut::<T>(op, out)?, classes, together, &|start, part| {
-            let mut copied = Vec::new();
-            let x = source.part(start..start + part.len(), &mut copied);
-            if log {
-                return simd::run(LogSoftmax { x, out: part, classes });
-            }
-            for (x, out) in x.chunks(classes).zip(part.chunks_mut(classes)) {
-                simd::run(row::Softmax { x, out });
-            }
-        });
-        Ok(())
-    })
+impl RunCpu for Softmax<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { log, input, ref mut out } = *self;
+        let classes = classes(out);
+        float!(op, out.dtype(), T => {
+            let source = Source::<T>::new(op, input)?;
+            let together = source.rows_per_tile().max(rows_together(classes));
+            rows(workers, host_mut::<T>(op, out)?, classes, together, &|start, part| {
+                let mut copied = Vec::new();
+                let x = source.part(start..start + part.len(), &mut copied);
+                if log {
+                    return simd::run(LogSoftmax { x, out: part, classes });
+                }
+                for (x, out) in x.chunks(classes).zip(part.chunks_mut(classes)) {
+                    simd::run(row::Softmax { x, out });
+                }
+            });
+            Ok(())
+        })
+    }
 }
 
 impl RunCpu for SoftmaxGrad<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { log, output, grad, ref mut out, .. } = *self;
+        let Self { log, output, grad, ref mut out } = *self;
         let classes = classes(out);
         float!(op, out.dtype(), T => {
             let (output, grad) = (Source::<T>::new(op, output)?, Source::<T>::new(op, grad)?);
@@ -85,12 +80,6 @@ pub(crate) fn rows<T: Float>(
     workers.chunks(out, chunk, &|start, chunk| {
         (start..).step_by(part).zip(chunk.chunks_mut(part)).for_each(|(start, part)| work(start, part));
     });
-}
-
-impl RunCpu for Softmax<'_> {
-    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        softmax(workers, op, self.log, self.input, &mut self.out)
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::error::Result;
 
 impl RunCuda for Softmax<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { log, input, ref out, .. } = *self;
+        let Self { log, input, ref out } = *self;
         require_float(op, out.dtype())?;
         let mut job = job_over_rows(out);
         job.inputs[0] = operand(&input);
@@ -21,7 +21,7 @@ impl RunCuda for Softmax<'_> {
 
 impl RunCuda for SoftmaxGrad<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { log, output: result, grad, ref out, .. } = *self;
+        let Self { log, output: result, grad, ref out } = *self;
         require_float(op, out.dtype())?;
         let mut job = job_over_rows(out);
         job.inputs = [operand(&result), operand(&grad), Operand::default()];

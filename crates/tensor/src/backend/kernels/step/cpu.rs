@@ -16,7 +16,7 @@ const GATHER: usize = 256;
 /// The parameter and its states.
 const TENSORS: usize = 1 + MAX_STATES;
 
-/// The operands of a [`Step`](super::Step).
+/// The operands of an [`OptimizerStep`](super::OptimizerStep).
 pub(super) struct StepOnCpu<'k, 'a> {
     pub(super) workers: &'k Workers,
     pub(super) op: &'static str,
@@ -37,13 +37,13 @@ impl StepOnCpu<'_, '_> {
         let constants = rule.constants(number);
         let mut states = states.iter_mut().flatten();
         if is_half {
-            let of = (workers, op, rule);
+            let step = (workers, op, rule);
             let constants = constants.map(f32::from_f64);
             return match [states.next(), states.next(), states.next()] {
-                [Some(a), Some(b), Some(c)] => of_halves(of, constants, grad, [param, a, b, c]),
-                [Some(a), Some(b), None] => of_halves(of, constants, grad, [param, a, b]),
-                [Some(a), None, _] => of_halves(of, constants, grad, [param, a]),
-                [None, ..] => of_halves(of, constants, grad, [param]),
+                [Some(a), Some(b), Some(c)] => of_halves(step, constants, grad, [param, a, b, c]),
+                [Some(a), Some(b), None] => of_halves(step, constants, grad, [param, a, b]),
+                [Some(a), None, _] => of_halves(step, constants, grad, [param, a]),
+                [None, ..] => of_halves(step, constants, grad, [param]),
             };
         }
         float!(op, param.dtype(), T => {

@@ -2,14 +2,14 @@
 
 use bfc_cuda::kernels::Family;
 
-use super::Step;
+use super::OptimizerStep;
 use crate::backend::cuda::launch::{
     Launcher, job_over, kernel, kernel_dtype, operand, output, require_float,
 };
 use crate::backend::kernels::RunCuda;
 use crate::error::Result;
 
-impl RunCuda for Step<'_> {
+impl RunCuda for OptimizerStep<'_> {
     /// Launches a step. Bit n of the job's function tells whether the parameter has state n.
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
         let Self { rule, number, grad, states, param } = self;

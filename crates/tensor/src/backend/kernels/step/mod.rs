@@ -1,4 +1,4 @@
-//! A step of an optimizer, in place: one kernel for all [rules](Rule).
+//! A step of an optimizer, in place: one kernel for all [rules](OptimizerRule).
 
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -19,28 +19,28 @@ use crate::storage::{View, ViewMut};
 
 /// One step of an optimizer, in place.
 #[derive(Debug)]
-pub struct Step<'a> {
+pub struct OptimizerStep<'a> {
     /// The formula with its options.
-    pub rule: Rule,
+    pub rule: OptimizerRule,
     /// The number of the step, starting at 1.
     pub number: u64,
     /// The gradient.
     pub grad: View<'a>,
-    /// The [states](Rule::states) of the parameter: `None` if and only if the options do not require them.
+    /// The [states](OptimizerRule::states) of the parameter: `None` if and only if the options do not require them.
     pub states: [Option<ViewMut<'a>>; MAX_STATES],
     /// The parameter.
     pub param: ViewMut<'a>,
 }
 
-impl<'a> Step<'a> {
+impl<'a> OptimizerStep<'a> {
     /// Creates a step of a parameter without states.
     #[must_use]
-    pub fn stateless(rule: impl Into<Rule>, grad: View<'a>, param: ViewMut<'a>) -> Self {
+    pub fn stateless(rule: impl Into<OptimizerRule>, grad: View<'a>, param: ViewMut<'a>) -> Self {
         Self { rule: rule.into(), number: 1, grad, states: [const { None }; MAX_STATES], param }
     }
 }
 
-impl<'a> Computation<'a> for Step<'a> {
+impl<'a> Computation<'a> for OptimizerStep<'a> {
     const SUPPORTS_HALF: bool = true;
 
     #[inline(always)]
@@ -79,7 +79,7 @@ impl<'a> Computation<'a> for Step<'a> {
     }
 }
 
-impl RunCpu for Step<'_> {
+impl RunCpu for OptimizerStep<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
         let Self { rule, number, grad, states, param } = self;
         let (number, grad) = (*number, *grad);

@@ -1,8 +1,8 @@
 //! The rules of optimizers: options, states and formula of each.
 //!
 //! A rule is a struct of options, a line of `rules!`, and an implementation of [`StepRule`]: the names of its states, the
-//! numbers of its formula, and the formula. The CUDA kernel with the rule's name, in `kernels/optim.cu` of `bfc-cuda`,
-//! applies the same formula with the same numbers. Nothing else knows a single rule.
+//! constants of its formula, and the formula. The CUDA kernel with the rule's name, in `kernels/optim.cu` of `bfc-cuda`,
+//! applies the same formula with the same constants. No other file of this crate names a rule.
 
 use super::cpu::{Elements, StepOnCpu};
 use crate::backend::cpu::number::Float;
@@ -35,15 +35,15 @@ impl State {
     }
 }
 
-/// The states of a rule, in the order of [`Step::states`](super::Step::states).
+/// The states of a rule, in the order of [`OptimizerStep::states`](super::OptimizerStep::states).
 pub type States = [State; MAX_STATES];
 
-/// The numbers of a formula, which the CPU and the GPU compute with. Unused ones are 0.
+/// The constants of a formula, which the CPU and the GPU compute with. Unused ones are 0.
 pub(super) type Constants<T> = [T; 9];
 
 /// The formula of an optimizer.
 pub(super) trait StepRule: Sync {
-    /// Whether the numbers of the formula depend on the number of the step, which checkpoints then contain.
+    /// Whether the constants of the formula depend on the number of the step, which checkpoints then contain.
     const COUNTS_STEPS: bool = false;
 
     /// Whether the formula has a square root, for estimates of its time.
@@ -52,31 +52,32 @@ pub(super) trait StepRule: Sync {
     /// Returns the states.
     fn states(&self) -> States;
 
-    /// Computes the numbers of the formula for a step; the first has number 1.
+    /// Computes the constants of the formula for a step; the first has number 1.
     fn constants(&self, step: u64) -> Constants<f64>;
 
     /// Updates each parameter element and its states.
     fn update<T: Float>(&self, constants: Constants<T>, elements: Elements<'_, '_, T>);
 }
 
-/// Defines [`Rule`] from a line for each rule: its documentation, variant, options, and the name of its CUDA kernel.
+/// Defines [`OptimizerRule`] from a line for each rule: its documentation, variant, options, and the name of its CUDA
+/// kernel.
 macro_rules! rules {
     ($($(#[$doc:meta])* $rule:ident($options:ident) = $name:literal;)+) => {
         /// The rule of an optimizer: the formula of a step with its options.
         #[derive(Clone, Copy, Debug, PartialEq)]
         #[non_exhaustive]
-        pub enum Rule {
+        pub enum OptimizerRule {
             $($(#[$doc])* $rule($options),)+
         }
 
-        $(impl From<$options> for Rule {
+        $(impl From<$options> for OptimizerRule {
             #[inline(always)]
             fn from(options: $options) -> Self {
                 Self::$rule(options)
             }
         })+
 
-        impl Rule {
+        impl OptimizerRule {
             /// Returns the name of the rule, such as "adam".
             #[must_use]
             pub const fn name(&self) -> &'static str {
@@ -177,19 +178,19 @@ impl StepRule for SgdRule {
     }
 
     fn constants(&self, _: u64) -> Constants<f64> {
-        let looks_ahead = if self.nesterov { 1.0 } else { 0.0 };
-        [self.lr, self.weight_decay, self.momentum, looks_ahead, 0.0, 0.0, 0.0, 0.0, 0.0]
+        let nesterov = if self.nesterov { 1.0 } else { 0.0 };
+        [self.lr, self.weight_decay, self.momentum, nesterov, 0.0, 0.0, 0.0, 0.0, 0.0]
     }
 
-    fn update<T: Float>(&self, [lr, decay, keep, ..]: Constants<T>, elements: Elements<'_, '_, T>) {
+    fn update<T: Float>(&self, [lr, decay, momentum, ..]: Constants<T>, elements: Elements<'_, '_, T>) {
         if self.momentum == 0.0 {
             return elements.each1(|p, g| *p = *p - lr * (g + decay * *p));
         }
         let nesterov = self.nesterov;
         elements.each2(|[p, m], g| {
             let g = g + decay * *p;
-            *m = keep * *m + g;
-            *p -= lr * if nesterov { g + keep * *m } else { *m };
+            *m = momentum * *m + g;
+            *p -= lr * if nesterov { g + momentum * *m } else { *m };
         });
     }
 }
@@ -303,7 +304,7 @@ impl StepRule for RmsPropRule {
     }
 
     fn update<T: Float>(&self, constants: Constants<T>, elements: Elements<'_, '_, T>) {
-        let [lr, decay, smoothing, share, epsilon, keep, ..] = constants;
+        let [lr, decay, smoothing, share, epsilon, momentum, ..] = constants;
         // Updates the mean of squares and returns g / (√v + epsilon).
         let scaled = |p: T, g: T, v: &mut T| {
             let g = g + decay * p;
@@ -314,7 +315,7 @@ impl StepRule for RmsPropRule {
             return elements.each2(|[p, v], g| *p = *p - lr * scaled(*p, g, v));
         }
         elements.each3(|[p, v, m], g| {
-            *m = keep * *m + scaled(*p, g, v);
+            *m = momentum * *m + scaled(*p, g, v);
             *p -= lr * *m;
         });
     }
@@ -493,11 +494,16 @@ impl NAdamRule {
         self.beta1 * (1.0 - 0.5 * 0.96_f64.powf(step as f64 * self.momentum_decay))
     }
 
-    /// The product of the momenta up to a step. The search stops where the product no longer changes 1 - M.
+    /// The product of the momenta up to a step. Stops early where the product no longer changes 1 - M, and where the momentum
+    /// no longer changes.
     fn momentum_product(&self, step: u64) -> f64 {
         let mut product = 1.0;
-        for step in 1..=step {
-            product *= self.momentum(step);
+        for number in 1..=step {
+            let momentum = self.momentum(number);
+            if momentum == self.beta1 {
+                return product * momentum.powf((step - number + 1) as f64);
+            }
+            product *= momentum;
             if product < f64::EPSILON / 4.0 {
                 return 0.0;
             }

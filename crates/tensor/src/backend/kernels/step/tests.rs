@@ -57,20 +57,25 @@ fn adam_rules() -> Vec<AdamRule> {
 }
 
 /// Every rule with its default options, and options that change the states or the formula.
-fn rules() -> Vec<Rule> {
-    let sgd = sgd_rules().into_iter().map(Rule::from);
-    let adam = adam_rules().into_iter().map(Rule::from);
+fn rules() -> Vec<OptimizerRule> {
+    let sgd = sgd_rules().into_iter().map(OptimizerRule::from);
+    let adam = adam_rules().into_iter().map(OptimizerRule::from);
     let rms_prop = RmsPropRule { momentum: 0.9, ..RmsPropRule::DEFAULT };
-    Rule::all().chain(sgd).chain(adam).chain([rms_prop.into()]).collect()
+    OptimizerRule::all().chain(sgd).chain(adam).chain([rms_prop.into()]).collect()
 }
 
 /// A step on the parameter and as many states as the rule requires.
-fn step<'a>(rule: impl Into<Rule>, number: u64, grad: View<'a>, tensors: &'a mut [Buffer; 4]) -> Step<'a> {
+fn step<'a>(
+    rule: impl Into<OptimizerRule>,
+    number: u64,
+    grad: View<'a>,
+    tensors: &'a mut [Buffer; 4],
+) -> OptimizerStep<'a> {
     let rule = rule.into();
     let [param, states @ ..] = tensors.each_mut().map(Buffer::out);
     let mut required = rule.states().into_iter().map(|state| state.initial.is_some());
     let states = states.map(|state| Some(state).filter(|_| required.next() == Some(true)));
-    Step { rule, number, grad, states, param }
+    OptimizerStep { rule, number, grad, states, param }
 }
 
 fn single(values: &[f64]) -> Vec<f32> {
@@ -82,7 +87,7 @@ fn start_and_grads(count: usize) -> (Vec<f64>, Vec<Vec<f64>>) {
 }
 
 /// Compares steps of a rule, for f64 and f32 and gradients in all layouts, with the expected parameters.
-fn compare(rule: Rule, (start, grads): (&[f64], &[Vec<f64>]), expected: &[f64]) {
+fn compare(rule: OptimizerRule, (start, grads): (&[f64], &[Vec<f64>]), expected: &[f64]) {
     let (backend, dims, zeros) = (CpuBackend::new(1).unwrap(), [100, 3], [0.0; 300]);
     for layout in 0..4 {
         let values = [start, &zeros, &zeros, &zeros];

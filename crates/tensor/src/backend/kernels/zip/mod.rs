@@ -1,8 +1,9 @@
 //! Elementwise functions of several arguments.
 
-pub(super) mod cpu;
+mod cpu;
 #[cfg(feature = "cuda")]
-pub(super) mod cuda;
+mod cuda;
+pub(in crate::backend) mod functions;
 
 use super::Computation;
 use crate::backend::check::{Rules, fast};

@@ -6,7 +6,7 @@ use crate::backend::{Backend, Checked, kernels};
 use crate::error::Error;
 use crate::shape::{DType, Element, Scalar};
 
-const DIMS: [&[usize]; 7] = [&[], &[5], &[3, 4], &[2, 3, 4], &[0], &[3, 0, 2], &[1, 7, 1]];
+const DIMS: &[&[usize]] = &[&[], &[5], &[3, 4], &[2, 3, 4], &[0], &[3, 0, 2], &[1, 7, 1]];
 
 fn cpu() -> CpuBackend {
     CpuBackend::new(1).unwrap()
@@ -18,7 +18,7 @@ fn small<T: Element>(dims: &[usize], convert: impl Fn(usize) -> T) -> Vec<T> {
 }
 
 fn round_trip<T: Element>(convert: impl Fn(usize) -> T) {
-    for dims in DIMS {
+    for &dims in DIMS {
         let values = small(dims, &convert);
         let raw: Vec<T::Raw> = values.iter().map(|value| value.into_raw()).collect();
         let mut up = Buffer::output(dims, T::DTYPE);

@@ -5,8 +5,8 @@ use crate::backend::cpu::dispatch::{float, host_mut};
 use crate::backend::cpu::number::Float;
 use crate::backend::cpu::parallel::{HEAVY, LIGHT, Workers};
 use crate::backend::cpu::simd;
-use crate::backend::kernels::map::cpu::{gelu, gelu_tanh, silu, unary};
-use crate::backend::kernels::{Activated, MatMul, RunCpu};
+use crate::backend::kernels::map::cpu::{gelu, gelu_tanh, silu};
+use crate::backend::kernels::{Activated, Map, MatMul, RunCpu};
 use crate::error::Result;
 use crate::storage::ViewMut;
 
@@ -20,7 +20,8 @@ pub(super) fn run(kernel: &mut MatMul<'_>, workers: &Workers, op: &'static str) 
     };
     if let Some(sums) = arguments {
         product(sums)?;
-        return unary(workers, op, function.function(), sums.as_view(), out);
+        let (f, input, out) = (function.function(), sums.as_view(), out.reborrow());
+        return Map { f, input, out }.run_cpu(workers, op);
     }
     product(out)?;
     float!(op, out.dtype(), T => {
@@ -29,7 +30,7 @@ pub(super) fn run(kernel: &mut MatMul<'_>, workers: &Workers, op: &'static str) 
     })
 }
 
-/// Applies the activation in place. The results equal those of [`unary`] bit for bit.
+/// Applies the activation in place. The results equal those of [`Map`] bit for bit.
 fn apply_in_place<T: Float>(workers: &Workers, function: Activation, values: &mut [T]) {
     fn each<T: Float>(workers: &Workers, chunk: usize, values: &mut [T], f: impl Fn(T) -> T + Sync) {
         workers.chunks(values, chunk, &|_, part| simd::each(part, |x| *x = f(*x)));

@@ -117,7 +117,7 @@ fn workspaces_hold_the_panels_of_each_block() {
     assert_eq!(bytes([&[0, 4, 3], &[0, 3, 4]], DType::F32, Precision::Full), 0);
 }
 
-const SHAPES: [[usize; 3]; 15] = [
+const SHAPES: &[[usize; 3]] = &[
     [1, 1, 1],
     [2, 3, 4],
     [4, 16, 16],
@@ -138,7 +138,7 @@ const SHAPES: [[usize; 3]; 15] = [
 #[test]
 fn products_agree_with_ndarray_in_every_layout() {
     let backend = CpuBackend::new(1).unwrap();
-    for shape in SHAPES {
+    for &shape in SHAPES {
         let [m, k, n] = shape;
         let (a, b) = (noise(1, m * k), noise(2, k * n));
         let expected = reference(shape, &a, &b);
@@ -158,7 +158,7 @@ fn products_agree_with_ndarray_in_every_layout() {
 }
 
 /// Products with several panels, odd sizes, and a shorter last panel.
-const LARGE: [[usize; 3]; 7] = [
+const LARGE: &[[usize; 3]] = &[
     [257, 259, 261],
     [1000, 129, 131],
     [64, 800, 400],
@@ -170,7 +170,7 @@ const LARGE: [[usize; 3]; 7] = [
 
 #[test]
 fn large_products_have_the_same_bits_for_any_number_of_threads() {
-    for shape in LARGE {
+    for &shape in LARGE {
         let [m, k, n] = shape;
         let (a, b) = (noise(1, m * k), noise(2, k * n));
         let expected = reference(shape, &a, &b);

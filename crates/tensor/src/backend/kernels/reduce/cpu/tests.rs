@@ -9,9 +9,6 @@ use crate::backend::kernels::{self, Workspace};
 use crate::error::Error;
 use crate::shape::Element;
 
-const REDUCE: [Reduce; 6] =
-    [Reduce::Sum, Reduce::Prod, Reduce::Max, Reduce::Min, Reduce::SumMagnitudes, Reduce::SumSquares];
-
 fn cpu() -> CpuBackend {
     CpuBackend::new(1).unwrap()
 }
@@ -31,13 +28,13 @@ fn divided<T: Element>(
     axes: &[bool],
 ) -> Vec<T> {
     let whole = *input.layout().shape();
-    let bytes = kernels::ReductionWorkspace { shape: &whole, axes, dtype: T::DTYPE }.cpu_bytes();
+    let bytes = kernels::FoldWorkspace { shape: &whole, axes, dtype: T::DTYPE }.cpu_bytes();
     let mut workspace = (bytes > 0).then(|| Buffer::output(&[bytes], DType::U8));
     let mut out = Buffer::output(&kept(whole.dims(), axes), T::DTYPE);
     backend
         .run(
             f.name(),
-            kernels::Reduction {
+            kernels::Fold {
                 f,
                 divisor,
                 input,
@@ -81,8 +78,8 @@ proptest! {
     ) {
         let values = noise(seed, dims.iter().product());
         for axes in masks(dims.len()) {
-            for f in REDUCE {
-                if matches!(f, Reduce::Max | Reduce::Min) && values.is_empty() {
+            for &f in Reduce::ALL {
+                if f.requires_elements() && values.is_empty() {
                     continue;
                 }
                 let expected = plain(f, &dims, &axes, &values);
@@ -98,7 +95,7 @@ proptest! {
 
 /// Shapes and axes that cover all paths: few and many outputs, long and short sequences, one and several slabs, full and
 /// partial tiles.
-const LARGE: [(&[usize], &[bool]); 13] = [
+const LARGE: &[(&[usize], &[bool])] = &[
     (&[200_003], &[true]),
     (&[3, 70_001], &[false, true]),
     (&[70_001, 3], &[true, false]),
@@ -116,10 +113,10 @@ const LARGE: [(&[usize], &[bool]); 13] = [
 
 #[test]
 fn large_reductions_do_not_depend_on_threads_or_layout() {
-    for (dims, axes) in LARGE {
+    for &(dims, axes) in LARGE {
         let values = noise(1, dims.iter().product());
         let single: Vec<f32> = values.iter().map(|&x| x as f32).collect();
-        for f in REDUCE {
+        for &f in Reduce::ALL {
             let mut first: Option<Vec<f32>> = None;
             for backend in backends() {
                 for buffer in Buffer::arrangements(dims, &single) {
@@ -142,7 +139,7 @@ fn adjacent_rows_have_the_bits_of_separate_rows() {
     let separate = Buffer::of(&dims, &values);
     let adjacent =
         Buffer::arranged(&[20, 30, 150], &values, |layout| layout.permuted("permute", &[1, 0, 2]).unwrap());
-    for f in REDUCE {
+    for &f in Reduce::ALL {
         let [separate, adjacent] =
             [&separate, &adjacent].map(|buffer| reduced::<f32>(&cpu(), f, buffer.view(), &axes));
         assert_eq!(separate, adjacent, "{}", f.name());
@@ -153,7 +150,7 @@ fn adjacent_rows_have_the_bits_of_separate_rows() {
 #[test]
 fn small_reductions_have_the_same_bits_in_any_layout() {
     let backend = CpuBackend::new(1).unwrap();
-    let cases: [(&[usize], &[bool]); 8] = [
+    let cases: &[(&[usize], &[bool])] = &[
         (&[4, 16], &[true, false]),
         (&[15, 200], &[true, false]),
         (&[16, 7], &[true, false]),
@@ -163,9 +160,9 @@ fn small_reductions_have_the_same_bits_in_any_layout() {
         (&[9, 11], &[true, true]),
         (&[5, 600], &[true, true]),
     ];
-    for (dims, axes) in cases {
+    for &(dims, axes) in cases {
         let values: Vec<f32> = noise(3, dims.iter().product()).iter().map(|&x| x as f32).collect();
-        for f in REDUCE {
+        for &f in Reduce::ALL {
             let mut first: Option<Vec<f32>> = None;
             for buffer in Buffer::arrangements(dims, &values) {
                 let result = reduced::<f32>(&backend, f, buffer.view(), axes);
@@ -179,7 +176,7 @@ fn small_reductions_have_the_same_bits_in_any_layout() {
 #[test]
 fn sums_in_single_precision_are_accurate() {
     // All terms have one sign, so that a sequential sum would be wrong in the third digit.
-    for (dims, axes) in LARGE {
+    for &(dims, axes) in LARGE {
         let values: Vec<f32> = noise(2, dims.iter().product()).into_iter().map(|x| 1.0 + x as f32).collect();
         let exact: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
         let sums = reduced::<f32>(&cpu(), Reduce::Sum, Buffer::of(dims, &values).view(), axes);
@@ -189,7 +186,7 @@ fn sums_in_single_precision_are_accurate() {
 
 #[test]
 fn integers_are_summed_exactly_and_wrap() {
-    for (dims, axes) in LARGE {
+    for &(dims, axes) in LARGE {
         let values: Vec<i64> =
             (0..dims.iter().product::<usize>() as i64).map(|i| i * i % 1009 - 500).collect();
         let wide: Vec<f64> = values.iter().map(|&x| x as f64).collect();
@@ -211,7 +208,7 @@ fn a_nan_at_any_position_is_max_and_min() {
         for place in [0, 7, count / 2, count - 1] {
             let mut values = vec![1.0_f64; count];
             values[place] = f64::NAN;
-            for f in REDUCE {
+            for &f in Reduce::ALL {
                 let result = reduced::<f64>(&cpu(), f, Buffer::of(dims, &values).view(), axes);
                 assert_eq!(result.iter().filter(|x| x.is_nan()).count(), 1, "{} {place}", f.name());
             }
@@ -244,7 +241,7 @@ fn empty_sums_are_zero() {
 
 #[test]
 fn workspaces_are_small_relative_to_the_input() {
-    for (dims, axes) in LARGE {
+    for &(dims, axes) in LARGE {
         let whole = shape(dims);
         let bytes = workspace(&whole, axes, DType::F32);
         assert!(bytes * 16 <= whole.elements() * 4, "{dims:?} {axes:?}: {bytes}");
@@ -285,7 +282,7 @@ fn booleans_have_max_and_min_but_no_sum() {
     assert_eq!(
         cpu().run(
             "sum",
-            kernels::Reduction {
+            kernels::Fold {
                 f: Reduce::Sum,
                 divisor: 1.0,
                 input: buffer.view(),

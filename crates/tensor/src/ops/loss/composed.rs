@@ -1,19 +1,25 @@
-//! Losses of the distances between embeddings.
+//! Losses that compose other ops, in f32 for 16-bit floats.
 //!
 //! | op | loss of a row |
 //! |---|---|
 //! | `cosine_embedding_loss` | 1 - c for alike pairs, max(c - margin, 0) for others, with the cosine similarity c |
 //! | `triplet_margin_loss` | max(‖a - p + ε‖ - ‖a - n + ε‖ + margin, 0), with ε = 10⁻⁶ |
 //!
-//! (Hadsell, Chopra and LeCun 2006; Schroff, Kalenichenko and Philbin 2015.) Compositions of other ops, in f32 for 16-bit floats.
+//! (Hadsell, Chopra and LeCun 2006; Schroff, Kalenichenko and Philbin 2015.)
 
 use super::reduction::Reduction;
 use crate::error::{Error, Result, ShapeRule};
+use crate::ops::create::constant_like;
 use crate::ops::random::check;
 use crate::ops::supported;
 use crate::ops::vector_norm::Norm;
 use crate::shape::DType;
 use crate::tensor::Tensor;
+
+/// max(x, 0) with the derivative 1 at 0, as PyTorch's `clamp_min`, so that pairs exactly at the margin learn.
+fn positive_part(x: &Tensor) -> Result<Tensor> {
+    x.lt(0)?.where_(&constant_like(x, 0)?, x)
+}
 
 /// # Loss functions of embeddings
 ///
@@ -22,7 +28,10 @@ impl Tensor {
     /// Cosine embedding loss: pulls alike embeddings together and pushes others apart. Rows whose `alike` is above 0 have the
     /// loss 1 - c for their cosine similarity c, others max(c - `margin`, 0).
     ///
-    /// Shapes: both embeddings `[.., n, width]`, `alike` `[.., n]` of any number type. PyTorch's targets are 1 and -1.
+    /// Shapes: both embeddings `[.., n, width]`, `alike` `[.., n]` of any number type.
+    ///
+    /// For PyTorch's targets 1 and -1 the loss is PyTorch's, also for embeddings of length 0 up to rounding: c has lengths of
+    /// at least 10⁻⁸, where PyTorch adds 10⁻¹² to their squares. PyTorch ignores rows with other targets.
     ///
     /// ```
     /// use highwater::{Device, Tensor};
@@ -62,7 +71,7 @@ impl Tensor {
             return Err(Error::ShapeMismatch { op, lhs: *similarity.shape(), rhs: *alike.shape(), rule });
         }
         let of_alike = similarity.neg()?.add_scalar(1.0)?;
-        let of_others = similarity.sub_scalar(margin)?.relu()?;
+        let of_others = positive_part(&similarity.sub_scalar(margin)?)?;
         reduction.fold(alike.gt(0)?.where_(&of_alike, &of_others)?)?.to_dtype(dtype)
     }
 
@@ -117,7 +126,7 @@ impl Tensor {
         let distance =
             |other: &Self| anchor.sub(&other.to_dtype(wide)?)?.add_scalar(1e-6)?.norm(Norm::L2, -1);
         let difference = distance(positive)?.sub(&distance(negative)?)?;
-        reduction.fold(difference.add_scalar(margin)?.relu()?)?.to_dtype(dtype)
+        reduction.fold(positive_part(&difference.add_scalar(margin)?)?)?.to_dtype(dtype)
     }
 }
 
@@ -125,6 +134,21 @@ impl Tensor {
 mod tests {
     use super::*;
     use crate::device::Runtime;
+
+    #[test]
+    fn pairs_at_the_margin_have_a_gradient() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let row = |x: f32, y: f32| Tensor::from_slice(&device, &[x, y], [1, 2]).unwrap();
+        let x = row(2.0, 0.0).requiring_grad().unwrap();
+        let alike = Tensor::from_slice(&device, &[-1i64], [1]).unwrap();
+        let loss = x.cosine_embedding_loss(&row(0.0, 3.0), &alike, 0.0).unwrap();
+        assert_eq!(loss.item::<f32>().unwrap(), 0.0);
+        // The cosine is y / |x| near y = 0.
+        let gradient = loss.backward().unwrap().take(&x).unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(gradient, [0.0, 0.5]);
+        let nan = row(f32::NAN, 0.0).cosine_embedding_loss(&row(0.0, 3.0), &alike, 0.0).unwrap();
+        assert!(nan.item::<f32>().unwrap().is_nan());
+    }
 
     #[test]
     fn arguments_that_do_not_fit_are_named() {

@@ -15,8 +15,8 @@ use crate::shape::Scalar;
 /// ```
 ///
 /// The CPU runs `value` and `grad` for its float types `T` ([`Domain::Numbers`]: for all number types). Constants have
-/// type `T` there. The cost `light` is a few instructions, `heavy` a function such as exp. `by` names a function in
-/// `cpu/unary.rs` with a loop of its own.
+/// type `T` there. The cost `light` is a few instructions, `heavy` a function such as exp. `by` names a function of
+/// `map/cpu.rs` with a loop of its own.
 ///
 /// CUDA finds a function by its name: `case NAMED("name")` in `elementwise.cu` or `float.cu`, and in `derivative`.
 macro_rules! unary_functions {
@@ -142,13 +142,13 @@ macro_rules! unary_functions {
                 // `rectify` computes the same in place.
                 grad: light(|y, g| if y <= T::ZERO { T::ZERO } else { g + T::ZERO }),
             }
-            /// Leaky ReLU: x for x ≥ 0, c x for x < 0.
+            /// Leaky ReLU: x for x ≥ 0, slope x for x < 0.
             leaky_relu: LeakyRelu(slope: f64 = 0.125) {
                 domain: Floats, grad_reads: Argument, smooth: [(-1.7, -0.2), (0.2, 1.7)],
                 value: light(move |x| x * if x < T::ZERO { slope } else { T::ONE }),
                 grad: light(move |x, g| g * if x <= T::ZERO { slope } else { T::ONE }),
             }
-            /// ELU: x for x > 0, c (eˣ - 1) for x ≤ 0.
+            /// ELU: x for x > 0, alpha (eˣ - 1) for x ≤ 0.
             elu: Elu(alpha: f64 = 0.75) {
                 domain: Floats, grad_reads: Argument, smooth: [(-1.7, -0.2), (0.2, 1.7)],
                 value: heavy(move |x| if x > T::ZERO { x } else { alpha * exp_m1_of_negative(x) }),
@@ -211,9 +211,9 @@ macro_rules! unary_functions {
                 value: light(hardswish),
                 grad: light(|x, g| g * hardswish_slope(x)),
             }
-            /// xᶜ; for integers, c is an integer ≥ 0.
+            /// x to the power `exponent`; for integers, an integer ≥ 0.
             powf: Powf(exponent: f64 = -1.5) {
-                domain: FloatsAndCounts, grad_reads: Argument, smooth: [(0.5, 2.5)],
+                domain: FloatsAndIntegers, grad_reads: Argument, smooth: [(0.5, 2.5)],
                 value: by(power),
                 grad: by(power_grad),
             }
@@ -263,7 +263,8 @@ macro_rules! define {
         }
 
         impl Unary {
-            /// All functions, with examples of their constants.
+            /// All functions, with examples of their constants, for tests.
+            #[doc(hidden)]
             pub const ALL: &[Self] = &[$(Self::$variant $(($($example),+))?),*];
 
             /// The op's name.
@@ -322,6 +323,7 @@ macro_rules! define {
 
             /// Ranges of arguments in which the function with the constants of [`ALL`](Self::ALL) is defined and smooth,
             /// for tests of gradients.
+            #[doc(hidden)]
             #[must_use]
             pub const fn smooth(self) -> &'static [(f64, f64)] {
                 match self {
@@ -344,7 +346,17 @@ macro_rules! is_light {
 
 unary_functions!(define);
 
-pub(crate) use unary_functions;
+/// Evaluates the first expression for functions of all numbers, and the second for others.
+macro_rules! if_of_numbers {
+    (Numbers, $numbers:expr, $others:expr) => {
+        $numbers
+    };
+    ($domain:ident, $numbers:expr, $others:expr) => {
+        $others
+    };
+}
+
+pub(crate) use {if_of_numbers, is_light, unary_functions};
 
 /// The element types of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -353,8 +365,8 @@ pub enum Domain {
     Floats,
     /// Floats and integers, by one implementation.
     Numbers,
-    /// Floats; and integers for a constant that is an integer of at least 0, by another implementation.
-    FloatsAndCounts,
+    /// Floats and integers, by two implementations. The table has the one for floats.
+    FloatsAndIntegers,
 }
 
 /// The value that a gradient reads besides the gradient of the output.

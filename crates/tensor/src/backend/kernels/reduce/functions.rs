@@ -1,10 +1,10 @@
 //! The table of reductions.
 
 /// Passes the table of reductions to the macro `$expand`. A reduction is one row: its variant, the element types, its
-/// operation in `cpu/fold/ops.rs`, the result without elements, and the reduction of partial results.
+/// operation in `backend/cpu/fold/ops.rs`, the result without elements, and the reduction of partial results.
 ///
-/// CUDA has a `case NAMED("name")` for each in `reduce.cu`: in `fold`, and in `element` if elements are mapped before
-/// they are reduced.
+/// CUDA has a `case NAMED("name")` for each in `reduce.cu`: in `fold`, and in `element` if the operation maps elements
+/// before it reduces them (`each`).
 macro_rules! reduce_functions {
     ($expand:ident) => {
         $expand! {
@@ -78,6 +78,14 @@ macro_rules! define {
 reduce_functions!(define);
 
 pub(crate) use reduce_functions;
+
+impl Reduce {
+    /// Whether the reduction requires at least one element, because its neutral element is only a bound.
+    #[must_use]
+    pub const fn requires_elements(self) -> bool {
+        matches!(self.empty(), Identity::Lowest | Identity::Highest)
+    }
+}
 
 /// The element types of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

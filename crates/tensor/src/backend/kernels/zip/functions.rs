@@ -1,6 +1,7 @@
 //! The tables of elementwise functions of two arguments and of comparisons.
 
-use super::Domain;
+use crate::backend::Domain;
+use crate::backend::kernels::map::functions::is_light;
 
 /// Passes the table of binary functions to the macro `$expand`. A function is one row:
 ///
@@ -13,8 +14,11 @@ use super::Domain;
 /// }
 /// ```
 ///
-/// The costs are those of `unary_functions`. Gradients consist of other ops: see `ops/binary.rs`. CUDA has a
-/// `case NAMED("name")` in the kernel `binary` of `elementwise.cu`.
+/// The CPU runs `value` for its float types `T` ([`Domain::Numbers`]: for all number types). The costs `light` and `heavy`
+/// are those of `unary_functions`. `by` names a function of `zip/cpu.rs` that replaces a chunk of a by the results.
+///
+/// Gradients consist of other ops: see `ops/binary.rs`. CUDA has a `case NAMED("name")` in the kernel `binary` of
+/// `elementwise.cu`, within `#ifdef T_IS_FLOAT` for [`Domain::Floats`].
 macro_rules! binary_functions {
     ($expand:ident) => { $expand! {
         /// Adds two tensors element by element: a + b. Integers wrap.
@@ -77,8 +81,8 @@ macro_rules! binary_functions {
         /// ```
         #[doc(alias("power"))]
         pow: Pow {
-            domain: Numbers, booleans: false, smooth: [(0.5, 2.5)] and [(-2.0, 2.0)],
-            value: by(power),
+            domain: FloatsAndIntegers, booleans: false, smooth: [(0.5, 2.5)] and [(-2.0, 2.0)],
+            value: by(raise),
         }
         /// Angle in radians from the positive x-axis to the point (x, y) with y = `self` and x = `rhs`, from -π to π.
         atan2: Atan2 {
@@ -141,6 +145,7 @@ macro_rules! define_binary {
             }
 
             /// Ranges of both arguments in which the function is defined and smooth, for tests of gradients.
+            #[doc(hidden)]
             #[must_use]
             pub const fn smooth(self) -> [&'static [(f64, f64)]; 2] {
                 match self {
