@@ -186,11 +186,21 @@ fn train(runtime: &Runtime, steps: u64) -> Outcome {
     Ok(())
 }
 
+/// Adds a file for this reader of `highwater_nn`.
+fn seed_file(reader: &str, name: &str, contents: &[u8]) -> Outcome {
+    let input = fuzz::input_of_files(reader, contents).ok_or_else(|| format!("no reader {reader}"))?;
+    seed(&["files"], &format!("{}-{name}", input[0]), &input)
+}
+
 fn arrays() -> Outcome {
-    seed(&["checkpoint"], "run", b"")?;
-    let file: PathBuf = [env!("CARGO_MANIFEST_DIR"), "corpus", "checkpoint", "run"].iter().collect();
-    fuzz::valid_checkpoint()?.save(&file)?;
-    seed(&["safetensors"], "run", &fs::read(file)?)?;
+    seed(&["files"], "checkpoint", b"")?;
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "corpus", "files", "checkpoint"].iter().collect();
+    fuzz::valid_checkpoint()?.save(&path)?;
+    let checkpoint = fs::read(&path)?;
+    fs::remove_file(path)?;
+    for reader in ["read_safetensors", "Checkpoint::load"] {
+        seed_file(reader, "run", &checkpoint)?;
+    }
     let mut arrays = Arrays::new();
     arrays.insert("weight".to_owned(), Array::from_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?);
     arrays.insert("count".to_owned(), Array::from_slice(&[7_i64], ())?);
@@ -199,31 +209,33 @@ fn arrays() -> Outcome {
     for (name, array) in &arrays {
         let mut file = Vec::new();
         write_npy_to(&mut file, array)?;
-        seed(&["npy"], name, &file)?;
+        seed_file("read_npy", name, &file)?;
     }
     let mut archive = Vec::new();
     write_npz_to(&mut archive, &arrays)?;
-    seed(&["npz"], "stored", &archive)?;
+    seed_file("read_npz", "stored", &archive)?;
     for name in ["tensors", "training", "module"] {
-        seed(&["state_dict"], name, &repository(&format!("crates/nn/tests/reference/{name}.pt"))?)?;
+        seed_file("read_state_dict", name, &repository(&format!("crates/nn/tests/reference/{name}.pt"))?)?;
     }
     let mut contents = Safetensors { arrays, ..Safetensors::default() };
     contents.metadata.insert("format".to_owned(), "pt".to_owned());
     let mut file = Vec::new();
     write_safetensors_to(&mut file, &contents)?;
-    seed(&["safetensors", "checkpoint"], "arrays", &file)?;
+    for reader in ["read_safetensors", "Checkpoint::load"] {
+        seed_file(reader, "arrays", &file)?;
+    }
     let idx = [&[0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3][..], &[1, 2, 3, 4, 5, 6]].concat();
-    seed(&["idx"], "plain", &idx)?;
-    seed(&["idx"], "compressed", &gzip(&idx)?)
+    seed_file("read_idx", "plain", &idx)?;
+    seed_file("read_idx", "compressed", &gzip(&idx)?)
 }
 
 fn texts() -> Outcome {
     let digits = gunzip(&repository("data/digits.csv.gz")?)?;
-    seed(&["csv"], "digits", beginning(&digits, 10))?;
-    seed(&["csv"], "numbers", b"# x, y\n1.5, -2e3,0\n\"3\",4,1\r\n")?;
-    seed(&["csv"], "names", b"a;b;c\nred;;cat\nblue;2;dog\n")?;
-    seed(&["image"], "pixels", &repository("crates/nn/tests/cases/pixels.png")?)?;
-    seed(&["text"], "words", "One word, zwei W\u{f6}rter.\n".as_bytes())?;
+    seed_file("read_csv", "digits", beginning(&digits, 10))?;
+    seed_file("read_csv", "numbers", b"# x, y\n1.5, -2e3,0\n\"3\",4,1\r\n")?;
+    seed_file("read_csv", "names", b"a;b;c\nred;;cat\nblue;2;dog\n")?;
+    seed_file("ImageFolder::open", "pixels", &repository("crates/nn/tests/cases/pixels.png")?)?;
+    seed_file("Text::read", "words", "One word, zwei W\u{f6}rter.\n".as_bytes())?;
     seed(&["golden"], "step", &repository("tests/golden/training_step.txt")?)?;
     let log = "{\"t\":1.5,\"step\":0,\"loss\":2.5}\n{\"t\":2,\"step\":1,\"loss\":0.5,\"rate\":1e-3}\n";
     seed(&["training_log"], "losses", log.as_bytes())?;

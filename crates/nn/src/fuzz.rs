@@ -20,6 +20,37 @@ use crate::io::{
 use crate::modules::{BatchNorm, Dropout, Linear, Module, Sequential};
 use crate::optim::{Adam, Optimizer};
 
+/// The readers by their names in docs/files.md, with the functions that check them.
+pub const READERS: &[(&str, fn(&[u8]))] = &[
+    ("read_safetensors", safetensors),
+    ("Checkpoint::load", checkpoint),
+    ("read_state_dict", state_dict),
+    ("read_npy", npy),
+    ("read_npz", npz),
+    ("read_csv", csv),
+    ("read_idx", idx),
+    ("Text::read", text),
+    #[cfg(feature = "images")]
+    ("ImageFolder::open", image),
+];
+
+/// Checks the reader that the first byte selects with the other bytes.
+///
+/// # Panics
+/// If the reader violates its contract.
+pub fn files(data: &[u8]) {
+    let Some((&chosen, file)) = data.split_first() else { return };
+    let (_, check) = READERS[usize::from(chosen) % READERS.len()];
+    check(file);
+}
+
+/// Returns the input of [`files`] that gives a file to the reader of this name; `None` if there is no such reader.
+#[must_use]
+pub fn input_of_files(reader: &str, file: &[u8]) -> Option<Vec<u8>> {
+    let (chosen, _) = (0_u8..).zip(READERS).find(|(_, (name, _))| *name == reader)?;
+    Some([&[chosen], file].concat())
+}
+
 /// Checks the reader of safetensors files and checkpoints.
 ///
 /// # Panics

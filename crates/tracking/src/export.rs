@@ -1,13 +1,4 @@
-//! Exports recordings to the formats of other tools.
-//!
-//! | format | opens in | what it shows |
-//! |---|---|---|
-//! | `memory-viz` | PyTorch's memory viewer and other readers of its snapshots | every block of each pool over time |
-//! | `memory-viz-json` | the same viewer; programs | the same |
-//! | `chrome` | Perfetto, `chrome://tracing`, readers of PyTorch's profiler | ops over time with their peaks, live bytes by category |
-//! | `pprof` | `pprof`, speedscope | holders at the peak, by owner and category |
-//! | `folded` | flame graphs | the same |
-//! | `svg` | browsers | live bytes by category over time |
+//! Exports recordings to the formats of other tools, one row of a list each.
 //!
 //! [`Trace::read`](crate::Trace::read) reads both forms of snapshots back.
 //!
@@ -35,7 +26,7 @@ use pickle_writer::PickleWriter;
 /// Writes a recording in one format.
 type WriteExport = fn(&Recording, &mut Output<&mut dyn Write>) -> Result<(), ExportError>;
 
-/// What the other modules need to know about a format.
+/// A row of the list: name, help and writer of a format.
 struct Row {
     name: &'static str,
     about: &'static str,
@@ -55,7 +46,7 @@ impl Row {
 
 macro_rules! formats {
     ($($(#[$meta:meta])* $format:ident: $row:expr;)*) => {
-        /// An export format of a [`Recording`]; see the table in [`export`].
+        /// An export format of a [`Recording`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum ExportFormat {
@@ -73,31 +64,31 @@ macro_rules! formats {
 
 // The list. The command line, its help and the tests follow from it.
 formats! {
-    /// PyTorch's snapshot, as a pickle of protocol 2.
+    /// PyTorch's snapshot for its memory viewer, as a pickle of protocol 2: every block of each pool over time.
     MemoryViz: Row::binary(
         "memory-viz",
         "A snapshot for PyTorch's memory viewer, as a pickle",
         |recording, out| memory_viz::write(recording, PickleWriter::new(), out),
     );
 
-    /// PyTorch's snapshot, as JSON.
+    /// The same snapshot as JSON, for programs.
     MemoryVizJson: Row::text(
         "memory-viz-json",
         "A snapshot for PyTorch's memory viewer, as JSON",
         |recording, out| memory_viz::write(recording, JsonWriter::new(), out),
     );
 
-    /// A trace of Chrome's format, as JSON.
+    /// A trace in Chrome's format, as JSON: ops over time with their peaks, and live bytes by category. Opens in Perfetto.
     Chrome: Row::text("chrome", "A trace for Perfetto and chrome://tracing", |recording, out| {
         chrome::write(recording, out)
     });
 
-    /// The holders at the peak, as a compressed `profile.proto`.
+    /// The holders at the peak by owner and category, as a compressed `profile.proto` for pprof and speedscope.
     Pprof: Row::binary("pprof", "What was live at the peak, for pprof and speedscope", |recording, out| {
         pprof::write(recording, out)
     });
 
-    /// The holders at the peak, one line of text per stack.
+    /// The holders at the peak, one line of text per stack, for flame graphs.
     Folded: Row::text("folded", "What was live at the peak, for flame graphs", |recording, out| {
         folded::write(recording, out)
     });

@@ -7,8 +7,9 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocator, AllocatorChoice, BfcAllocator, BfcConfig, Bytes, KIB, MemoryKind, Plan,
-    PlanOptions, PlannedAllocator, PlannedConfig,
+    AddressOnlyMemory, Allocator, AllocatorChoice, AutoGrowthAllocator, AutoGrowthConfig, BfcAllocator,
+    BfcConfig, BuddyAllocator, BuddyConfig, Bytes, KIB, MemoryKind, Plan, PlanOptions, PlannedAllocator,
+    PlannedConfig,
 };
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -128,18 +129,20 @@ pub fn replayed(data: &[u8]) {
         assert!(!matches!(outcome, Err(ReplayError::Free { .. })), "{outcome:?}");
         let fits = is_ordinary(&trace) && trace.peak_live_bytes() <= Bytes::gib(1).get();
         assert!(outcome.is_ok() || !fits, "{outcome:?}");
+        pool.check_invariants().expect("the pool keeps its rules");
         assert_eq!(pool.stats().live_allocs, 0);
     };
     for choice in AllocatorChoice::ALL.into_iter().filter(|choice| choice.serves(MemoryKind::AddressOnly)) {
         let config = choice.config(POOL).with_allow_growth(true);
         through(&*choice.allocator("fuzz", source(), config, None).expect("no option is unsupported"));
     }
+    // Of these, the list above has the sizes of host memory.
+    through(&BuddyAllocator::new("fuzz", source(), BuddyConfig::gpu(Bytes::gib(64))));
+    through(&AutoGrowthAllocator::new("fuzz", source(), AutoGrowthConfig::gpu(POOL)));
     let options = PlanOptions::default().with_effort(100);
     for step in [Step::Whole, Step::Repeating] {
         if let Ok(plan) = plan_of(&trace, &step, &options, &mut |_| true) {
-            let pool = planned(plan);
-            through(&pool);
-            pool.check_invariants().expect("the pool keeps its rules");
+            through(&planned(plan));
         }
     }
 }

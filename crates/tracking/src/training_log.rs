@@ -33,7 +33,7 @@ use crate::trace::TraceProblem;
 use crate::trace::lines::{LineReader, beginning};
 
 /// Fields that a recording contains.
-const LEFT_OUT: [&str; 4] = ["step", "seconds", "bytes_in_use", "peak_bytes_in_use"];
+const LEFT_OUT: &[&str] = &["step", "seconds", "bytes_in_use", "peak_bytes_in_use"];
 
 /// Limits of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

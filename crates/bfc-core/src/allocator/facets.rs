@@ -13,7 +13,7 @@ use super::{
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, PoolId, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::PlanCounts;
+use crate::base::placement::{Inconsistent, PlanCounts};
 use crate::base::units::Bytes;
 use crate::source::stream::Stream;
 
@@ -100,6 +100,13 @@ pub trait Inspection {
     /// Checks all guarded memory and lists the damage found since the allocator was made. See
     /// [`GuardAllocator`](crate::GuardAllocator).
     fn find_damage(&self) -> Vec<Damage>;
+
+    /// Checks the records of the allocator and of the allocators below it, for tests. Takes time proportional to the
+    /// number of chunks.
+    ///
+    /// # Errors
+    /// Fails with the first violated rule.
+    fn check_invariants(&self) -> Result<(), Inconsistent>;
 
     /// How many allocations followed the plan; `None` without a [plan](crate::Plan).
     fn plan_counts(&self) -> Option<PlanCounts>;
@@ -287,6 +294,14 @@ impl dyn Allocator + '_ {
     #[must_use]
     pub fn find_damage(&self) -> Vec<Damage> {
         self.as_inspection().map_or_else(Vec::new, Inspection::find_damage)
+    }
+
+    /// See [`Inspection::check_invariants`]; `Ok` without inspection.
+    ///
+    /// # Errors
+    /// As for the method of the facet.
+    pub fn check_invariants(&self) -> Result<(), Inconsistent> {
+        self.as_inspection().map_or(Ok(()), Inspection::check_invariants)
     }
 
     /// See [`Inspection::plan_counts`]; `None` without inspection.

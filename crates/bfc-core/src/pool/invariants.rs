@@ -10,7 +10,7 @@ use crate::base::placement::Inconsistent;
 use crate::policy::Policy;
 
 /// The rules that hold for every pool between calls.
-const RULES: [&str; 9] = [
+const RULES: &[&str] = &[
     "the chunks of each region lie in it, in order, without gap or overlap",
     "a live block has a unique issued number, and between one and all of its bytes are requested; a slot without a \
      live block has no account",

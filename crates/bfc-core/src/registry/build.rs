@@ -165,14 +165,13 @@ fn configured(
     options: &PoolOptions,
 ) -> Result<BfcConfig, PoolError> {
     let mut config = config.clone();
-    if options.allocator == Some(AllocatorChoice::BfcTensorflow) {
-        // Sets all rules to TensorFlow's. Individual options still override them.
-        let tensorflow = BfcConfig::tensorflow(config.limit);
+    // Sets all rules of the choice, such as TensorFlow's. Individual options still override them.
+    if let Some(rules) = options.allocator.and_then(|choice| choice.rules(config.limit)) {
         config = config
-            .with_policy(tensorflow.options)
-            .with_growth(tensorflow.growth)
-            .with_region_merging(tensorflow.region_merging)
-            .with_garbage_collection(tensorflow.garbage_collection);
+            .with_policy(rules.options)
+            .with_growth(rules.growth)
+            .with_region_merging(rules.region_merging)
+            .with_garbage_collection(rules.garbage_collection);
     }
     if let Some(limit) = options.limit {
         let limit = limit_in_bytes(name, source, limit)?;

@@ -13,7 +13,7 @@ use crate::policy::{FirstFit, GRANULE};
 use crate::pool::BfcConfig;
 use crate::source::sub_allocator::SubAllocator;
 
-/// What the other modules need to know about an allocator.
+/// A row of the list: names, features and constructor of an allocator.
 pub(super) struct Row {
     name: &'static str,
     about: &'static str,
@@ -23,8 +23,8 @@ pub(super) struct Row {
     pub(super) keeps_counts: bool,
     /// The smallest region.
     pub(super) smallest_region: u64,
-    /// The default configuration with this limit.
-    config: fn(Bytes) -> BfcConfig,
+    /// The configuration with this limit whose rules apply unless options set others; `None` keeps those of the pool.
+    rules: Option<fn(Bytes) -> BfcConfig>,
     make: fn(Parts<'_>) -> Made,
 }
 
@@ -32,7 +32,7 @@ impl Row {
     /// A placement policy without further features.
     const fn new(name: &'static str, about: &'static str, make: fn(Parts<'_>) -> Made) -> Self {
         let (reads_memory, keeps_counts, smallest_region) = (false, false, GRANULE);
-        Self { name, about, reads_memory, keeps_counts, smallest_region, config: BfcConfig::new, make }
+        Self { name, about, reads_memory, keeps_counts, smallest_region, rules: None, make }
     }
 
     /// Sets that it keeps freed memory apart until its count has passed.
@@ -74,7 +74,7 @@ choices! {
 
     /// Best fit with coalescing that splits chunks and keeps idle regions as TensorFlow, unless options override that.
     BfcTensorflow: Row {
-        config: BfcConfig::tensorflow,
+        rules: Some(BfcConfig::tensorflow),
         ..Row::new("bfc-tensorflow", "best fit with coalescing, with TensorFlow's rules", build::bfc).counting()
     };
 
@@ -139,7 +139,12 @@ impl AllocatorChoice {
     /// Returns the default configuration with this limit, for [`allocator`](Self::allocator).
     #[must_use]
     pub fn config(self, limit: Bytes) -> BfcConfig {
-        (self.row().config)(limit)
+        self.rules(limit).unwrap_or_else(|| BfcConfig::new(limit))
+    }
+
+    /// Returns the configuration whose rules this choice sets; `None` if it keeps those of the pool.
+    pub(super) fn rules(self, limit: Bytes) -> Option<BfcConfig> {
+        self.row().rules.map(|config| config(limit))
     }
 
     /// Creates this allocator over a source, without a registry. [`Planned`](Self::Planned) follows `plan`.

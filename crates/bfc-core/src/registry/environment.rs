@@ -48,7 +48,7 @@ use variable::{Variable, nearest};
 const PREFIX: &str = "HIGHWATER_";
 
 /// Variables with that prefix that other code reads.
-const OTHERS: [&str; 8] = [
+const OTHERS: &[&str] = &[
     "HIGHWATER_CPU_INSTRUCTIONS",
     "HIGHWATER_TRACES",
     "HIGHWATER_NVRTC",

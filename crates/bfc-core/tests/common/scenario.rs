@@ -128,6 +128,7 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
         ("bfc-tensorflow, small steps, timing", upstreams(small_steps, true)),
         ("buddy", Chosen::Buddy(BuddyConfig::with_options(LIMIT, buddy(Bytes::kib(32))))),
         ("buddy, many huge", Chosen::Buddy(BuddyConfig::with_options(LIMIT, buddy(Bytes::kib(4))))),
+        ("buddy, nearly all huge", Chosen::Buddy(BuddyConfig::with_options(LIMIT, buddy(Bytes(512))))),
         ("auto-growth", auto_growth(AutoGrowthOptions::gpu().with_chunk_size(Bytes::kib(16)))),
         (
             "auto-growth, idle regions freed",

@@ -13,7 +13,7 @@ type Set = (char, usize, u64, &'static str);
 
 macro_rules! sets {
     ($($letter:literal, $blocks:literal, $peak:literal;)*) => {
-        [$((
+        &[$((
             $letter,
             $blocks,
             $peak,
@@ -22,7 +22,7 @@ macro_rules! sets {
     };
 }
 
-const SETS: [Set; 11] = sets! {
+const SETS: &[Set] = sets! {
     'A', 154, 1_048_576;
     'B', 170, 1_048_576;
     'C', 203, 1_039_360;
@@ -71,7 +71,7 @@ fn solved(&(letter, blocks, peak, csv): &Set, options: &PlanOptions) -> (Plan, u
 
 #[test]
 fn every_challenge_set_fits_into_its_capacity() {
-    for set in &SETS {
+    for set in SETS {
         let (plan, steps) = solved(set, &options().with_target(CAPACITY));
         assert!(plan.capacity() <= CAPACITY, "set {}: {}", set.0, plan.capacity());
         // A fraction of the default effort.
@@ -81,7 +81,7 @@ fn every_challenge_set_fits_into_its_capacity() {
 
 #[test]
 fn the_sets_are_hard_without_the_search() {
-    for set in &SETS {
+    for set in SETS {
         let (quick, _) = solved(set, &options().with_effort(0));
         assert!(quick.capacity() > CAPACITY * 105 / 100, "set {}: {}", set.0, quick.capacity());
     }
@@ -94,7 +94,7 @@ fn table_of_all_sets() {
     println!(
         "| set | blocks | live at the peak | time to 1,048,576 | by default | steps | time | placed once |"
     );
-    for set in &SETS {
+    for set in SETS {
         let (quick, _) = solved(set, &options().with_effort(0));
         let start = Instant::now();
         let (within, _) = solved(set, &options().with_target(CAPACITY));

@@ -7,8 +7,7 @@ use crate::shadow::plain::{Plain, Rules};
 use crate::shadow::{Shadow, pieces_of, refuses_the_impossible, steps};
 
 fn rules(options: &AutoGrowthOptions, padding: u64) -> Rules {
-    let step = options.alignment().0;
-    Rules { step, overhead: padding, kept_rest: 0, max_chunk: u64::MAX, upper_end: true, lowest: false }
+    Rules { step: options.alignment().0, overhead: padding, upper_end: true, ..Rules::PLAIN }
 }
 
 fn idle(plain: &Plain) -> Vec<Span> {

@@ -10,7 +10,7 @@ use crate::shadow::{Shadow, refuses_the_impossible, steps};
 
 fn rules(options: &BuddyOptions, overhead: u64) -> Rules {
     let (step, max_chunk) = (options.min_chunk().0, options.max_chunk().0);
-    Rules { step, overhead, kept_rest: overhead, max_chunk, upper_end: false, lowest: false }
+    Rules { step, overhead, kept_rest: overhead, max_chunk, ..Rules::PLAIN }
 }
 
 /// The idle regions of huge requests, at any moment.

@@ -1,5 +1,6 @@
 //! Options choose a memory's allocator and its behavior.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -215,18 +216,16 @@ fn a_pool_with_a_plan_follows_it() {
 
 /// The tests of all pools list a scenario for each policy.
 #[test]
-fn every_policy_has_a_scenario() {
-    let named = |choice: &AllocatorChoice| {
-        let mut scenarios = policies().into_iter();
-        scenarios.any(|(name, _)| name.split(',').next() == Some(choice.name()))
-    };
+fn policies_and_scenarios_have_the_same_names() {
+    let scenarios: BTreeSet<_> =
+        policies().into_iter().filter_map(|(name, _)| name.split(',').next()).collect();
+    let choices = AllocatorChoice::ALL.map(AllocatorChoice::name).into_iter();
     // These place nothing themselves.
-    let wrappers = [AllocatorChoice::Guard, AllocatorChoice::Passthrough];
-    let missing: Vec<_> = AllocatorChoice::ALL
-        .into_iter()
-        .filter(|choice| !named(choice) && !wrappers.contains(choice))
-        .collect();
-    assert_eq!(missing, [], "add rows to `policies` in tests/common/scenario.rs");
+    let choices: BTreeSet<_> = choices.filter(|name| !["guard", "passthrough"].contains(name)).collect();
+    let missing: Vec<_> = choices.difference(&scenarios).collect();
+    assert!(missing.is_empty(), "add rows of {missing:?} to `policies` in tests/common/scenario.rs");
+    let unknown: Vec<_> = scenarios.difference(&choices).collect();
+    assert!(unknown.is_empty(), "add rows of {unknown:?} to the list in src/registry/choice.rs");
 }
 
 /// A silently ignored counter could release memory that a device still uses.

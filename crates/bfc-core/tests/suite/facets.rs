@@ -70,6 +70,7 @@ fn a_guard_asks_the_pool_about_its_own_blocks() {
     // The canaries need memory too.
     assert_eq!(guarded.would_fit(&Request::new(4 * MIB), &[first, second]), Some(false));
     assert!(guarded.max_satisfiable_bytes() < MIB);
+    guarded.check_invariants().unwrap();
     // SAFETY: no code uses the block.
     unsafe { guarded.deallocate(first) }.unwrap();
     // The block is in the quarantine, which a request empties.

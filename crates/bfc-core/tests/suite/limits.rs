@@ -15,7 +15,7 @@ use bfc_core::{
 use crate::common::source::{FakeSource, Nature};
 
 /// Limits around the regions of a GPU, and odd ones.
-const LIMITS: [u64; 9] = [
+const LIMITS: &[u64] = &[
     100 * KIB,
     MIB,
     GRANULARITY - 1,
@@ -203,7 +203,7 @@ fn no_allocator_reserves_more_than_its_limit() {
         let choices = AllocatorChoice::ALL.into_iter().filter(|choice| choice.serves(source.memory_kind()));
         for (choice, options) in choices.flat_map(|choice| growths().into_iter().map(move |of| (choice, of)))
         {
-            for limit in LIMITS {
+            for &limit in LIMITS {
                 if choice == AllocatorChoice::Guard && limit > 8 * MIB {
                     continue; // Patterns in all of it take seconds.
                 }
@@ -245,7 +245,7 @@ fn no_allocator_reserves_more_than_its_limit() {
 #[test]
 fn all_whole_regions_below_a_limit_are_usable() {
     for options in growths() {
-        for limit in LIMITS.into_iter().filter(|limit| *limit >= GRANULARITY) {
+        for &limit in LIMITS.iter().filter(|limit| **limit >= GRANULARITY) {
             let memory = Arc::new(VirtualMemory::new(device()).unwrap());
             let pool = make(memory, options.with_limit(Bytes(limit))).unwrap();
             let blocks: Vec<Block> =
@@ -261,7 +261,7 @@ fn all_whole_regions_below_a_limit_are_usable() {
 
 #[test]
 fn a_device_gives_at_most_the_limit_in_bytes_and_shares() {
-    let limits = LIMITS.map(|bytes| Amount::Bytes(Bytes(bytes))).into_iter();
+    let limits = LIMITS.iter().map(|&bytes| Amount::Bytes(Bytes(bytes)));
     let shares = ["0.7%", "33.3%", "99.99%", "all-1000001", "all-1021MiB", "all-1GiB"];
     for limit in limits.chain(shares.map(|text| text.parse().unwrap())) {
         for options in growths() {

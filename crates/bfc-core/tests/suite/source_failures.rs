@@ -1,14 +1,13 @@
 //! Each of the first ten thousand calls into a source fails, one at a time, and many fail at random. The pool
 //! loses no memory, stays consistent, and serves later requests.
 
+use std::any::type_name;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bfc_core::{
-    Allocator, AutoGrowth, AutoGrowthOptions, Bfc, BfcOptions, Block, Buddy, BuddyOptions, Bytes,
-    ConfiguredPolicy, FirstFit, GrowthRule, Lifetime, Plan, PlanOptions, Planned, PlannedOptions,
-    PolicyAllocator, PoolConfig, Request,
-};
+use bfc_core::{Allocator, Block, Bytes, ConfiguredPolicy, GrowthRule, PolicyAllocator, PoolConfig, Request};
 
+use crate::common::scenario::{LIMIT, policies, with_policy};
 use crate::common::source::{Fails, FakeSource, Nature};
 use crate::common::{Random, assert_disjoint, try_free};
 
@@ -45,6 +44,8 @@ struct Workload<P: ConfiguredPolicy> {
     live: Vec<Block>,
     /// How many blocks a step leaves: none if all regions are one, so that the pool can return it.
     kept: usize,
+    /// The number of calls at the last frees. Without later ones, a step frees all blocks, which may share one region.
+    calls: u64,
     /// Refused requests.
     refused: u64,
 }
@@ -54,7 +55,7 @@ impl<P: ConfiguredPolicy> Workload<P> {
         let coalescing = regions.coalescing();
         let source = FakeSource::new(Nature { fails, broken, coalescing, ..Nature::default() });
         let exact = GrowthRule::AsRequested { granule: Bytes(256) };
-        let config = PoolConfig::with_options(Bytes::kib(16), options.clone()).with_region_merging(true);
+        let config = PoolConfig::with_options(LIMIT, options.clone()).with_region_merging(true);
         let config = config.with_first_region(Bytes(256)).with_growth(exact);
         let config = config.with_allow_growth(regions.grow());
         let pool = PolicyAllocator::new("failing", source.clone(), config.with_retry(false));
@@ -64,6 +65,7 @@ impl<P: ConfiguredPolicy> Workload<P> {
             random: Random(3),
             live: Vec::new(),
             kept: if matches!(regions, Regions::Separate) { 2 } else { 0 },
+            calls: 0,
             refused: 0,
         }
     }
@@ -75,7 +77,10 @@ impl<P: ConfiguredPolicy> Workload<P> {
             Err(_) => self.refused += 1,
         }
         if self.live.len() > 6 || self.random.below(3) == 0 {
-            while self.live.len() > self.kept {
+            let calls = self.source.calls();
+            let kept = if calls == self.calls { 0 } else { self.kept };
+            self.calls = calls;
+            while self.live.len() > kept {
                 let pick = self.random.below(self.live.len() as u64) as usize;
                 try_free(&self.pool, self.live.swap_remove(pick)).unwrap();
             }
@@ -98,7 +103,7 @@ impl<P: ConfiguredPolicy> Workload<P> {
         for block in self.live.drain(..) {
             try_free(&self.pool, block).unwrap();
         }
-        let whole = self.pool.allocate(&Request::new(16 << 10)).unwrap();
+        let whole = self.pool.allocate(&Request::new(LIMIT.0)).unwrap();
         try_free(&self.pool, whole).unwrap();
         self.pool.check_invariants().unwrap();
         drop(self.pool);
@@ -154,27 +159,17 @@ fn calls_fail_by_chance<P: ConfiguredPolicy>(options: &P::Options) {
     assert!(refused > 100, "only {refused} requests were refused");
 }
 
-/// System chunks of two pieces; larger requests use the source directly.
-fn buddy() -> BuddyOptions {
-    BuddyOptions::new(Bytes(256), Bytes(512)).unwrap()
-}
-
-/// A plan that random requests never follow for long: the pool reserves and returns its range beside
-/// unplanned blocks.
-fn planned() -> PlannedOptions {
-    let lifetime = |start| Lifetime { bytes: 400, start, end: start + 3 };
-    let plan = Plan::solve(&[0, 1, 2].map(lifetime), &PlanOptions::default()).unwrap();
-    PlannedOptions::new(Arc::new(plan), BfcOptions::default())
-}
-
-/// Runs a check on every policy.
+/// Runs a check with the options of each scenario. Scenarios with equal options differ in what a workload sets itself.
 macro_rules! on_all {
     ($check:ident) => {
-        $check::<Bfc>(&BfcOptions::default());
-        $check::<Buddy>(&buddy());
-        $check::<AutoGrowth>(&AutoGrowthOptions::gpu());
-        $check::<FirstFit>(&());
-        $check::<Planned<Bfc>>(&planned());
+        let mut seen = BTreeSet::new();
+        for (_, chosen) in policies() {
+            with_policy!(chosen, |P, config| {
+                if seen.insert((type_name::<P>(), format!("{:?}", config.options))) {
+                    $check::<P>(&config.options);
+                }
+            });
+        }
     };
 }
 

@@ -17,7 +17,7 @@ pub type bfc_pool = u64;
 ///
 /// - memory: host (default), dry (addresses without memory), cuda or cuda:ORDINAL, pinned or pinned:ORDINAL
 /// - name: the name in reports, unique among the open pools
-/// - allocator: bfc (default) or another policy of docs/replay.md. An unknown name fails, and the message lists all
+/// - allocator: a name of [`AllocatorChoice`](bfc_core::AllocatorChoice), bfc by default
 /// - limit: 2GiB, 75%, all-1GiB. The pool takes it as one region, unless another option asks for growth
 /// - growth: on, off, doubling, doubling:CAP, as-requested, fixed:SIZE, proportional:PARTS
 /// - retry_ms: how long a request waits for other threads to free blocks. 0 disables waiting

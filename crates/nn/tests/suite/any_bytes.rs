@@ -1,5 +1,7 @@
 //! Valid checkpoints and state dictionaries, damaged at every byte, and given to the fuzz targets' functions.
 
+use std::path::Path;
+
 use highwater_nn::fuzz;
 
 /// Gives `target` the bytes cut at every place, and with each byte changed in some ways.
@@ -13,6 +15,33 @@ fn damaged(target: fn(&[u8]), bytes: &[u8], flips: &[u8]) {
         }
     }
     target(bytes);
+}
+
+/// Each row of the table of docs/files.md needs a reader of [`fuzz::READERS`], and each reader a row.
+#[test]
+fn every_reader_of_the_docs_has_a_check_of_arbitrary_bytes() {
+    // These belong to highwater-tracking.
+    const OTHERS: &[&str] = &["traces", "recordings (`.hwm`)", "plans, training logs"];
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/files.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, table) = text.split_once("| file | function | contents |\n").unwrap();
+    let rows = table.lines().skip(1).map_while(|line| {
+        let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
+        Some((cells.next()?, cells.next()?.split('`').skip(1).step_by(2).collect::<Vec<_>>()))
+    });
+    let rows: Vec<_> = rows.filter(|(file, _)| !OTHERS.contains(file)).collect();
+    for (file, functions) in &rows {
+        let is_checked = fuzz::READERS.iter().any(|(reader, _)| functions.contains(reader));
+        assert!(is_checked, "{file}: add {functions:?} to `READERS` in src/fuzz.rs");
+    }
+    for (reader, _) in fuzz::READERS {
+        assert!(
+            rows.iter().any(|(_, functions)| functions.contains(reader)),
+            "docs/files.md: missing {reader}"
+        );
+        let input = fuzz::input_of_files(reader, b"a file of no format").unwrap();
+        fuzz::files(&input);
+    }
 }
 
 #[test]

@@ -48,7 +48,7 @@ const UNPACK: &str = "unpack it first";
 const AS_UTF8: &str = "save it as UTF-8";
 
 /// First bytes, the name of the format, and advice.
-const OTHERS: [(&[u8], &str, &str); 20] = [
+const OTHERS: &[(&[u8], &str, &str)] = &[
     (b"\x93NUMPY", "a NumPy array", "`read_npy` reads it"),
     (b"\x1f\x8b", "a file compressed with gzip", DECOMPRESS),
     (b"\x28\xb5\x2f\xfd", "a file compressed with zstd", "decompress it first: `zstd -d FILE`"),

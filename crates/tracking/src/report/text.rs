@@ -339,7 +339,7 @@ impl ReportText<'_> {
 /// A column of the op table: its heading, whether it is part of the narrow table, and its cell.
 type OpColumn = (&'static str, bool, fn(&OpRow) -> String);
 
-const OP_COLUMNS: [OpColumn; 17] = [
+const OP_COLUMNS: &[OpColumn] = &[
     ("calls", true, |row| count(row.calls)),
     ("time", true, |row| time(row.time_ns)),
     ("blocks", false, |row| count(row.allocations)),

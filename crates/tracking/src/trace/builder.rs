@@ -216,7 +216,7 @@ impl Builder {
 
     /// Notes a part of the file that the trace omits.
     pub(super) fn skip(&mut self, what: String) {
-        if self.trace.skipped.len() < MAX_SKIPPED {
+        if self.trace.skipped.len() < MAX_SKIPPED && !self.trace.skipped.contains(&what) {
             self.trace.skipped.push(what);
         }
     }

@@ -118,7 +118,10 @@ pub enum TraceProblem {
         message: String,
     },
     /// The format is unknown.
-    #[error("not a trace: expected {}, found {found:?}", formats::list(&formats::names()))]
+    #[error(
+        "not a trace: expected {}, found {found:?}; the lines of an allocation trace are `a ID BYTES LABEL` and `f ID`",
+        formats::list(&formats::names())
+    )]
     UnknownFormat {
         /// The beginning.
         found: String,

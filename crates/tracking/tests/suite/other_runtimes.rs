@@ -1,5 +1,9 @@
 //! Files that other tools wrote, with the figures that these tools print. `tests/data/runtimes` has the programs.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
 use highwater_tracking::{
     ExportFormat, OpRow, Phase, ReadOptions, Recording, Report, ReportDiff, Trace, TraceLimits, export,
 };
@@ -40,6 +44,39 @@ fn holders(report: &Report) -> Vec<(String, u64)> {
     let mut rows: Vec<&OpRow> = report.places.iter().filter(|row| row.peak_bytes > 0).collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes));
     rows.into_iter().map(|row| (row.path(), row.peak_bytes)).collect()
+}
+
+/// The extensions of the programs that made the files, and of the table.
+const SOURCES: &[&str] = &["md", "c", "cpp", "py"];
+
+/// `scripts/check-traces` reads the same table.
+#[test]
+fn files_have_the_peaks_that_the_table_states() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/runtimes");
+    let table = fs::read_to_string(folder.join("README.md")).unwrap();
+    let row = |line: &str| {
+        let (file, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
+        Some((file.to_owned(), rest.split_once(" |")?.0.to_owned()))
+    };
+    let mut rows: BTreeMap<String, String> = table.lines().filter_map(row).collect();
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.extension().is_some_and(|extension| SOURCES.contains(&extension.to_str().unwrap())) {
+            continue;
+        }
+        let expected =
+            rows.remove(name).unwrap_or_else(|| panic!("{name}: add a row to the README beside it"));
+        let read = Recording::read_any(&fs::read(&path).unwrap()[..], &ReadOptions::default());
+        let found =
+            read.map(|run| run.peak().map_or(0, |peak| peak.bytes)).map_err(|error| error.to_string());
+        if expected == "refused" {
+            assert!(found.is_err(), "{name}");
+        } else {
+            assert_eq!(found, Ok(expected.replace(',', "").parse().unwrap()), "{name}");
+        }
+    }
+    assert!(rows.is_empty(), "rows without a file: {rows:?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::fit::FitError;
 
 /// The rows of a table in the short report, and the tables that it omits.
 const TOP: usize = 10;
-const OMITTED: [&str; 4] = ["phase ", "category ", "pool", "thread "];
+const OMITTED: &[&str] = &["phase ", "category ", "pool", "thread "];
 
 /// Prints to standard output, with escaped control characters. A closed pipe, as in `... | head`, is not an error.
 pub(super) fn say(text: &str) -> Result<(), FileError> {

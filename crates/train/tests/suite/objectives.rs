@@ -53,7 +53,7 @@ fn ignoring(reduction: Reduction) -> CrossEntropyOptions<'static> {
 }
 
 /// Losses whose mean over micro-batches is that over the batch.
-const MEANS: [(&str, Loss); 17] = [
+const MEANS: &[(&str, Loss)] = &[
     ("cross_entropy", |model, b| model.forward(&b.x)?.cross_entropy(&b.valid)),
     ("smoothed", |model, b| {
         let options = CrossEntropyOptions { label_smoothing: 0.1, ..Default::default() };
@@ -108,7 +108,7 @@ const MEANS: [(&str, Loss); 17] = [
 ];
 
 /// Losses that combine the examples of a batch in other ways.
-const OTHERS: [(&str, Loss); 19] = [
+const OTHERS: &[(&str, Loss)] = &[
     ("ignored", |model, b| model.forward(&b.x)?.cross_entropy_with(&b.classes, ignoring(Reduction::Mean))),
     ("class weights", |model, b| {
         let weights = Tensor::from_slice(b.x.device(), &[1.0f32, 2.0, 3.0], [CLASSES])?;
@@ -208,7 +208,7 @@ fn difference(one: &[f32], other: &[f32]) -> f32 {
 #[test]
 fn every_plan_of_a_mean_has_the_gradients_of_the_whole_batch() {
     for by_trainer in [false, true] {
-        for (name, loss) in MEANS {
+        for &(name, loss) in MEANS {
             let found = search(loss, by_trainer);
             assert!(found.indivisible.is_none(), "{name}: {:?}", found.indivisible);
             let whole = step(&cpu(), &Plan::new(BATCH), loss, by_trainer).unwrap();
@@ -224,7 +224,7 @@ fn every_plan_of_a_mean_has_the_gradients_of_the_whole_batch() {
 #[test]
 fn a_batch_stays_in_one_piece_if_micro_batches_train_on_another_loss() {
     for by_trainer in [false, true] {
-        for (name, loss) in OTHERS {
+        for &(name, loss) in OTHERS {
             let found = search(loss, by_trainer);
             let reason =
                 found.indivisible.as_ref().unwrap_or_else(|| panic!("{name} is divided")).to_string();
@@ -289,12 +289,12 @@ fn batch_normalization_is_named_as_the_reason() {
 fn a_batch_of_two_examples_is_compared_with_one_of_one() {
     let search =
         |loss| fit(profile(), &Space::new(2), |device, plan| step(device, plan, loss, false).map(drop));
-    for (name, loss) in MEANS {
+    for &(name, loss) in MEANS {
         let found = search(loss).unwrap();
         assert!(found.indivisible.is_none(), "{name}: {:?}", found.indivisible);
     }
     // Batch statistics of one example are an error.
-    for (name, loss) in OTHERS.into_iter().filter(|(name, _)| *name != "batch statistics") {
+    for &(name, loss) in OTHERS.iter().filter(|(name, _)| *name != "batch statistics") {
         assert!(search(loss).unwrap().indivisible.is_some(), "{name}");
     }
 }
@@ -402,7 +402,7 @@ fn loops_may_scale_the_loss_or_know_the_number_of_examples() {
 /// A smaller last batch, and so a smaller last micro-batch of a step.
 #[test]
 fn a_smaller_micro_batch_counts_less() {
-    for (name, loss) in MEANS {
+    for &(name, loss) in MEANS {
         for (clip, scaled) in [(None, false), (Some(0.1), false), (None, true)] {
             let train = |size: usize, accumulate: u64| {
                 let device = cpu();

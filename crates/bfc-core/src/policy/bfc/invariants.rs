@@ -6,7 +6,7 @@ use super::chunk::{Chunk, ChunkId, GRANULE, State};
 use crate::base::placement::Inconsistent;
 
 /// The rules that hold between calls.
-const RULES: [&str; 12] = [
+const RULES: &[&str] = &[
     "regions are sorted by address, start at multiples of 256, hold at least 256 bytes and do not overlap",
     "the chunks of a region cover its whole granules from start to end without gap or overlap",
     "the chunks of a region are linked both ways to a ring that its border closes",

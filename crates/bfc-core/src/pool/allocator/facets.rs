@@ -11,7 +11,7 @@ use crate::allocator::{
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::PlanCounts;
+use crate::base::placement::{Inconsistent, PlanCounts};
 use crate::base::units::Bytes;
 use crate::policy::ConfiguredPolicy;
 
@@ -84,6 +84,11 @@ impl<P: ConfiguredPolicy> Inspection for PolicyAllocator<P> {
 
     fn find_damage(&self) -> Vec<Damage> {
         Vec::new()
+    }
+
+    fn check_invariants(&self) -> Result<(), Inconsistent> {
+        // Calls the pool's own method of the same name.
+        Self::check_invariants(self)
     }
 
     fn plan_counts(&self) -> Option<PlanCounts> {

@@ -182,7 +182,7 @@ fn milliseconds(text: &str) -> Option<Duration> {
 /// misspelling is found in front of any suffix.
 pub(super) fn nearest(name: &str) -> Option<String> {
     let rest = name.strip_prefix(PREFIX)?;
-    let others = [DEVICE].into_iter().chain(OTHERS).filter_map(|name| name.strip_prefix(PREFIX));
+    let others = [DEVICE].iter().chain(OTHERS).filter_map(|name| name.strip_prefix(PREFIX));
     let (_, name) = Variable::ALL
         .into_iter()
         .map(Variable::name)

@@ -10,7 +10,7 @@ use crate::allocator::{
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::PlanCounts;
+use crate::base::placement::{Inconsistent, PlanCounts};
 use crate::base::sync::atomic::Ordering;
 use crate::base::sync::lock;
 use crate::base::units::Bytes;
@@ -76,6 +76,10 @@ impl Inspection for StreamAllocator {
 
     fn find_damage(&self) -> Vec<Damage> {
         self.pool.find_damage()
+    }
+
+    fn check_invariants(&self) -> Result<(), Inconsistent> {
+        self.pool.check_invariants()
     }
 
     fn plan_counts(&self) -> Option<PlanCounts> {

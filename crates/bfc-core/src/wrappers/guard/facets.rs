@@ -8,7 +8,7 @@ use crate::allocator::{
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::{Placement, PlanCounts};
+use crate::base::placement::{Inconsistent, Placement, PlanCounts};
 use crate::base::sync::lock;
 use crate::base::units::Bytes;
 
@@ -93,6 +93,10 @@ impl Inspection for GuardAllocator {
     fn find_damage(&self) -> Vec<Damage> {
         self.check_all();
         lock(&self.state).findings.list()
+    }
+
+    fn check_invariants(&self) -> Result<(), Inconsistent> {
+        self.inner.check_invariants()
     }
 
     fn plan_counts(&self) -> Option<PlanCounts> {

@@ -8,7 +8,7 @@ use crate::allocator::{
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::{Placement, PlanCounts};
+use crate::base::placement::{Inconsistent, Placement, PlanCounts};
 use crate::base::units::Bytes;
 
 impl Accounting for PassthroughAllocator {
@@ -81,6 +81,10 @@ impl Inspection for PassthroughAllocator {
 
     fn find_damage(&self) -> Vec<Damage> {
         Vec::new()
+    }
+
+    fn check_invariants(&self) -> Result<(), Inconsistent> {
+        Ok(())
     }
 
     fn plan_counts(&self) -> Option<PlanCounts> {

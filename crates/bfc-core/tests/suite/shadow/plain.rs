@@ -1,7 +1,17 @@
-//! The plainest policy: lists of pieces, searched from end to end. It knows the rules of buddy,
-//! auto-growth and first fit, but not their data structures.
+//! The plainest policy: lists of pieces, searched from end to end. It follows the rules of other policies without their
+//! data structures.
 
 use bfc_core::Span;
+
+/// A free piece in which a block fits.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    pub piece: Span,
+    /// Where the block would start.
+    pub start: u64,
+    /// Where the block that was placed last ended; 0 for the first block.
+    pub last_end: u64,
+}
 
 /// The differences between the policies.
 #[derive(Clone, Copy, Debug)]
@@ -16,11 +26,21 @@ pub struct Rules {
     pub max_chunk: u64,
     /// Whether the policy cuts blocks from the upper end.
     pub upper_end: bool,
-    /// Whether the policy takes the lowest chunk that fits, not the smallest.
-    pub lowest: bool,
+    /// The policy takes the candidate with the smallest key, and the lowest one of several.
+    pub key: fn(&Candidate) -> u64,
 }
 
 impl Rules {
+    /// Best fit in steps of 256 bytes. Policies state their differences: `Rules { upper_end: true, ..Rules::PLAIN }`.
+    pub const PLAIN: Self = Self {
+        step: 256,
+        overhead: 0,
+        kept_rest: 0,
+        max_chunk: u64::MAX,
+        upper_end: false,
+        key: |candidate| candidate.piece.bytes,
+    };
+
     pub fn rounded(&self, bytes: u64) -> u64 {
         (bytes + self.overhead).next_multiple_of(self.step)
     }
@@ -51,11 +71,12 @@ impl PlainRegion {
 pub struct Plain {
     pub rules: Rules,
     pub regions: Vec<PlainRegion>,
+    last_end: u64,
 }
 
 impl Plain {
     pub fn new(rules: Rules) -> Self {
-        Self { rules, regions: Vec::new() }
+        Self { rules, regions: Vec::new(), last_end: 0 }
     }
 
     pub fn add(&mut self, span: Span) {
@@ -72,7 +93,7 @@ impl Plain {
 
     /// Where the policy must place a block.
     pub fn place(&mut self, bytes: u64, alignment: u64) -> Option<Span> {
-        let rules = self.rules;
+        let Self { rules, last_end, .. } = *self;
         let rounded = rules.rounded(bytes);
         let huge = rounded > rules.max_chunk;
         let fits = |piece: &PlainPiece| {
@@ -87,8 +108,9 @@ impl Plain {
         let candidates = self.regions.iter().enumerate().filter(|(_, region)| !huge || region.is_idle());
         let pieces = candidates.flat_map(|(r, region)| {
             region.pieces.iter().enumerate().filter_map(move |(p, piece)| {
-                let bytes = if rules.lowest { 0 } else { piece.span.bytes };
-                fits(piece).map(|start| ((bytes, piece.span.address), r, p, start))
+                let start = fits(piece)?;
+                let key = (rules.key)(&Candidate { piece: piece.span, start, last_end });
+                Some(((key, piece.span.address), r, p, start))
             })
         });
         let (_, r, p, start) = pieces.min_by_key(|(order, ..)| *order)?;
@@ -104,6 +126,7 @@ impl Plain {
             [before, PlainPiece { span: block, live: true }, PlainPiece { span: behind, live: false }];
         region.pieces.splice(p..=p, parts.into_iter().filter(|part| part.span.bytes > 0));
         region.own |= huge;
+        self.last_end = block.address + block.bytes;
         Some(block)
     }
 

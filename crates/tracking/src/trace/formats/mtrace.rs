@@ -10,8 +10,8 @@
 //! ```
 //!
 //! `+` is an allocation, `-` a free, `<` and `>` the old and the new block of `realloc`, and `!` a `realloc` that failed.
-//! The label of a block is its caller: the function, or the address for `addr2line`. A free without an allocation is
-//! omitted, because the log does not contain its size.
+//! The label of a block is its caller: the function, or the address for `addr2line`. The reader skips frees without an
+//! allocation, of which the log does not contain the size, and reports that it did.
 
 use super::Format;
 use crate::trace::TraceProblem;
@@ -24,6 +24,9 @@ pub(super) const FORMAT: Format = Format::trace(
     &[b"= Start\n", b"@ ./prog:[0x401156] + 0x1c3f6a0 0x64\n"],
     |reader, options| parse(reader, &options.limits, parse_line),
 );
+
+/// What [`Trace::skipped`](crate::Trace::skipped) reports of a log that starts late or frees a block twice.
+const UNKNOWN_FREES: &str = "frees of blocks that the log does not allocate";
 
 /// A line of the log.
 struct Call<'a> {
@@ -75,6 +78,7 @@ fn parse_line(line: &str, builder: &mut Builder) -> Result<bool, TraceProblem> {
     } else if builder.is_known(address) {
         builder.free(address)?;
     } else {
+        builder.skip(UNKNOWN_FREES.to_owned());
         return Ok(false);
     }
     Ok(true)
@@ -92,9 +96,12 @@ fn hexadecimal(text: &str) -> Result<u64, TraceProblem> {
 mod tests {
     use crate::trace::{ReadOptions, Trace};
 
+    fn read(log: &str) -> Result<Trace, String> {
+        Trace::read(log.as_bytes(), &ReadOptions::default()).map_err(|error| error.to_string())
+    }
+
     fn written(log: &str) -> Result<String, String> {
-        let trace =
-            Trace::read(log.as_bytes(), &ReadOptions::default()).map_err(|error| error.to_string())?;
+        let trace = read(log)?;
         let mut text = Vec::new();
         trace.write(&mut text).unwrap();
         Ok(String::from_utf8(text).unwrap())
@@ -118,6 +125,15 @@ mod tests {
             a 2 200 ./my prog:[0x401170]\n\
             f 2\n";
         assert_eq!(written(log).as_deref(), Ok(expected));
+    }
+
+    #[test]
+    fn frees_without_an_allocation_are_reported_once() {
+        let frees =
+            "@ prog:[0x1] - 0x10\n@ prog:[0x1] < 0x20\n@ prog:[0x1] > 0x30 0x8\n@ prog:[0x1] - 0x30\n";
+        let skipped = |log: &str| read(log).unwrap().skipped().to_vec();
+        assert_eq!(skipped(&format!("= Start\n{frees}")), [super::UNKNOWN_FREES]);
+        assert_eq!(skipped("@ prog:[0x1] + 0x10 0x8\n@ prog:[0x1] - 0x10\n"), [""; 0]);
     }
 
     #[test]

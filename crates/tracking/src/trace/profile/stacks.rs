@@ -26,9 +26,9 @@ pub(in crate::trace) fn text_bytes(text: &str) -> u64 {
 }
 
 /// Parts of the paths of libraries, and the beginnings of others.
-const LIBRARY_PARTS: [&str; 5] =
-    ["site-packages/", "dist-packages/", "/lib/python3", "/go/src/runtime/", "/rustc/"];
-const LIBRARY_STARTS: [&str; 9] = [
+const LIBRARY_PARTS: &[&str] =
+    &["site-packages/", "dist-packages/", "/lib/python3", "/go/src/runtime/", "/rustc/"];
+const LIBRARY_STARTS: &[&str] = &[
     "<frozen ",
     "/usr/include/",
     "/usr/lib/",
@@ -41,7 +41,7 @@ const LIBRARY_STARTS: [&str; 9] = [
 ];
 
 /// Functions that start a program.
-const STARTS: [&str; 3] = ["_start", "__libc_start_main", "__libc_start_main_impl"];
+const STARTS: &[&str] = &["_start", "__libc_start_main", "__libc_start_main_impl"];
 
 /// The parts of a text that frames need.
 #[derive(Debug, Default)]

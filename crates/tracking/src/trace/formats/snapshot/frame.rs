@@ -12,8 +12,8 @@ const MOST_LETTERS: usize = MAX_LABEL;
 const MOST_FUNCTION_BYTES: usize = 4 * MOST_LETTERS;
 
 /// Functions of PyTorch's allocator and of its stack traces, which say nothing about the caller.
-const INTERNAL: [&str; 6] =
-    ["torch::unwind", "torch::CapturedTraceback", "torch::cuda::", "c10::", "at::detail::", "std::"];
+const INTERNAL: &[&str] =
+    &["torch::unwind", "torch::CapturedTraceback", "torch::cuda::", "c10::", "at::detail::", "std::"];
 
 /// The beginning of the nodes of PyTorch's backward pass, and that of its ops.
 const NODES: &str = "torch::autograd::generated::";

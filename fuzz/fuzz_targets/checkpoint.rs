@@ -1,7 +1,0 @@
-//! A checkpoint from which a run resumes. The invariants are in `highwater_nn::fuzz`.
-
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| highwater_nn::fuzz::checkpoint(data));

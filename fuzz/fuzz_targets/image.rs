@@ -1,7 +1,0 @@
-//! A PNG or JPEG file. The invariants are in `highwater_nn::fuzz`.
-
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| highwater_nn::fuzz::image(data));
