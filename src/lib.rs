@@ -145,6 +145,7 @@ pub mod guide {
     pub mod cudarc {}
 
     #[doc = "[benchmarks]: mod@benchmarks"]
+    #[doc = "[c]: mod@c"]
     #[doc = "[columns]: mod@columns"]
     #[doc = "[files]: mod@files"]
     #[doc = "[other]: mod@other_runtimes"]
@@ -225,6 +226,7 @@ pub mod guide {
     #[doc = "[columns]: mod@columns"]
     #[doc = "[environment]: mod@environment"]
     #[doc = "[oom]: mod@out_of_memory"]
+    #[doc = "[policies]: mod@replay#policies"]
     #[doc = "[replay]: mod@replay"]
     #[doc = include_str!("../docs/c.md")]
     pub mod c {}
@@ -235,6 +237,7 @@ pub mod guide {
     #[doc = include_str!("../docs/python.md")]
     pub mod python {}
 
+    #[doc = "[policies]: mod@replay#policies"]
     #[doc = include_str!("../docs/environment.md")]
     pub mod environment {}
 
