@@ -110,6 +110,7 @@ pub mod guide {
     #[doc = "[several-machines]: mod@several_machines"]
     #[doc = "[other-runtimes]: mod@other_runtimes"]
     #[doc = "[estimate-time]: mod@prediction#estimate-time"]
+    #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
     #[doc = include_str!("../docs/columns.md")]
     #[doc = ""]
     #[doc = include_str!("../docs/columns.svg")]
@@ -124,6 +125,7 @@ pub mod guide {
     #[doc = "[fits]: mod@benchmarks#searches-for-a-plan"]
     #[doc = "[prediction]: mod@prediction"]
     #[doc = "[recompute]: mod@prediction#recompute-parts"]
+    #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
     #[cfg_attr(feature = "train", doc = include_str!("../docs/fit.md"))]
     pub mod fit {}
 
@@ -131,6 +133,8 @@ pub mod guide {
     #[doc = "[memory]: mod@memory"]
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[scale]: mod@scale_out"]
+    #[doc = "[estimates]: mod@benchmarks#estimated-step-times"]
+    #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
     #[doc = include_str!("../docs/prediction.md")]
     pub mod prediction {}
 
@@ -192,6 +196,7 @@ pub mod guide {
     #[doc = "[recording]: mod@memory#record-a-run"]
     #[doc = "[scale]: mod@scale_out"]
     #[doc = "[variables]: mod@environment#cuda"]
+    #[doc = "[training]: mod@training"]
     #[doc = include_str!("../docs/several-machines.md")]
     pub mod several_machines {}
 
@@ -227,6 +232,7 @@ pub mod guide {
     #[doc = "[environment]: mod@environment"]
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[policies]: mod@replay#policies"]
+    #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
     #[doc = "[replay]: mod@replay"]
     #[doc = include_str!("../docs/c.md")]
     pub mod c {}
@@ -234,10 +240,12 @@ pub mod guide {
     #[doc = "[c]: mod@c"]
     #[doc = "[columns]: mod@columns"]
     #[doc = "[gpu]: mod@gpu#what-is-checked-without-a-gpu"]
+    #[doc = "[fork]: mod@c#children-of-fork"]
     #[doc = include_str!("../docs/python.md")]
     pub mod python {}
 
     #[doc = "[policies]: mod@replay#policies"]
+    #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
     #[doc = include_str!("../docs/environment.md")]
     pub mod environment {}
 
@@ -256,6 +264,7 @@ pub mod guide {
     #[doc = "[other]: mod@other_runtimes"]
     #[doc = "[several-machines]: mod@several_machines"]
     #[doc = "[fit]: mod@fit"]
+    #[doc = "[data]: mod@data"]
     #[doc = include_str!("../docs/features.md")]
     pub mod features {}
 

@@ -10,6 +10,7 @@ mod dry_runs;
 mod error_chains;
 mod fit;
 mod golden_step;
+mod links;
 mod metrics;
 mod out_of_memory;
 mod outside;
