@@ -20,8 +20,11 @@ use crate::io::{
 use crate::modules::{BatchNorm, Dropout, Linear, Module, Sequential};
 use crate::optim::{Adam, Optimizer};
 
+/// Checks one reader with any bytes, and panics if the reader violates its contract.
+pub type Check = fn(&[u8]);
+
 /// The readers by their names in docs/files.md, with the functions that check them.
-pub const READERS: &[(&str, fn(&[u8]))] = &[
+pub const READERS: &[(&str, Check)] = &[
     ("read_safetensors", safetensors),
     ("Checkpoint::load", checkpoint),
     ("read_state_dict", state_dict),
