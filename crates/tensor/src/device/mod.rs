@@ -243,7 +243,7 @@ impl Device {
     /// [`Error::Operand`] for memory of another device; [`Error::ElementCount`] for another number of values;
     /// [`Error::Device`] if the transfer fails.
     pub fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>) -> Result<()> {
-        check::upload(self.as_ref(), op, values, out)
+        Ok(check::upload(self.as_ref(), op, values, out)?)
     }
 
     /// Copies values from this device to the host, as raw bytes of the element type in logical order.
@@ -251,7 +251,7 @@ impl Device {
     /// # Errors
     /// [`Error::NoData`] on a dry device; otherwise as [`upload`](Self::upload).
     pub fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
-        check::download(self.as_ref(), op, input, values)
+        Ok(check::download(self.as_ref(), op, input, values)?)
     }
 
     /// Returns the values that the program defines for reads.
