@@ -54,7 +54,7 @@ KERNEL(place) {
     });
 }
 
-// Functions of crates/tensor/src/backend/kernels/map/functions.rs.
+// Functions of crates/kernels/src/families/map/functions.rs.
 KERNEL(arithmetic) {
     WIDE c = constant(job, 0, (WIDE)0);
     WIDE high = constant(job, 1, (WIDE)0);
@@ -79,7 +79,7 @@ KERNEL(arithmetic) {
     });
 }
 
-// Functions of crates/tensor/src/backend/kernels/zip/functions.rs.
+// Functions of crates/kernels/src/families/zip/functions.rs.
 KERNEL(binary) {
     zip<T, T>(job, [&](WIDE a, WIDE b) {
         WIDE y;
@@ -100,7 +100,7 @@ KERNEL(binary) {
     });
 }
 
-// Comparisons of crates/tensor/src/backend/kernels/zip/functions.rs. An unknown one holds nowhere.
+// Comparisons of crates/kernels/src/families/zip/functions.rs. An unknown one holds nowhere.
 KERNEL(compare) {
     zip<T, u8>(job, [&](WIDE a, WIDE b) {
         bool holds;

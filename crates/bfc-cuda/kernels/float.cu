@@ -1,6 +1,6 @@
 // Unary float functions and derivatives. Some are in activation.cuh.
 
-// Functions of crates/tensor/src/backend/kernels/map/functions.rs.
+// Functions of crates/kernels/src/families/map/functions.rs.
 KERNEL(transcendental) {
     WIDE c = constant(job, 0, (WIDE)0);
     // A loop of its own does not choose the function for each element.

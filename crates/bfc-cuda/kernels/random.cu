@@ -4,7 +4,7 @@
 //
 // uniform: in [c[0], c[1]), c[2] the largest value below; uniform_not_zero: whether that is not 0; normal: with mean c[0]
 // and deviation c[1]; bernoulli: c[1] with probability c[0], else 0. The names are those of `Distribution` in
-// crates/tensor/src/backend/kernels/random/mod.rs.
+// crates/kernels/src/families/random/mod.rs.
 
 #undef INTEGER
 #ifdef T_IS_BYTE

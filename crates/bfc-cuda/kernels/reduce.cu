@@ -8,7 +8,7 @@
 #ifndef HIGHWATER_FOLD
 #define HIGHWATER_FOLD
 
-// Reductions of crates/tensor/src/backend/kernels/reduce/functions.rs.
+// Reductions of crates/kernels/src/families/reduce/functions.rs.
 template <typename E>
 DEVICE E fold(u64 function, E a, E b) {
     switch ((u32)function) {

@@ -39,11 +39,14 @@ impl Storage {
     /// Returns the storage of a new allocation, of which tensors use `bytes`. `device` is the number by which kernels
     /// compare devices: see [`DeviceRef`](crate::backend::DeviceRef).
     ///
+    /// # Safety
+    /// Kernels of that device can access the memory.
+    ///
     /// # Panics
     /// If the block has fewer bytes, or is not aligned for the elements.
     #[must_use]
     #[inline]
-    pub fn new(allocation: Allocation, device: u32, bytes: usize, dtype: DType) -> Self {
+    pub unsafe fn new(allocation: Allocation, device: u32, bytes: usize, dtype: DType) -> Self {
         let block = allocation.block();
         let is_aligned = block.address & (dtype.size() as u64 - 1) == 0;
         assert!(is_aligned && bytes as u64 <= block.bytes, "a tensor of {bytes} bytes exceeds {block:?}");

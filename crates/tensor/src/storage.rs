@@ -23,7 +23,8 @@ pub(crate) struct TensorStorage {
 }
 
 impl TensorStorage {
-    /// Returns the storage of a new allocation, of which tensors use `bytes`. `category` is its category.
+    /// Returns the storage of a new allocation, of which tensors use `bytes`. `category` is its category. The allocation
+    /// is from an allocator of the device, which has checked that its backend can access the memory.
     #[inline]
     pub(crate) fn new(
         allocation: Allocation,
@@ -32,7 +33,8 @@ impl TensorStorage {
         dtype: DType,
         category: Category,
     ) -> Self {
-        let storage = Storage::new(allocation, device, bytes, dtype);
+        // SAFETY: the device has checked the allocator.
+        let storage = unsafe { Storage::new(allocation, device, bytes, dtype) };
         let may_be_result = AtomicBool::new(is_result(category));
         Self { storage, may_be_result, stale: StaleValues::new() }
     }

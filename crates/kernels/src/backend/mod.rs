@@ -107,14 +107,23 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceRef<'a> {
     /// The device, for errors.
-    pub id: DeviceId,
-    /// The number by which [buffers](crate::storage::Storage::device) identify their device.
-    pub serial: u32,
-    /// The backend that computes on the device.
-    pub backend: &'a dyn Backend,
+    id: DeviceId,
+    /// The number by which buffers identify their device.
+    serial: u32,
+    backend: &'a dyn Backend,
 }
 
-impl DeviceRef<'_> {
+impl<'a> DeviceRef<'a> {
+    /// Returns the properties of a device. Errors show `id`.
+    ///
+    /// # Safety
+    /// The backend can access the memory of all [buffers](crate::storage::Storage::device) with the number `serial`.
+    #[must_use]
+    #[inline]
+    pub const unsafe fn new(id: DeviceId, serial: u32, backend: &'a dyn Backend) -> Self {
+        Self { id, serial, backend }
+    }
+
     /// The facts that the rules of kernels depend on.
     fn facts(&self) -> (DeviceId, u32, DeviceRules) {
         (self.id, self.serial, self.backend.rules())

@@ -178,7 +178,8 @@ impl Device {
     /// Returns the device as the kernel checks use it.
     #[inline(always)]
     pub(crate) fn as_ref(&self) -> DeviceRef<'_> {
-        DeviceRef { id: self.0.id, serial: self.0.serial, backend: &*self.0.backend }
+        // SAFETY: a device accepts only allocators whose memory its backend can access.
+        unsafe { DeviceRef::new(self.0.id, self.0.serial, &*self.0.backend) }
     }
 
     /// Returns whether the device is a GPU, or a dry device that stands for one.

@@ -93,9 +93,10 @@ pub(crate) fn product<P: Depth>(
     output: Output,
 ) {
     #[cfg(any(test, feature = "testing"))]
-    GEMM_CALL.with_borrow_mut(|call| {
-        if call.is_some() {
-            *call = Some(std::backtrace::Backtrace::force_capture());
+    // Not there in destructors of other values of an ending thread.
+    let _ = GEMM_CALL.try_with(|call| {
+        if call.borrow().is_some() {
+            call.replace(Some(std::backtrace::Backtrace::force_capture()));
         }
     });
     let [left, right] = panels::<P>([rows.len(), columns.len(), depth]);
