@@ -78,6 +78,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "precision rules step_time step_graphs window",
             "workspace cost",
             "operands cpu cuda",
+            "emulator",
             "families",
             "backend",
             "testing",

@@ -13,7 +13,9 @@ pub mod backend;
 pub mod cost;
 mod cpu;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub mod cuda;
+#[cfg(feature = "emulator")]
+pub mod emulator;
 pub mod error;
 pub mod families;
 pub mod layout;

@@ -1,8 +1,9 @@
 //! The factors of products and convolutions: the operands, or bf16 copies of them at the start of the workspace.
 
-use bfc_cuda::kernels::{ElementType, Family, Job, KernelId, Operand, Output};
+use bfc_cuda::kernels::{ElementType, Job, Operand, Output};
 
 use super::launch::{Launcher, origin, required_workspace};
+use crate::cuda::Family;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::precision;
@@ -93,7 +94,7 @@ impl Factor {
             (job, Layout::row_major(once.shape()).broadcast_to(op, view.layout().shape())?)
         };
         job.outputs[0] = Output::new(to);
-        let kernel = KernelId::new(Family::Convert, "to_bf16", ElementType::F32);
+        let kernel = Family::Convert.kernel("to_bf16", ElementType::F32);
         device.launch_elementwise(op, kernel, job.count, &job)?;
         Ok(Self { address: to, layout })
     }

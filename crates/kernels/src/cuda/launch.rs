@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bfc_cuda::kernels::{BLOCK, ElementType, Family, Job, KernelId, Operand, Output, PACK};
+use bfc_cuda::kernels::{BLOCK, ElementType, Job, KernelId, Operand, Output, PACK};
 use bfc_cuda::{Compute, ComputeError, Product};
 
+use crate::cuda::Family;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::{DType, Scalar};
@@ -142,7 +143,7 @@ impl Launcher {
         let mut first = Job::over(1, &[1]);
         first.outputs[0] = Output::new(scratch);
         first.integers[0] = initial.cast_signed();
-        self.launch_threads(op, KernelId::new(Family::Elementwise, "fill", ElementType::I64), 1, &first)?;
+        self.launch_threads(op, Family::Elementwise.kernel("fill", ElementType::I64), 1, &first)?;
         let threads = job.count;
         self.launch_threads(op, kernel, threads, &job)?;
         let mut answer = [0; size_of::<u64>()];
@@ -171,7 +172,7 @@ pub(crate) const fn element_type(dtype: DType) -> ElementType {
 }
 
 pub(crate) const fn kernel(family: Family, name: &'static str, dtype: DType) -> KernelId {
-    KernelId::new(family, name, element_type(dtype))
+    family.kernel(name, element_type(dtype))
 }
 
 /// The element type of the kernel for operands that may mix a 16-bit float type with f32: the 16-bit type, if any.

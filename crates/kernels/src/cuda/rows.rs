@@ -1,8 +1,9 @@
 //! Launches of kernels over rows.
 
-use bfc_cuda::kernels::{BLOCK, Family, Job};
+use bfc_cuda::kernels::{BLOCK, Job};
 
 use super::launch::{Launcher, has_packed_rows, job_over, kernel, output};
+use crate::cuda::Family;
 use crate::error::Result;
 use crate::shape::DType;
 use crate::storage::ViewMut;

@@ -1,8 +1,9 @@
 //! Scaled dot-product attention, without a workspace.
 
-use bfc_cuda::kernels::{Family, Job, Output};
+use bfc_cuda::kernels::{Job, Output};
 
 use super::{Attention, AttentionGrad};
+use crate::cuda::Family;
 use crate::cuda::launch::{Launcher, kernel, operand, origin, output, require_float};
 use crate::error::Result;
 use crate::families;

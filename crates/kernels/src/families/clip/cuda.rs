@@ -1,8 +1,7 @@
 //! Scaling and clipping on CUDA devices: one kernel.
 
-use bfc_cuda::kernels::Family;
-
 use super::{Clip, Scale};
+use crate::cuda::Family;
 use crate::cuda::launch::{Launcher, job_over, kernel, output, require_float};
 use crate::error::Result;
 use crate::families::RunCuda;

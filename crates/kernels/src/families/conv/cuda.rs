@@ -1,8 +1,9 @@
 //! Convolutions on CUDA devices.
 
-use bfc_cuda::kernels::{Family, Job, Operand, Output};
+use bfc_cuda::kernels::{Job, Operand, Output};
 
 use super::{Conv2d, Conv2dInputGrad, Conv2dWeightGrad};
+use crate::cuda::Family;
 use crate::cuda::factors::Factors;
 use crate::cuda::launch::{Launcher, job_over, kernel, output, require_float};
 use crate::error::Result;

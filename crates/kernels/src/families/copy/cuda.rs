@@ -1,8 +1,7 @@
 //! Copies on CUDA devices.
 
-use bfc_cuda::kernels::Family;
-
 use super::{Copy, CopyInto, Flip};
+use crate::cuda::Family;
 use crate::cuda::launch::{Launcher, job_over, kernel, operand, output, strided};
 use crate::error::Result;
 use crate::families::RunCuda;

@@ -1,8 +1,7 @@
 //! Fills on CUDA devices.
 
-use bfc_cuda::kernels::Family;
-
 use super::{Arange, Fill};
+use crate::cuda::Family;
 use crate::cuda::launch::{Launcher, job_over, kernel, output, require_number, set_constant};
 use crate::error::Result;
 use crate::families::RunCuda;

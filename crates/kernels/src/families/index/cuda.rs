@@ -1,8 +1,9 @@
 //! Gather, scatter and one-hot. The device checks all indices before a kernel writes.
 
-use bfc_cuda::kernels::{ElementType, Family, Job, KernelId, Operand, Output};
+use bfc_cuda::kernels::{ElementType, Job, Operand, Output};
 
 use super::{Gather, OneHot, ScatterAdd};
+use crate::cuda::Family;
 use crate::cuda::launch::{
     Launcher, job_over, kernel, kernel_dtype, operand, origin, output, require_number, required_workspace,
     strided,
@@ -25,8 +26,7 @@ pub(crate) fn check(device: &Launcher, op: &'static str, indices: &View<'_>, len
     }
     job.inputs[0] = operand(indices);
     job.counts[0] = len as u64;
-    let first =
-        device.launch_and_read(op, KernelId::new(Family::Index, "check", ElementType::I64), job, NONE)?;
+    let first = device.launch_and_read(op, Family::Index.kernel("check", ElementType::I64), job, NONE)?;
     if first == NONE {
         return Ok(());
     }

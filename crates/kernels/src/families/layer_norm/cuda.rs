@@ -1,8 +1,9 @@
 //! Normalization of rows on CUDA devices.
 
-use bfc_cuda::kernels::{Family, Job, Operand, Output};
+use bfc_cuda::kernels::{Job, Operand, Output};
 
 use super::{LayerNorm, LayerNormGrad, LayerNormSums};
+use crate::cuda::Family;
 use crate::cuda::launch::{
     Launcher, job_over, kernel, kernel_dtype, operand, origin, output, require_float, required_workspace,
     workspace_operand, workspace_output,

@@ -1,8 +1,9 @@
 //! Elementwise functions of one argument on CUDA devices. Kernels find a function by its name.
 
-use bfc_cuda::kernels::{Family, Job, named};
+use bfc_cuda::kernels::{Job, named};
 
 use super::{Map, MapGrad};
+use crate::cuda::Family;
 use crate::cuda::launch::{
     Launcher, job_over, kernel, kernel_dtype, operand, output, require_float, require_number, set_constant,
 };

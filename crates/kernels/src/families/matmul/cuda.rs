@@ -3,10 +3,11 @@
 //! Before cuBLAS runs, the bias is broadcast to the output, to which cuBLAS adds the product. So it rounds 16-bit
 //! floats once. With an activation, an epilogue kernel adds the bias, which rounds 16-bit floats once more.
 
-use bfc_cuda::kernels::{Family, Job, Output, named};
+use bfc_cuda::kernels::{Job, Output, named};
 use bfc_cuda::{Factor, Product};
 
 use super::MatMul;
+use crate::cuda::Family;
 use crate::cuda::factors::Factors;
 use crate::cuda::launch::{
     Launcher, element_type, job_over, kernel, operand, origin, output, require_float, require_number, strided,

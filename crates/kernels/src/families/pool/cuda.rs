@@ -1,8 +1,9 @@
 //! Pools on CUDA devices.
 
-use bfc_cuda::kernels::{Family, Job};
+use bfc_cuda::kernels::Job;
 
 use super::{Pool2d, Pool2dGrad};
+use crate::cuda::Family;
 use crate::cuda::launch::{Launcher, kernel, operand, output, require_float};
 use crate::error::Result;
 use crate::families::RunCuda;

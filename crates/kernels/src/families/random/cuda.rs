@@ -1,9 +1,10 @@
 //! Random elements. Uniform elements equal those of the CPU bit for bit. Normal elements may differ in the last bits,
 //! because logarithm, sine and cosine differ.
 
-use bfc_cuda::kernels::{Family, named};
+use bfc_cuda::kernels::named;
 
 use super::Random;
+use crate::cuda::Family;
 use crate::cuda::launch::{Launcher, job_over, kernel, output, set_constant};
 use crate::error::{Error, Result};
 use crate::families::{Distribution, RunCuda};

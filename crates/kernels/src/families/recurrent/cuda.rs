@@ -1,9 +1,10 @@
 //! Recurrent layers: for each step a product and an elementwise kernel.
 
-use bfc_cuda::kernels::{Family, Job, Operand, Output};
+use bfc_cuda::kernels::{Job, Operand, Output};
 use bfc_cuda::{Factor, Product};
 
 use super::{Recurrent, RecurrentGrad};
+use crate::cuda::Family;
 use crate::cuda::launch::{
     Launcher, element_type, kernel, origin, output, require_float, required_workspace, strided,
 };

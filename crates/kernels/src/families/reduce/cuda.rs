@@ -1,9 +1,10 @@
 //! Reductions over axes. A long reduction of few outputs is split into slabs, whose partial results a second kernel reduces.
 
-use bfc_cuda::kernels::{Family, Job, Operand, named};
+use bfc_cuda::kernels::{Job, Operand, named};
 
 use super::cpu::is_reduced;
 use super::{ArgReduce, Fold};
+use crate::cuda::Family;
 use crate::cuda::launch::{
     Launcher, kernel, kernel_dtype, origin, output, required_workspace, workspace_operand, workspace_output,
 };

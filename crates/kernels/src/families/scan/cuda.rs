@@ -1,8 +1,9 @@
 //! Running sums and products (`cumsum`, `cumprod`), in place.
 
-use bfc_cuda::kernels::{Family, Job};
+use bfc_cuda::kernels::Job;
 
 use super::{Scan, ScanFunction};
+use crate::cuda::Family;
 use crate::cuda::launch::{Launcher, kernel, output, require_number};
 use crate::error::Result;
 use crate::families::RunCuda;

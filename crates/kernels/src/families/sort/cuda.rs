@@ -1,8 +1,9 @@
 //! Merge sort of indices. Each pass merges pairs of sorted runs and alternates between the output and the workspace.
 
-use bfc_cuda::kernels::{Family, Job, Operand, Output};
+use bfc_cuda::kernels::{Job, Operand, Output};
 
 use super::ArgSort;
+use crate::cuda::Family;
 use crate::cuda::launch::{Launcher, kernel, origin, output, required_workspace};
 use crate::error::Result;
 use crate::families::RunCuda;

@@ -1,8 +1,7 @@
 //! Launches optimizer steps on GPUs: the kernel in `optim.cu` with the name of the rule.
 
-use bfc_cuda::kernels::Family;
-
 use super::OptimizerStep;
+use crate::cuda::Family;
 use crate::cuda::launch::{Launcher, job_over, kernel, kernel_dtype, operand, output, require_float};
 use crate::error::Result;
 use crate::families::RunCuda;

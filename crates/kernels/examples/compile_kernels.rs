@@ -1,13 +1,14 @@
 //! Compiles every kernel for the given architectures and prints its resources. Needs no device.
 //!
-//! `cargo run -p bfc-cuda --example compile_kernels -- LIBRARY [ARCHITECTURE…]`, where LIBRARY is the path of NVRTC
+//! `cargo run -p highwater-kernels --example compile_kernels -- LIBRARY [ARCHITECTURE…]`, where LIBRARY is the path of NVRTC
 //! (`libnvrtc.so.12` or `.13`) and an architecture is a number, as in 90 for `sm_90`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 
 use bfc_cuda::Nvrtc;
-use bfc_cuda::kernels::{ElementType, Family};
+use bfc_cuda::kernels::{CHECK, ElementType};
+use highwater_kernels::cuda::Family;
 
 /// The resources of a kernel.
 #[derive(Clone, Copy, Default)]
@@ -61,26 +62,26 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut options = compiler.options(architecture)?;
         // The resources of each kernel. A kernel without a report has no warnings either.
         options.push("--ptxas-options=-v".to_owned());
-        for family in Family::ALL {
-            for element in ElementType::ALL.into_iter().filter(|&element| family.takes(element)) {
-                let name = format!("{}_{}.cu", family.name(), element.suffix());
-                let image = compiler.compile(&name, &family.translation_unit(element), &options)?;
-                for line in image.log.lines().filter(|line| line.contains("warning")) {
-                    // Warnings about deprecated architectures do not concern the sources.
-                    if !line.contains("deprecated") {
-                        eprintln!("{name}: {line}");
-                        warned += 1;
-                    }
+        let families =
+            Family::ALL.iter().flat_map(|family| family.elements().map(|element| (family.source(), element)));
+        for (source, element) in families.chain([(&CHECK, ElementType::F32)]) {
+            let name = format!("{}_{}.cu", source.name(), element.suffix());
+            let image = compiler.compile(&name, &source.translation_unit(element), &options)?;
+            for line in image.log.lines().filter(|line| line.contains("warning")) {
+                // Warnings about deprecated architectures do not concern the sources.
+                if !line.contains("deprecated") {
+                    eprintln!("{name}: {line}");
+                    warned += 1;
                 }
-                let usage = usage(&image.log);
-                for kernel in family.kernels() {
-                    let kernel = format!("{kernel}_{}", element.suffix());
-                    let Usage { registers, spilled, stack } = usage.get(&kernel).copied().unwrap_or_default();
-                    let (family, bytes) = (family.name(), image.code.len());
-                    println!(
-                        "{family:<12} {kernel:<28} {major:>2}.{minor} {architecture:>4} {registers:>10} {spilled:>8} {stack:>6} {bytes:>8}"
-                    );
-                }
+            }
+            let usage = usage(&image.log);
+            for kernel in source.kernels() {
+                let kernel = format!("{kernel}_{}", element.suffix());
+                let Usage { registers, spilled, stack } = usage.get(&kernel).copied().unwrap_or_default();
+                let (family, bytes) = (source.name(), image.code.len());
+                println!(
+                    "{family:<12} {kernel:<28} {major:>2}.{minor} {architecture:>4} {registers:>10} {spilled:>8} {stack:>6} {bytes:>8}"
+                );
             }
         }
     }

@@ -1,15 +1,16 @@
 //! Compiles every kernel for `cuda:0` into the user's cache and loads it, so that measurements and tests with time
 //! limits do not wait for the compiler.
 //!
-//! `cargo run -p bfc-cuda --example warm_kernels [SHARE SHARES]`: all kernels, or one share of them, such as `0 8` for
+//! `cargo run -p highwater-kernels --example warm_kernels [SHARE SHARES]`: all kernels, or one share of them, such as `0 8` for
 //! the first of 8 parallel processes. `scripts/gpu-check` copies it to machines without Rust.
 
 use std::error::Error;
 use std::time::Instant;
 
 use bfc_core::Stream;
-use bfc_cuda::kernels::{ElementType, Family, Job, KernelId};
+use bfc_cuda::kernels::{Job, KernelId};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, StreamCompute};
+use highwater_kernels::cuda::Family;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let numbers: Vec<usize> = std::env::args().skip(1).map(|text| text.parse()).collect::<Result<_, _>>()?;
@@ -21,21 +22,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let driver = CudaDriver::new(0)?;
     let stream = Stream::new(driver.clone())?;
     let compute = StreamCompute::new(driver, stream)?;
-    let units = Family::ALL.into_iter().flat_map(|family| {
-        let elements = ElementType::ALL.into_iter().filter(move |&element| family.takes(element));
-        elements.map(move |element| (family, element))
-    });
+    let units = Family::ALL.iter().flat_map(|family| family.elements().map(move |element| (family, element)));
     let mut failed = 0;
     for (family, element) in units.skip(share).step_by(shares) {
         let start = Instant::now();
-        for name in family.kernels() {
-            if let Err(error) = load(&compute, KernelId::new(family, name, element)) {
+        for name in family.source().kernels() {
+            if let Err(error) = load(&compute, family.kernel(name, element)) {
                 failed += 1;
                 println!("failed: {name}_{}: {error}", element.suffix());
             }
         }
         let milliseconds = start.elapsed().as_secs_f64() * 1e3;
-        println!("{}_{}: {milliseconds:.0} ms", family.name(), element.suffix());
+        println!("{}_{}: {milliseconds:.0} ms", family.source().name(), element.suffix());
     }
     if failed > 0 { Err(format!("{failed} kernels").into()) } else { Ok(()) }
 }
