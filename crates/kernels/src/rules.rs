@@ -21,6 +21,7 @@ pub enum DeviceRules {
 impl DeviceRules {
     /// The granularity of the pool's regions in bytes. A limit is rounded down to a multiple of it.
     #[must_use]
+    #[inline]
     pub const fn region_granularity(self) -> u64 {
         match self {
             Self::Cpu => 256,
@@ -30,12 +31,14 @@ impl DeviceRules {
 
     /// Whether the device is a GPU.
     #[must_use]
+    #[inline]
     pub const fn is_gpu(self) -> bool {
         matches!(self, Self::Cuda { .. })
     }
 
     /// The chunk length, in elements, of operations that allocate temporaries: the terms of long sums.
     #[must_use]
+    #[inline]
     pub const fn chunk_elements(self) -> usize {
         match self {
             // Temporaries of 128 KiB stay in a core's caches.
@@ -48,6 +51,7 @@ impl DeviceRules {
     /// Whether all kernels accept 16-bit floats, also mixed with f32 operands, and compute in f32. Otherwise some kernels do,
     /// and the runtime upcasts operands to f32 before all others.
     #[must_use]
+    #[inline]
     pub const fn supports_half(self) -> bool {
         self.is_gpu()
     }
@@ -55,6 +59,7 @@ impl DeviceRules {
     /// Whether the device has [`BatchNorm`](crate::families::BatchNorm) and its gradient. Otherwise the op consists of other
     /// kernels.
     #[must_use]
+    #[inline]
     pub const fn fuses_batch_norm(self) -> bool {
         matches!(self, Self::Cpu)
     }

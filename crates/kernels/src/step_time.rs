@@ -12,16 +12,10 @@ use serde::{Deserialize, Serialize};
 /// traffic. So `seconds` is the sum of the three parts.
 ///
 /// ```
-/// use highwater::{DeviceProfile, Tensor, dry_run};
-///
-/// let card = DeviceProfile::gpu("h200").expect("a known GPU");
-/// let run = dry_run(card, |device| {
-///     let x = Tensor::zeros(device, [4096, 4096])?;
-///     x.matmul(&x).map(drop)
-/// })?;
-/// let time = run.time.expect("the profile has a speed");
-/// assert_eq!(time.multiply_adds, 4096 * 4096 * 4096);
-/// # Ok::<(), highwater::Error>(())
+/// use highwater_kernels::step_time::{Limit, StepTime};
+/// let mut time = StepTime::default();
+/// (time.seconds, time.memory_seconds, time.launch_seconds) = (0.0123, 0.0113, 0.001);
+/// assert_eq!((time.limit(), time.to_string()), (Limit::Memory, "12.3 ms (bandwidth)".to_owned()));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -56,18 +56,21 @@ impl Storage {
 
     /// Returns whether the buffer is external memory, which tensors never write.
     #[must_use]
+    #[inline]
     pub const fn is_read_only(&self) -> bool {
         matches!(self.memory, MemoryKind::LentHost)
     }
 
     /// Returns the requested bytes.
     #[must_use]
+    #[inline]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Returns the element type.
     #[must_use]
+    #[inline]
     pub const fn dtype(&self) -> DType {
         self.dtype
     }
@@ -95,12 +98,14 @@ impl Storage {
 
     /// Returns the block and its allocator.
     #[must_use]
+    #[inline]
     pub const fn allocation(&self) -> &Allocation {
         &self.allocation
     }
 
     /// Returns the address of the buffer in the memory of its device.
     #[must_use]
+    #[inline]
     pub fn address(&self) -> u64 {
         self.allocation.block().address
     }
@@ -112,6 +117,7 @@ impl Storage {
     }
 
     /// Returns the whole buffer as values of one type; `None` if the host cannot read it.
+    #[inline]
     fn host<T: RawElement>(&self) -> Option<&[T]> {
         let count = self.bytes / size_of::<T>();
         if count == 0 {
@@ -165,6 +171,7 @@ impl<'a> View<'a> {
     /// # Panics
     /// If the layout exceeds the buffer.
     #[must_use]
+    #[inline]
     pub fn new(storage: &'a Storage, layout: &'a Layout) -> Self {
         storage.assert_contains(layout);
         Self { storage, layout }
@@ -182,18 +189,21 @@ impl<'a> View<'a> {
 
     /// Returns the layout of the elements.
     #[must_use]
+    #[inline]
     pub const fn layout(&self) -> &'a Layout {
         self.layout
     }
 
     /// Returns the element type.
     #[must_use]
+    #[inline]
     pub const fn dtype(&self) -> DType {
         self.storage.dtype
     }
 
     /// Returns the buffer.
     #[must_use]
+    #[inline]
     pub const fn storage(&self) -> &'a Storage {
         self.storage
     }
@@ -222,6 +232,7 @@ impl<'a> View<'a> {
     /// Returns the whole buffer on the host, which the caller indexes through the layout. Returns `None` if
     /// the host cannot read the memory, and if the elements are not stored as `T`.
     #[must_use]
+    #[inline]
     pub fn host<T: RawElement>(&self) -> Option<&'a [T]> {
         if T::is_raw_of(self.storage.dtype) { self.storage.host() } else { None }
     }
@@ -253,6 +264,7 @@ impl<'a> ViewMut<'a> {
     /// # Panics
     /// If the layout exceeds the buffer, or has more elements than the buffer.
     #[must_use]
+    #[inline]
     pub fn new(storage: &'a mut Storage, layout: &'a Layout) -> Self {
         storage.assert_contains(layout);
         storage.assert_contains(&Layout::row_major(layout.shape()));
@@ -278,24 +290,28 @@ impl<'a> ViewMut<'a> {
 
     /// Returns the layout of the elements.
     #[must_use]
+    #[inline]
     pub const fn layout(&self) -> &'a Layout {
         self.layout
     }
 
     /// Returns the element type.
     #[must_use]
+    #[inline]
     pub const fn dtype(&self) -> DType {
         self.storage.dtype
     }
 
     /// Returns the buffer.
     #[must_use]
+    #[inline]
     pub const fn storage(&self) -> &Storage {
         self.storage
     }
 
     /// Returns a readable view of the same elements.
     #[must_use]
+    #[inline]
     pub const fn as_view(&self) -> View<'_> {
         View { storage: self.storage, layout: self.layout }
     }
@@ -303,6 +319,7 @@ impl<'a> ViewMut<'a> {
     /// Returns the elements on the host, in logical order. Returns `None` if the host cannot write the
     /// memory, and if the elements are not stored as `T`.
     #[must_use]
+    #[inline]
     pub fn host<T: RawElement>(&mut self) -> Option<&mut [T]> {
         ViewMut::of_checked(self.storage, self.layout).into_host()
     }
@@ -367,6 +384,7 @@ impl<'a> ViewMut<'a> {
 
     /// Returns [`host`](Self::host) with the lifetime of the borrowed buffer.
     #[must_use]
+    #[inline]
     pub fn into_host<T: RawElement>(self) -> Option<&'a mut [T]> {
         if !T::is_raw_of(self.storage.dtype) {
             return None;

@@ -23,6 +23,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`Error::TooManyElements`] if the number of bytes overflows.
+    #[inline]
     pub fn contiguous(op: &'static str, shape: Shape, dtype: DType) -> Result<Self> {
         match bytes_of(&shape, dtype) {
             Some(_) => Ok(Self::row_major(&shape)),
@@ -41,6 +42,7 @@ impl Layout {
 
     /// Returns the layout of a vector.
     #[must_use]
+    #[inline]
     pub fn of_row(elements: usize) -> Self {
         Self::row_major(&Shape::row(elements))
     }
@@ -51,6 +53,7 @@ impl Layout {
     /// Returns the layout with other strides, one per axis. The caller ensures that the result stays within
     /// the buffer.
     #[must_use]
+    #[inline]
     pub fn with_strides(mut self, strides: &[usize]) -> Self {
         self.strides[..strides.len()].copy_from_slice(strides);
         self
@@ -58,12 +61,14 @@ impl Layout {
 
     /// Returns the shape.
     #[must_use]
+    #[inline]
     pub const fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// Returns the stride of each axis, in elements; 0 along a broadcast axis.
     #[must_use]
+    #[inline]
     pub fn strides(&self) -> &[usize] {
         &self.strides[..self.shape.rank()]
     }
@@ -79,6 +84,7 @@ impl Layout {
 
     /// Returns the offset of the first element in the buffer, in elements.
     #[must_use]
+    #[inline]
     pub const fn offset(&self) -> usize {
         self.offset
     }
@@ -107,6 +113,7 @@ impl Layout {
 
     /// Returns whether the elements are contiguous, in row-major order.
     #[must_use]
+    #[inline]
     pub fn is_contiguous(&self) -> bool {
         // Fast path for matrices and vectors, the most common layouts.
         if let Some(([rows, columns], [row, column])) = self.as_matrix() {
@@ -399,6 +406,7 @@ impl Layout {
 
 /// Returns the number of bytes of a tensor; `None` on overflow.
 #[must_use]
+#[inline]
 pub fn bytes_of(shape: &Shape, dtype: DType) -> Option<usize> {
     let bytes = shape.checked_elements()?.checked_mul(dtype.size())?;
     (bytes <= isize::MAX as usize).then_some(bytes)
@@ -424,6 +432,7 @@ fn fill_row_major(shape: &Shape, strides: &mut [usize; MAX_RANK]) {
 mod tests {
     use super::*;
 
+    #[inline]
     fn contiguous(dims: &[usize]) -> Layout {
         Layout::contiguous("test", Shape::new(dims).unwrap(), DType::F32).unwrap()
     }

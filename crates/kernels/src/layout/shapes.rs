@@ -19,6 +19,7 @@ impl Shape {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`] if the axis does not exist.
+    #[inline]
     pub fn axis(&self, op: &'static str, axis: isize) -> Result<usize> {
         let rank = self.rank() as isize;
         let index = if axis < 0 { axis + rank } else { axis };

@@ -68,6 +68,7 @@ impl DType {
 
     /// Returns the bytes per element.
     #[must_use]
+    #[inline]
     pub const fn size(self) -> usize {
         match self {
             Self::F64 | Self::I64 => 8,
@@ -79,12 +80,14 @@ impl DType {
 
     /// Returns whether the type is a float. Only floats support gradients.
     #[must_use]
+    #[inline]
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64 | Self::F16 | Self::BF16)
     }
 
     /// Returns whether this is a 16-bit float. Ops compute with these as [`F32`](Self::F32).
     #[must_use]
+    #[inline]
     pub const fn is_half(self) -> bool {
         matches!(self, Self::F16 | Self::BF16)
     }
@@ -98,6 +101,7 @@ impl DType {
     /// assert_eq!(DType::F64.computed_as(), DType::F64);
     /// ```
     #[must_use]
+    #[inline]
     pub const fn computed_as(self) -> Self {
         if self.is_half() { Self::F32 } else { self }
     }
@@ -139,6 +143,7 @@ impl DType {
 
     /// Returns the type's short name.
     #[must_use]
+    #[inline]
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -202,6 +207,7 @@ pub trait RawElement:
 macro_rules! raw_element {
     ($($type:ty => $dtype:pat),*) => {$(
         impl RawElement for $type {
+            #[inline]
             fn is_raw_of(dtype: DType) -> bool {
                 matches!(dtype, $dtype)
             }
@@ -220,14 +226,17 @@ macro_rules! plain_element {
             const DTYPE: DType = DType::$dtype;
             type Raw = $type;
 
+            #[inline]
             fn from_raw(raw: $type) -> Self {
                 raw
             }
 
+            #[inline]
             fn into_raw(self) -> $type {
                 self
             }
 
+            #[inline]
             fn bytes_of(values: &[Self]) -> &[u8] {
                 bytemuck::cast_slice(values)
             }
@@ -243,14 +252,17 @@ impl Element for bool {
     const DTYPE: DType = DType::Bool;
     type Raw = u8;
 
+    #[inline]
     fn from_raw(raw: u8) -> Self {
         raw != 0
     }
 
+    #[inline]
     fn into_raw(self) -> u8 {
         u8::from(self)
     }
 
+    #[inline]
     fn bytes_of(values: &[Self]) -> &[u8] {
         bytemuck::cast_slice(values)
     }
@@ -268,6 +280,7 @@ pub enum Scalar {
 impl Scalar {
     /// Converts to `f64`; rounds integers beyond 2^53.
     #[must_use]
+    #[inline]
     pub const fn as_f64(self) -> f64 {
         match self {
             Self::Float(value) => value,
@@ -277,6 +290,7 @@ impl Scalar {
 
     /// Converts to `i64`; truncates floats toward zero and saturates.
     #[must_use]
+    #[inline]
     pub const fn as_i64(self) -> i64 {
         match self {
             Self::Float(value) => value as i64,
@@ -288,6 +302,7 @@ impl Scalar {
 macro_rules! scalar_from {
     ($variant:ident($wide:ty): $($type:ty),*) => {$(
         impl From<$type> for Scalar {
+            #[inline]
             fn from(value: $type) -> Self {
                 Self::$variant(<$wide>::from(value))
             }
@@ -300,6 +315,7 @@ scalar_from!(Int(i64): i64, i32, u32, u8, bool);
 
 impl From<usize> for Scalar {
     /// Converts to an integer; beyond `i64::MAX` to a float, which no integer type represents.
+    #[inline]
     fn from(value: usize) -> Self {
         i64::try_from(value).map_or(Self::Float(value as f64), Self::Int)
     }

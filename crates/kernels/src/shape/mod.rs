@@ -51,12 +51,14 @@ impl Shape {
 
     /// Returns the axis sizes.
     #[must_use]
+    #[inline]
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.rank]
     }
 
     /// Returns the number of axes.
     #[must_use]
+    #[inline]
     pub const fn rank(&self) -> usize {
         self.rank
     }
@@ -86,6 +88,7 @@ impl Shape {
 
     /// Returns the number of elements; `None` if it exceeds `isize::MAX`.
     #[must_use]
+    #[inline]
     pub fn checked_elements(&self) -> Option<usize> {
         // Fast path for vectors and matrices, the most common shapes.
         match *self.dims() {
@@ -111,12 +114,14 @@ impl Shape {
 
     /// Returns the number of elements. Saturates on overflow, which shapes of tensors exclude.
     #[must_use]
+    #[inline]
     pub fn elements(&self) -> usize {
         self.checked_elements().unwrap_or(usize::MAX)
     }
 
     /// Returns the shape with another size of one axis.
     #[must_use]
+    #[inline]
     pub fn with_dim(mut self, axis: usize, size: usize) -> Self {
         if axis < self.rank {
             self.dims[axis] = size;
@@ -133,6 +138,7 @@ impl Shape {
 
     /// Returns the shape of a vector.
     #[must_use]
+    #[inline]
     pub const fn row(elements: usize) -> Self {
         let mut shape = Self { dims: [0; MAX_RANK], rank: 1 };
         shape.dims[0] = elements;
@@ -150,6 +156,7 @@ impl Shape {
 
     /// Returns the shape without one axis.
     #[must_use]
+    #[inline]
     pub fn without(self, axis: usize) -> Self {
         if axis >= self.rank {
             return self;
@@ -164,6 +171,7 @@ impl Shape {
 impl Index<usize> for Shape {
     type Output = usize;
 
+    #[inline]
     fn index(&self, axis: usize) -> &usize {
         &self.dims()[axis]
     }
