@@ -159,8 +159,8 @@ mod tests {
     use crate::emulator::Emulator;
 
     fn emulator() -> Emulator {
-        let [kernels, _] = crate::emulator::libraries().unwrap();
-        Emulator::new(&kernels).unwrap()
+        let [kernels, _] = crate::emulator::libraries().expect("a C++ compiler");
+        Emulator::new(&kernels).expect("the kernels of the self-check")
     }
 
     /// Host memory that takes the place of device memory.
