@@ -1,7 +1,7 @@
 //! The check of every kernel, before a backend runs it.
 //!
 //! Backends trust operands: a GPU kernel writes as many elements as the operands' shapes say. So this module is the only
-//! caller of [`Backend::run`], [`Backend::upload`] and [`Backend::download`]. It compares shapes, element types, devices and
+//! caller of `Backend::run`, `Backend::upload` and `Backend::download`. It compares shapes, element types, devices and
 //! kernel parameters first. A kernel that fails the check writes nothing.
 //!
 //! ```text
@@ -62,8 +62,8 @@ pub fn run(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> 
 /// Copies values from the host, in logical order, given as raw bytes of the output's element type.
 ///
 /// # Errors
-/// [`Error::Operand`](crate::error::Error::Operand) for an output of another device, [`Error::ElementCount`] for a wrong number of
-/// values; otherwise as [`Backend::upload`](super::Backend::upload).
+/// [`Error::Operand`](crate::error::Error::Operand) for an output of another device,
+/// [`Error::ElementCount`](crate::error::Error::ElementCount) for a wrong number of values; otherwise as [`Backend::upload`](super::Backend::upload).
 pub fn upload(device: DeviceRef<'_>, op: &'static str, values: &[u8], mut out: ViewMut<'_>) -> Result<()> {
     let operand = Rules::new(op, device.facts(), &[]).check("out", &Operand::Write(&mut out))?;
     operand.check_bytes(op, values.len())?;
@@ -78,8 +78,8 @@ pub fn upload(device: DeviceRef<'_>, op: &'static str, values: &[u8], mut out: V
 /// Copies values to the host, in logical order, as raw bytes.
 ///
 /// # Errors
-/// [`Error::Operand`](crate::error::Error::Operand) for an input of another device, [`Error::ElementCount`] for a wrong number of
-/// values; otherwise as [`Backend::download`](super::Backend::download).
+/// [`Error::Operand`](crate::error::Error::Operand) for an input of another device,
+/// [`Error::ElementCount`](crate::error::Error::ElementCount) for a wrong number of values; otherwise as [`Backend::download`](super::Backend::download).
 pub fn download(
     device: DeviceRef<'_>,
     op: &'static str,

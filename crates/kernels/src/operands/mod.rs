@@ -1,6 +1,6 @@
 //! The operands of a kernel: which fields they are, how the kernel accesses them, and their names.
 //!
-//! Each kernel lists its operands with [`operands!`]. The check of operands, the upcast of 16-bit floats and the estimate
+//! Each kernel lists its operands with `operands!`. The check of operands, the upcast of 16-bit floats and the estimate
 //! of traffic are loops over this list. The name of an operand is the path of its field, so names cannot differ from fields.
 
 mod rules;
