@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use bfc_core::{DeviceId, DeviceKind};
 use bfc_cuda::Compute;
-use bfc_cuda::emulator::{EmulatedMemory, Emulator};
+use bfc_cuda::emulator::EmulatedMemory;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use highwater::StepGraph;
 use highwater::backend::cuda::CudaBackend;
 use highwater::prelude::*;
+use highwater_kernels::emulator::emulator;
 
 /// A device that accepts work without computing.
 fn device() -> Device {
-    let compute: Arc<dyn Compute> = Arc::new(Emulator::new().expect("a C++ compiler").silent());
+    let compute: Arc<dyn Compute> = Arc::new(emulator().expect("a C++ compiler").silent());
     let (id, memory) = (DeviceId::new(DeviceKind::Cuda, 0), Arc::new(EmulatedMemory::of(&compute)));
     let runtime = Runtime::builder().threads(1).device(id, Arc::new(CudaBackend::new(compute)), memory);
     runtime.build().and_then(|runtime| runtime.device(id)).expect("a device of our own")

@@ -69,10 +69,26 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "crates/kernels",
+        &[
+            "shape",
+            "error",
+            "layout",
+            "storage",
+            "precision rules step_time step_graphs window",
+            "workspace cost",
+            "operands cpu cuda",
+            "emulator",
+            "families",
+            "backend",
+            "testing",
+        ],
+    ),
+    (
         "crates/tensor",
         &[
-            "shape", "error", "layout", "storage", "backend", "device", "tensor", "op", "autograd", "ops",
-            "step", "predict", "testing", "interop", "fuzz",
+            "shape", "error", "layout", "storage", "speed", "backend", "device", "tensor", "op", "autograd",
+            "ops", "step", "predict", "testing", "interop", "fuzz",
         ],
     ),
     (
@@ -115,7 +131,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("crates/bfc-cuda", &["bfc-core"]),
     ("crates/tracking", &["bfc-core"]),
     ("crates/capi", &["bfc-core", "bfc-cuda", "highwater-tracking"]),
-    ("crates/tensor", &["bfc-core", "bfc-cuda", "highwater-tracking"]),
+    ("crates/kernels", &["bfc-core", "bfc-cuda"]),
+    ("crates/tensor", &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-kernels"]),
     ("crates/nn", &["bfc-core", "highwater-tracking", "highwater-tensor"]),
     (
         "crates/distributed",

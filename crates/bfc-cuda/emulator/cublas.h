@@ -17,7 +17,7 @@ static void multiply(bool left_turned, bool right_turned, i64 rows, i64 columns,
             for (i64 k = 0; k < depth; ++k) {
                 SUM a = (SUM)left[left_turned ? k + i * left_leading : i + k * left_leading];
                 SUM b = (SUM)right[right_turned ? j + k * right_leading : k + j * right_leading];
-                sum = fused(a, b, sum);
+                sum = std::fma(a, b, sum);
             }
             // With beta 0, the old values are not read: they may be anything.
             SUM before = beta == (SUM)0 ? (SUM)0 : beta * (SUM)out[i + j * leading];

@@ -12,7 +12,7 @@
 // - INIT_STATUS, CONTEXT_STATUS and RECORD_STATUS: the status of starting, of creating a context, of recording an event.
 // - CODE_BYTES: free device memory that code and cuBLAS need. CUBLAS_FAILURES: how often cuBLAS fails to start.
 // - NCCL_FAIL: the result of a call of NCCL, as in AllReduce:3:2; see nccl.h.
-// - INTERRUPTED_CAPTURES: how many captures are invalidated. WRONG_SUMS: sums of rows are wrong.
+// - INTERRUPTED_CAPTURES: how many captures are invalidated. WRONG_SUMS: the sums of the self-check are wrong.
 
 #include "host.h"
 #include "../kernels/job.cuh"

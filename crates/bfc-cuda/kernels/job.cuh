@@ -1,5 +1,4 @@
-// The argument of every kernel. All sources include this file and half.cuh, element.cuh, pack.cuh, number.cuh and
-// team.cuh.
+// The argument of every kernel. All sources include this file and half.cuh.
 //
 // A kernel takes one Job: the locations of its operands, the shape, and parameters. The host writes the same struct
 // (src/kernels/job.rs). Each source is compiled once per element type T: KERNEL(unary) is unary_f32 if T is float. WIDE

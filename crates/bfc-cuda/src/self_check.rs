@@ -6,7 +6,7 @@ use bfc_core::{Driver, SourceError, device_source};
 
 use crate::compute::{Compute, ComputeError, Factor, Product};
 use crate::driver::CudaDriver;
-use crate::kernels::{BLOCK, ElementType, Family, Job, KernelId, Operand, named};
+use crate::kernels::{BLOCK, CHECK, ElementType, Job, KernelId, Operand};
 
 /// The reason why a device must not be used.
 #[derive(Clone, PartialEq, thiserror::Error)]
@@ -84,31 +84,26 @@ unsafe fn check_at(compute: &dyn Compute, memory: u64) -> Result<(), SelfCheckEr
     // SAFETY: as the caller says.
     unsafe { compute.upload(&bytes, memory) }?;
 
-    let launch = |family, name, job: Job| {
-        let kernel = KernelId::new(family, name, ElementType::F32);
+    let launch = |name, job: Job| {
+        let kernel = KernelId::new(&CHECK, name, ElementType::F32);
         let blocks = job.count.div_ceil(BLOCK) as u32;
         // SAFETY: operands and outputs lie within the memory, as the caller says.
         unsafe { compute.launch(kernel, blocks, &job) }
     };
-    let job = Job { function: named("mul_scalar"), ..Job::over(COUNT as u64, &[COUNT]) };
-    let job = job.with_input(Operand::contiguous(memory)).with_constant(3.0).with_output(memory + SCALED);
-    launch(Family::Elementwise, "arithmetic", job)?;
+    let job = Job::over(COUNT as u64, &[COUNT]).with_input(Operand::contiguous(memory));
+    launch("check_scale", job.with_constant(3.0).with_output(memory + SCALED))?;
 
-    let job = Job { function: named("sum"), ..Job::over(1, &[]) };
-    let job = job.with_inner(&[COUNT]).with_output(memory + SUM);
-    let mut job = job.with_input(Operand::strided(memory + SCALED, &[]));
-    job.inputs[1] = Operand::strided(0, &[1]);
-    (job.counts[0], job.counts[1], job.counts[2]) = (COUNT as u64, 1, COUNT as u64);
-    launch(Family::Reduce, "reduce_rows", job)?;
+    let mut job = Job::over(1, &[]).with_input(Operand::contiguous(memory + SCALED));
+    job.counts[0] = COUNT as u64;
+    launch("check_sum", job.with_output(memory + SUM))?;
 
     // SAFETY: factors, product and workspace lie within the memory, as the caller says.
     if !unsafe { multiply(compute, memory) }? {
-        let job = Job::over(1, &[]).with_output(memory + PRODUCT);
-        let mut job = job.with_input(Operand::strided(memory, &[]));
-        job.inputs[1] = Operand::strided(memory + SCALED, &[]);
-        job.counts = [ROWS, COLUMNS, DEPTH, DEPTH, 1, COLUMNS].map(|size| size as u64);
-        job.integers[0] = 1;
-        launch(Family::Matmul, "matmul", job)?;
+        let job = Job::over((ROWS * COLUMNS) as u64, &[ROWS, COLUMNS]).with_output(memory + PRODUCT);
+        let mut job = job.with_input(Operand::contiguous(memory));
+        job.inputs[1] = Operand::contiguous(memory + SCALED);
+        (job.counts[0], job.counts[1], job.counts[2]) = (ROWS as u64, COLUMNS as u64, DEPTH as u64);
+        launch("check_product", job)?;
     }
 
     let product: Vec<f32> = (0..ROWS * COLUMNS)
@@ -163,6 +158,11 @@ mod tests {
     use super::*;
     use crate::emulator::Emulator;
 
+    fn emulator() -> Emulator {
+        let [kernels, _] = crate::emulator::libraries().expect("a C++ compiler");
+        Emulator::new(&kernels).expect("the kernels of the self-check")
+    }
+
     /// Host memory that takes the place of device memory.
     fn memory() -> (Vec<u64>, u64) {
         let words = vec![0_u64; (WORKSPACE + WORKSPACE_BYTES + 256) as usize / 8];
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_kernels_and_a_library_for_products_pass() {
-        for emulator in [Emulator::new().unwrap(), Emulator::new().unwrap().with_products().unwrap()] {
+        for emulator in [emulator(), emulator().with_products().unwrap()] {
             let (_words, address) = memory();
             // SAFETY: the emulator computes on live host memory.
             assert_eq!(unsafe { check_at(&emulator, address) }, Ok(()));
@@ -183,7 +183,7 @@ mod tests {
     fn a_device_that_computes_nothing_is_found_out() {
         let (_words, address) = memory();
         // SAFETY: as above.
-        let error = unsafe { check_at(&Emulator::new().unwrap().silent(), address) }.unwrap_err();
+        let error = unsafe { check_at(&emulator().silent(), address) }.unwrap_err();
         let SelfCheckError::WrongResult { what: "scaled number", index: 0, actual, expected } = error else {
             panic!("{error}")
         };

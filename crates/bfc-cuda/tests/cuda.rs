@@ -15,6 +15,8 @@ use bfc_core::{
     Registry, Request, SourceError, Span, Stream, StreamAllocator, StreamEvent, SubAllocator, Transfers,
     VirtualMemory,
 };
+#[cfg(target_os = "linux")]
+use bfc_cuda::emulator::libraries;
 use bfc_cuda::{CudaDriver, CudaUnavailable, probe, register};
 
 /// The driver of cuda:0; returns from the test with a message if there is none.

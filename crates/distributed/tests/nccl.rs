@@ -21,6 +21,7 @@ use highwater_distributed::{
     AgreeError, CollectiveError, Entry, Launch, Nccl, NcclConnectError, Operation, Reduce, Rendezvous, Shard,
     World, spans,
 };
+use highwater_kernels::emulator::libraries;
 use highwater_nn::modules::{Linear, Module, Relu, Sequential};
 use highwater_nn::optim::{AdamW, Optimizer};
 use highwater_tensor::{DType, Device, Gradients, Rng, Runtime, Tensor};

@@ -4,7 +4,7 @@
 //! [`OpContext`] before it computes. So the tracker of the device's [`Runtime`] knows which op requested
 //! which bytes. The facade crate `highwater` has a tour.
 //!
-//! Each folder uses only folders that precede it in this list: `shape`, `error`, `layout`, `storage`,
+//! Each module uses only modules that precede it in this list: `shape`, `error`, `layout`, `storage`, `speed`,
 //! `backend`, `device`, `tensor`, `op`, `autograd`, `ops`, `step`, `predict`, `testing`, `interop`.
 
 mod autograd;
@@ -19,6 +19,7 @@ mod op;
 mod ops;
 mod predict;
 mod shape;
+mod speed;
 mod step;
 mod storage;
 mod tensor;
@@ -46,7 +47,7 @@ pub use device::{
     RuntimeBuilder, with_device,
 };
 pub use error::{
-    DeviceFault, Error, ParseProfileError, Result, ShapeRule, UnknownGradient, UnknownGradients,
+    DeviceFault, Error, KernelError, ParseProfileError, Result, ShapeRule, UnknownGradient, UnknownGradients,
 };
 pub use interop::dlpack;
 pub use layout::{AxisSize, IntoShape, Layout};

@@ -1,6 +1,6 @@
 //! Kernels, matrix products and copies on a device, in the order of the calls.
 //!
-//! [`Compute`] is the boundary between the tensor crate, which makes jobs, and the devices that run them: a CUDA stream or the
+//! [`Compute`] is the boundary between programs, which make jobs, and the devices that run them: a CUDA stream or the
 //! emulator.
 
 mod error;

@@ -1,17 +1,21 @@
-//! The kernels: sources, names and arguments.
+//! Kernels: sources, names and arguments.
 //!
-//! The sources are CUDA C++ in this crate's folder `kernels`. NVRTC compiles them on a device, or a C++ compiler for
-//! the emulator (feature `emulator`). A comment above each kernel says what it computes; this module names and
-//! describes the call.
+//! Sources are CUDA C++. NVRTC compiles them on a device, or a C++ compiler for the emulator (feature `emulator`). Each
+//! kernel takes one [`Job`]. This crate has only the kernels of the [self-check](crate::self_check()).
 
-mod families;
+mod element;
 mod job;
+mod source;
 
-pub use families::{ElementType, Family, KernelId};
+pub use element::ElementType;
 pub use job::{Job, MAX_RANK, Operand, Output, named};
+pub use source::{KernelId, KernelSource};
 
 /// The most bytes that a thread reads or writes at once, and the alignment that this needs.
 pub const PACK: u64 = 16;
 
 /// The number of threads per block, in all kernels.
 pub const BLOCK: u64 = 256;
+
+/// The kernels of the self-check, for [`ElementType::F32`]: `kernels/check.cu` says what each computes.
+pub static CHECK: KernelSource = KernelSource::new("check", "", include_str!("../../kernels/check.cu"));

@@ -10,7 +10,7 @@ use cudarc::driver::sys::CUfunction;
 
 use crate::compute::{ComputeError, Target, call_device};
 use crate::driver::CudaDriver;
-use crate::kernels::{ElementType, Family, KernelId};
+use crate::kernels::{ElementType, KernelId, KernelSource};
 use crate::libraries::{KernelCache, Key, Nvrtc};
 
 /// The loaded kernels of one device.
@@ -25,7 +25,7 @@ pub(super) struct ModuleCache {
 /// Driver handles.
 #[derive(Debug, Default)]
 struct Loaded {
-    modules: HashMap<(Family, ElementType), usize>,
+    modules: HashMap<(&'static KernelSource, ElementType), usize>,
     functions: HashMap<KernelId, usize>,
 }
 
@@ -49,11 +49,11 @@ impl ModuleCache {
         if let Some(&function) = loaded.functions.get(&kernel) {
             return Ok(with_exposed_provenance_mut(function));
         }
-        let key = (kernel.family, kernel.element);
+        let key = (kernel.source, kernel.element);
         let module = match loaded.modules.get(&key) {
             Some(&module) => module,
             None => {
-                let module = load(driver, &self.code(kernel.family, kernel.element)?)?;
+                let module = load(driver, &self.code(kernel.source, kernel.element)?)?;
                 loaded.modules.insert(key, module);
                 module
             }
@@ -72,15 +72,14 @@ impl ModuleCache {
     }
 
     /// The compiled code, from the cache or the compiler.
-    fn code(&self, family: Family, element: ElementType) -> Result<Vec<u8>, ComputeError> {
+    fn code(&self, of: &KernelSource, element: ElementType) -> Result<Vec<u8>, ComputeError> {
         let compiler = self.compiler()?;
-        let (source, options) =
-            (family.translation_unit(element), compiler.options(self.target.architecture)?);
+        let (source, options) = (of.translation_unit(element), compiler.options(self.target.architecture)?);
         let key = Key { source: &source, options: &options, version: compiler.version() };
         if let Some(code) = self.cache.get(key) {
             return Ok(code);
         }
-        let name = format!("{}_{}.cu", family.name(), element.suffix());
+        let name = format!("{}_{}.cu", of.name(), element.suffix());
         let image = compiler.compile(&name, &source, &options)?;
         self.cache.put(key, &image.code);
         Ok(image.code)

@@ -7,7 +7,7 @@ use bfc_core::{
     Allocator, BfcAllocator, BfcConfig, Bytes, Driver, FreeFaults, MemoryCopy, PinnedMemory, Stream,
     StreamEvent, SubAllocator,
 };
-use bfc_cuda::kernels::{ElementType, Family, Job, KernelId, Operand, named};
+use bfc_cuda::kernels::{CHECK, ElementType, Job, KernelId, Operand};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, Factor, Product, StepId, StreamCompute};
 
 use super::{free, say_skipped};
@@ -76,20 +76,19 @@ impl Squares {
     }
 
     fn launch(&self, name: &'static str, job: Job) -> Result<(), ComputeError> {
-        let (family, count) = (Family::Elementwise, Job { count: 4, ..job });
+        let count = Job { count: 4, ..job };
         // SAFETY: operands and outputs are pages of the memory that was taken.
-        unsafe { self.compute.launch(KernelId::new(family, name, ElementType::F32), 1, &count) }
+        unsafe { self.compute.launch(KernelId::new(&CHECK, name, ElementType::F32), 1, &count) }
     }
 
     fn fill(&self, place: u64, value: f64) -> Result<(), ComputeError> {
-        self.launch("fill", Job::default().with_output(self.at(place)).with_constant(value))
+        self.launch("check_fill", Job::default().with_output(self.at(place)).with_constant(value))
     }
 
-    /// Computes a function of a constant, by its name.
-    fn arithmetic(&self, function: &str, from: u64, value: f64, to: u64) {
-        let job =
-            Job { function: named(function), ..Job::default() }.with_output(self.at(to)).with_constant(value);
-        self.launch("arithmetic", job.with_input(Operand::contiguous(self.at(from)))).unwrap();
+    /// Runs a kernel with a constant.
+    fn arithmetic(&self, name: &'static str, from: u64, value: f64, to: u64) {
+        let job = Job::default().with_output(self.at(to)).with_constant(value);
+        self.launch(name, job.with_input(Operand::contiguous(self.at(from)))).unwrap();
     }
 
     /// Squares a matrix, with the library if there is one.
@@ -112,8 +111,8 @@ impl Squares {
         let known = unsafe { self.compute.multiply(&product) }.unwrap();
         if !known {
             // All elements are equal.
-            self.arithmetic("add_scalar", from, 0.0, to);
-            self.arithmetic("mul_scalar", to, 2.0, to);
+            self.arithmetic("check_add", from, 0.0, to);
+            self.arithmetic("check_scale", to, 2.0, to);
         }
     }
 
@@ -127,10 +126,10 @@ impl Squares {
     /// ((value + 1) / 2, squared as a matrix) + 3, and the halved matrix.
     fn step(&self, value: f64) {
         self.fill(0, value).unwrap();
-        self.arithmetic("add_scalar", 0, 1.0, 1);
-        self.arithmetic("mul_scalar", 1, 0.5, 2);
+        self.arithmetic("check_add", 0, 1.0, 1);
+        self.arithmetic("check_scale", 1, 0.5, 2);
         self.square(2, 3);
-        self.arithmetic("add_scalar", 3, 3.0, 4);
+        self.arithmetic("check_add", 3, 3.0, 4);
     }
 }
 
@@ -221,7 +220,7 @@ fn device_steps_end_before_waits_and_frees() {
         assert_eq!(half, (run + 1) as f32);
         // Frees memory that held commands use: they run first.
         let more = squares.driver.allocate_device(4096).unwrap();
-        squares.launch("fill", Job::default().with_output(more).with_constant(1.0)).unwrap();
+        squares.launch("check_fill", Job::default().with_output(more).with_constant(1.0)).unwrap();
         // SAFETY: it was taken above, and nothing to come uses it.
         unsafe { squares.driver.free_device(more) };
         squares.compute.end_step().unwrap();

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use bfc_core::{Block, Driver, MemoryCopy, Stream};
-use bfc_cuda::kernels::{ElementType, Family, Job, KernelId, Operand, named};
+use bfc_cuda::kernels::{CHECK, ElementType, Job, KernelId, Operand};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, StreamCompute};
 
 use super::say_skipped;
@@ -119,7 +119,7 @@ impl Device {
     }
 
     fn give(&self, lane: &Lane, kernel: &'static str, blocks: u32, job: Job) -> Result<(), ComputeError> {
-        let kernel = KernelId::new(Family::Elementwise, kernel, ElementType::F32);
+        let kernel = KernelId::new(&CHECK, kernel, ElementType::F32);
         // SAFETY: what the job names is the lane's own memory, or a block that is live as the schedule knows it.
         unsafe { lane.compute.launch(kernel, blocks, &job) }
     }
@@ -127,14 +127,13 @@ impl Device {
     fn fill(&self, lane: &Lane, address: u64, words: u64, number: f32) -> Result<(), ComputeError> {
         let job =
             Job { count: words, ..Job::default() }.with_output(address).with_constant(f64::from(number));
-        self.give(lane, "fill", 16, job)
+        self.give(lane, "check_fill", 16, job)
     }
 
     /// Loops over this many elements with one block of threads, which adds a constant.
     fn delay(&self, lane: &Lane, words: u64) -> Result<(), ComputeError> {
-        let job =
-            Job { count: words, function: named("add_scalar"), ..Job::default() }.with_output(lane.idle);
-        self.give(lane, "arithmetic", 1, job.with_input(Operand::contiguous(lane.idle)))
+        let job = Job { count: words, ..Job::default() }.with_output(lane.idle);
+        self.give(lane, "check_add", 1, job.with_input(Operand::contiguous(lane.idle)))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Runs tests in processes that load the emulated driver (`emulator/driver.cpp`).
+//! Runs tests in processes that load the emulated driver (`emulator/driver.cpp`). The root of the tests has the function
+//! `libraries`, which compiles the kernels that the driver finds.
 
 #![allow(dead_code, reason = "each suite uses a part")]
 
@@ -88,7 +89,7 @@ impl EmulatedDriver {
 
     /// A command that finds these libraries before all others.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> Command {
-        let [kernels, products] = bfc_cuda::emulator::libraries().unwrap();
+        let [kernels, products] = crate::libraries().unwrap();
         let mut command = Command::new(program);
         for other in ["CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"] {
             command.env_remove(other);

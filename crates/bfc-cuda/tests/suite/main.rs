@@ -17,6 +17,7 @@ mod slices;
 use std::sync::Arc;
 
 use bfc_core::Stream;
+use bfc_cuda::emulator::libraries;
 use bfc_cuda::{CudaDriver, StreamCompute};
 
 /// Opens cuda:0 with one stream.

@@ -20,3 +20,6 @@ mod forked;
 mod scopes;
 mod support;
 mod threads;
+
+#[cfg(all(target_os = "linux", feature = "cuda"))]
+use bfc_cuda::emulator::libraries;

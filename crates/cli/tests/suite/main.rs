@@ -19,3 +19,6 @@ mod standard;
 mod top;
 mod unwritable;
 mod what_if;
+
+#[cfg(all(target_os = "linux", feature = "cuda"))]
+use bfc_cuda::emulator::libraries;

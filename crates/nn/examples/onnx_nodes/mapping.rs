@@ -2,8 +2,8 @@
 
 use highwater_nn::modules::{BatchNorm, Dropout, Module};
 use highwater_tensor::{
-    AttentionOptions, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Norm, PadMode,
-    Pool1dOptions, Pool2dOptions, Reduction, Rng, Scalar, SortOrder, Tensor, evaluating,
+    AttentionOptions, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, KernelError,
+    Norm, PadMode, Pool1dOptions, Pool2dOptions, Reduction, Rng, Scalar, SortOrder, Tensor, evaluating,
 };
 
 use crate::case::Case;
@@ -16,6 +16,12 @@ pub(crate) enum NotAsked {
     Because(String),
     /// The op failed, so the case fails.
     Op(Error),
+}
+
+impl From<KernelError> for NotAsked {
+    fn from(error: KernelError) -> Self {
+        Error::from(error).into()
+    }
 }
 
 impl From<Error> for NotAsked {

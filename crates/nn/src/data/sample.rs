@@ -110,7 +110,7 @@ fn stack(what: &str, arrays: &[&Array]) -> Result<Array> {
 /// Returns the shape of `count` samples.
 pub(super) fn batch_shape(count: usize, sample: &Shape) -> Result<Shape> {
     let dims = [&[count], sample.dims()].concat();
-    Shape::new(&dims).map_err(|error| error.in_op(OP))
+    Shape::new(&dims).map_err(|error| Error::from(error).in_op(OP))
 }
 
 /// Creates a tensor as [`Tensor::from_slice`] does, so that the accounts show an input.

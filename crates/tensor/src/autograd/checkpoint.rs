@@ -70,7 +70,7 @@ pub fn checkpoint(
         return Ok(output);
     }
     let input = x.detach();
-    input.storage().keep_for_backward();
+    input.owned_storage().keep_for_backward();
     Ok(record_replay(
         Replay { input, program: Box::new(program), tape, mode: TrainingMode::now(), scope: Scope::now() },
         x,

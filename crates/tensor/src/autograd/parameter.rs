@@ -150,11 +150,8 @@ impl Parameter {
         const OP: &str = "set_parameter";
         self.check_matches(OP, values)?;
         self.update(|parameter| {
-            check::run(
-                values.device().as_ref(),
-                OP,
-                &mut kernels::Copy { input: values.view(), out: parameter }.into(),
-            )
+            let copy = kernels::Copy { input: values.view(), out: parameter };
+            Ok(check::run(values.device().as_ref(), OP, &mut copy.into())?)
         })
     }
 

@@ -34,7 +34,7 @@ impl PendingUpdate {
             self.0 = old.leaf().map(|leaf| Arc::new(LeafUpdate::new(leaf)));
         }
         if let Some(update) = &self.0 {
-            old.storage().stale_values().add(update);
+            old.owned_storage().stale_values().add(update);
         }
     }
 
@@ -94,7 +94,7 @@ impl Search {
                 },
                 |read| {
                     if node.number < latest {
-                        read.storage().stale_values().changed_since(node.number, |leaf| {
+                        read.owned_storage().stale_values().changed_since(node.number, |leaf| {
                             stale.push((leaf, node.stale(read)));
                         });
                     }

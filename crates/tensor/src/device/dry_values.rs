@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::backend::cpu::element_bytes;
+use highwater_kernels::backend::cpu::element_bytes;
+
 use crate::shape::{DType, Scalar, Shape};
 
 /// A read of a tensor on a dry device.

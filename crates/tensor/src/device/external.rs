@@ -16,7 +16,7 @@ use bfc_core::{
 
 use crate::device::Device;
 use crate::shape::{DType, Element};
-use crate::storage::Storage;
+use crate::storage::TensorStorage;
 
 /// The account of all imports of a device.
 pub(crate) struct ExternalAccount {
@@ -139,7 +139,7 @@ struct Imported {
     _owner: Box<dyn Send>,
 }
 
-impl Storage {
+impl TensorStorage {
     /// Returns a buffer in external memory, with `tag` in the device's account of external memory.
     pub(crate) fn external(
         device: &Device,

@@ -2,7 +2,7 @@
 
 use bfc_core::{Bytes, GIB};
 
-use crate::backend::speed::Peaks;
+use crate::speed::Peaks;
 
 /// The properties of a GPU that a dry run uses.
 #[derive(Clone, Copy, Debug)]

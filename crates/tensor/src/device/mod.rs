@@ -178,7 +178,8 @@ impl Device {
     /// Returns the device as the kernel checks use it.
     #[inline(always)]
     pub(crate) fn as_ref(&self) -> DeviceRef<'_> {
-        DeviceRef { id: self.0.id, serial: self.0.serial, backend: &*self.0.backend }
+        // SAFETY: a device accepts only allocators whose memory its backend can access.
+        unsafe { DeviceRef::new(self.0.id, self.0.serial, &*self.0.backend) }
     }
 
     /// Returns whether the device is a GPU, or a dry device that stands for one.
@@ -243,7 +244,7 @@ impl Device {
     /// [`Error::Operand`] for memory of another device; [`Error::ElementCount`] for another number of values;
     /// [`Error::Device`] if the transfer fails.
     pub fn upload(&self, op: &'static str, values: &[u8], out: ViewMut<'_>) -> Result<()> {
-        check::upload(self.as_ref(), op, values, out)
+        Ok(check::upload(self.as_ref(), op, values, out)?)
     }
 
     /// Copies values from this device to the host, as raw bytes of the element type in logical order.
@@ -251,7 +252,7 @@ impl Device {
     /// # Errors
     /// [`Error::NoData`] on a dry device; otherwise as [`upload`](Self::upload).
     pub fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
-        check::download(self.as_ref(), op, input, values)
+        Ok(check::download(self.as_ref(), op, input, values)?)
     }
 
     /// Returns the values that the program defines for reads.

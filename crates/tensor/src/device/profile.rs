@@ -8,9 +8,9 @@ use bfc_core::{Amount, Bytes, printable};
 use highwater_tracking::{MemoryBound, UsableMemory};
 
 use super::gpus::{GPUS, Gpu};
-use crate::backend::speed::Peaks;
 use crate::backend::{DeviceRules, DeviceSpeed};
 use crate::error::ParseProfileError;
+use crate::speed::Peaks;
 
 /// The compute capability that `cuda` profiles have by default: Ampere.
 const DEFAULT_CAPABILITY: (u32, u32) = (8, 0);

@@ -5,428 +5,262 @@
 //! here, below the code that reports them, so `Error` depends on no other module.
 
 mod data;
-mod device;
 mod dlpack;
 mod file;
 mod gradients;
 mod hook;
 mod mismatch;
-mod operand;
 mod profile;
-mod shapes;
 
 use std::ops::Range;
 
 use bfc_core::{
     AllocError, EnvironmentError, MemoryKind, OwnerId, RegistryError, SourceError, printable, printable_lines,
 };
+use highwater_kernels::error::op_prefix;
+pub use highwater_kernels::error::{
+    DeviceFault, Error as KernelError, OperandError, OperandFault, ShapeRule,
+};
 use highwater_tracking::here;
 
 pub use self::data::DataError;
-pub use self::device::DeviceFault;
 pub use self::dlpack::DlpackError;
 pub use self::file::FileError;
 pub use self::gradients::{UnknownGradient, UnknownGradients};
 pub use self::hook::HookError;
 pub use self::mismatch::{Difference, Mismatch, Skipped};
-pub use self::operand::{OperandError, OperandFault};
 pub use self::profile::ParseProfileError;
-pub use self::shapes::ShapeRule;
 use crate::shape::{DType, MAX_RANK, Shape};
 
 /// The result of most functions of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An op that failed. Every tensor, pool and optimizer state is unchanged.
-///
-/// The message of an error includes its cause, so `source()` does not return that cause again.
-///
-/// [`out_of_memory`](Self::out_of_memory) returns the report of an out-of-memory error.
-///
-/// A `main` that returns an error prints it with `{:?}`: the message, and the complete report if memory ran out.
-/// `{:#?}` prints the fields.
-#[derive(Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// A tensor that DLPack cannot exchange.
-    #[error(transparent)]
-    Dlpack(#[from] DlpackError),
-    // Shapes.
-    /// Two shapes are incompatible.
-    #[error("{op}: shapes {lhs} and {rhs} do not match: {}", rule.explain(lhs, rhs))]
-    ShapeMismatch {
-        /// The op.
-        op: &'static str,
-        /// The left or first shape.
-        lhs: Shape,
-        /// The right or second shape.
-        rhs: Shape,
-        /// The rule that the shapes break.
-        rule: &'static ShapeRule,
-    },
-    /// The op does not support tensors of this rank.
-    #[error("{op}: expected {expected}, got shape {shape}")]
-    BadRank {
-        /// The op.
-        op: &'static str,
-        /// The supported ranks.
-        expected: &'static str,
-        /// The given shape.
-        shape: Shape,
-    },
-    /// The op needs exactly one element.
-    #[error("{op}: needs one element, got shape {shape}; read several with `to_vec`")]
-    NotOneElement {
-        /// The op.
-        op: &'static str,
-        /// The given shape.
-        shape: Shape,
-    },
-    /// A shape has more axes than tensors support.
-    #[error("{}a shape has {rank} axes, but tensors support at most {MAX_RANK}", op_prefix(op))]
-    RankTooLarge {
-        /// The op; empty for a shape that is created outside of an op.
-        op: &'static str,
-        /// The number of axes.
-        rank: usize,
-    },
-    /// The element count or the byte count overflows.
-    #[error("{op}: shape {shape} of {dtype} exceeds the address space")]
-    TooManyElements {
-        /// The op.
-        op: &'static str,
-        /// The shape.
-        shape: Shape,
-        /// The element type.
-        dtype: DType,
-    },
-    /// The number of given elements differs from that of the shape.
-    #[error("{op}: shape {shape} does not match {elements} elements; the sizes must multiply to that number")]
-    ElementCount {
-        /// The op.
-        op: &'static str,
-        /// The number of given elements.
-        elements: usize,
-        /// The requested shape.
-        shape: Shape,
-    },
-    /// The axis is out of range.
-    #[error("{op}: axis {axis} is out of range for shape {shape}")]
-    AxisOutOfRange {
-        /// The op.
-        op: &'static str,
-        /// The given axis; a negative axis counts from the last one.
-        axis: isize,
-        /// The shape.
-        shape: Shape,
-    },
-    /// The given axes are not a permutation of the tensor's axes.
-    #[error(
-        "{op}: axes {axes:?} are not a permutation of the axes of shape {shape}; name each axis exactly once"
-    )]
-    BadPermutation {
-        /// The op.
-        op: &'static str,
-        /// The given axes.
-        axes: Vec<usize>,
-        /// The shape.
-        shape: Shape,
-    },
-    /// A range exceeds its axis, or the step is 0.
-    #[error("{op}: range {range:?} with step {step} is out of bounds for axis {axis} of shape {shape}")]
-    RangeOutOfBounds {
-        /// The op.
-        op: &'static str,
-        /// The given range.
-        range: Range<usize>,
-        /// The given step.
-        step: usize,
-        /// The axis.
-        axis: usize,
-        /// The shape.
-        shape: Shape,
-    },
-    /// An equation about axes is invalid.
-    #[error("{op}: {reason} at position {position} of \"{equation}\"", equation = printable(equation))]
-    BadEquation {
-        /// The op.
-        op: &'static str,
-        /// The given equation.
-        equation: String,
-        /// The byte offset in the equation.
-        position: usize,
-        /// The violated rule.
-        reason: &'static str,
-    },
-    /// An index, given or read from a tensor, is out of range.
-    #[error("{op}: index {index} is out of range for length {len}")]
-    IndexOutOfRange {
-        /// The op.
-        op: &'static str,
-        /// The index.
-        index: i64,
-        /// The number of entries.
-        len: usize,
-    },
-    /// The reduction is undefined for zero elements.
-    #[error("{op}: cannot reduce zero elements along an axis of shape {shape}")]
-    EmptyReduction {
-        /// The op.
-        op: &'static str,
-        /// The shape.
-        shape: Shape,
-    },
+highwater_kernels::kernel_errors! {
+    /// An op that failed. Every tensor, pool and optimizer state is unchanged.
+    ///
+    /// The message of an error includes its cause, so `source()` does not return that cause again.
+    ///
+    /// [`out_of_memory`](Self::out_of_memory) returns the report of an out-of-memory error.
+    ///
+    /// A `main` that returns an error prints it with `{:?}`: the message, and the complete report if memory ran out.
+    /// `{:#?}` prints the fields.
+    #[derive(Clone, PartialEq, thiserror::Error)]
+    #[non_exhaustive]
+    pub enum Error {
+        /// A tensor that DLPack cannot exchange.
+        #[error(transparent)]
+        Dlpack(#[from] DlpackError),
+        // Shapes.
+        /// The op needs exactly one element.
+        #[error("{op}: needs one element, got shape {shape}; read several with `to_vec`")]
+        NotOneElement {
+            /// The op.
+            op: &'static str,
+            /// The given shape.
+            shape: Shape,
+        },
+        /// An equation about axes is invalid.
+        #[error("{op}: {reason} at position {position} of \"{equation}\"", equation = printable(equation))]
+        BadEquation {
+            /// The op.
+            op: &'static str,
+            /// The given equation.
+            equation: String,
+            /// The byte offset in the equation.
+            position: usize,
+            /// The violated rule.
+            reason: &'static str,
+        },
 
-    /// A kernel's operand does not match the other operands or the device. The kernel wrote nothing.
-    #[error(transparent)]
-    Operand(#[from] Box<OperandError>),
+        // Element types.
+        /// Two element types differ.
+        #[error(
+            "{op}: element types {lhs} and {rhs} differ (shapes {lhs_shape} and {rhs_shape}); convert one of them with `to_dtype`"
+        )]
+        DTypeMismatch {
+            /// The op.
+            op: &'static str,
+            /// The left or first type.
+            lhs: DType,
+            /// The right or second type.
+            rhs: DType,
+            /// The left or first shape.
+            lhs_shape: Shape,
+            /// The right or second shape.
+            rhs_shape: Shape,
+        },
 
-    // Element types.
-    /// Two element types differ.
-    #[error(
-        "{op}: element types {lhs} and {rhs} differ (shapes {lhs_shape} and {rhs_shape}); convert one of them with `to_dtype`"
-    )]
-    DTypeMismatch {
-        /// The op.
-        op: &'static str,
-        /// The left or first type.
-        lhs: DType,
-        /// The right or second type.
-        rhs: DType,
-        /// The left or first shape.
-        lhs_shape: Shape,
-        /// The right or second shape.
-        rhs_shape: Shape,
-    },
-    /// The op does not support this element type.
-    #[error("{op}: does not support element type {dtype}; convert with `to_dtype`")]
-    UnsupportedDType {
-        /// The op.
-        op: &'static str,
-        /// The element type.
-        dtype: DType,
-    },
+        // Memory and devices.
+        /// The allocation of a tensor failed.
+        #[error("{op}: cannot allocate shape {shape} of {dtype}: {error}")]
+        Allocation {
+            /// The op.
+            op: &'static str,
+            /// The shape of the tensor.
+            shape: Shape,
+            /// Its element type.
+            dtype: DType,
+            /// The cause; [`AllocError::OutOfMemory`] contains a report.
+            error: AllocError,
+        },
+        /// The op received tensors of two devices.
+        #[error("{op}: tensors are on {}; move one of them first with `to_device`", two_devices(lhs, rhs))]
+        DeviceMismatch {
+            /// The op.
+            op: &'static str,
+            /// The first tensor's device.
+            lhs: String,
+            /// The other tensor's device.
+            rhs: String,
+        },
+        /// The device cannot compute on the memory of this allocator.
+        #[error("{device} cannot compute on {kind} memory of the allocator {allocator}", device = printable(device), allocator = printable(allocator))]
+        WrongMemory {
+            /// The device.
+            device: String,
+            /// The kind of memory.
+            kind: MemoryKind,
+            /// The allocator's name.
+            allocator: String,
+        },
+        /// A device's memory is unavailable.
+        #[error(transparent)]
+        Registry(#[from] RegistryError),
+        /// A text does not describe a device profile.
+        #[error(transparent)]
+        Profile(#[from] ParseProfileError),
+        /// The value of an environment variable is invalid.
+        #[error(transparent)]
+        Environment(#[from] EnvironmentError),
 
-    // Memory and devices.
-    /// The allocation of a tensor failed.
-    #[error("{op}: cannot allocate shape {shape} of {dtype}: {error}")]
-    Allocation {
-        /// The op.
-        op: &'static str,
-        /// The shape of the tensor.
-        shape: Shape,
-        /// Its element type.
-        dtype: DType,
-        /// The cause; [`AllocError::OutOfMemory`] contains a report.
-        error: AllocError,
-    },
-    /// The host has too little memory outside of all pools for a copy of a tensor.
-    #[error("{op}: not enough host memory for a copy of shape {shape} of {dtype}")]
-    NoHostMemory {
-        /// The op.
-        op: &'static str,
-        /// The tensor's shape.
-        shape: Shape,
-        /// Its element type.
-        dtype: DType,
-    },
-    /// The op received tensors of two devices.
-    #[error("{op}: tensors are on {}; move one of them first with `to_device`", two_devices(lhs, rhs))]
-    DeviceMismatch {
-        /// The op.
-        op: &'static str,
-        /// The first tensor's device.
-        lhs: String,
-        /// The other tensor's device.
-        rhs: String,
-    },
-    /// The device cannot compute on the memory of this allocator.
-    #[error("{device} cannot compute on {kind} memory of the allocator {allocator}", device = printable(device), allocator = printable(allocator))]
-    WrongMemory {
-        /// The device.
-        device: String,
-        /// The kind of memory.
-        kind: MemoryKind,
-        /// The allocator's name.
-        allocator: String,
-    },
-    /// The program read a value from a dry device, which stores no data.
-    #[error(
-        "{op}: {device} is a dry device, which has no data to read; check `Device::is_dry` first, or read losses with `item_or`", device = printable(device)
-    )]
-    NoData {
-        /// The op that reads.
-        op: &'static str,
-        /// The device.
-        device: String,
-    },
-    /// A device failed to start or to finish its work.
-    #[error("{op}: {device} failed: {reason}", device = printable(device))]
-    Device {
-        /// The op.
-        op: &'static str,
-        /// The device.
-        device: String,
-        /// The cause.
-        reason: DeviceFault,
-    },
-    /// The device does not exist or is unusable.
-    #[error("device {device} cannot be used: {reason}", device = printable(device))]
-    NoDevice {
-        /// The requested device.
-        device: String,
-        /// The cause.
-        reason: DeviceFault,
-    },
-    /// A device's memory is unavailable.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-    /// A text does not describe a device profile.
-    #[error(transparent)]
-    Profile(#[from] ParseProfileError),
-    /// The value of an environment variable is invalid.
-    #[error(transparent)]
-    Environment(#[from] EnvironmentError),
+        // Gradients.
+        /// The loss of a backward pass has more or fewer than one element.
+        #[error(
+            "backward: the loss must have one element, got shape {shape}; reduce it with `mean_all` or `sum_all`"
+        )]
+        NotScalar {
+            /// The loss's shape.
+            shape: Shape,
+        },
+        /// No input of the tensor requires a gradient, or it was computed under [`no_grad`](crate::no_grad).
+        #[error(
+            "backward: no input of this tensor requires a gradient; call `requiring_grad` on an input or use a \
+             `Parameter`, and compute this tensor outside of `no_grad`"
+        )]
+        NoGraph,
+        /// The program called `backward` under [`no_grad`](crate::no_grad), on a tensor without a graph.
+        #[error(
+            "backward: gradients are switched off by `no_grad`; compute this tensor and call `backward` outside of \
+             `no_grad` and `no_grad_guard`"
+        )]
+        GradientsOff,
+        /// An earlier backward pass freed the saved tensors of the graph.
+        #[error("backward: an earlier backward pass freed the saved tensors of {op}; run the forward pass again")]
+        GraphSpent {
+            /// The op whose saved tensors are freed.
+            op: &'static str,
+        },
+        /// A parameter changed after the forward pass, and the backward pass reads its old values.
+        #[error(
+            "backward: {op}{} saved a parameter of shape {shape} that has changed since; run the forward pass again, \
+             or compute the gradients at the old values with `backward_stale`",
+            in_module(module)
+        )]
+        StaleBackward {
+            /// The op of the backward pass.
+            op: &'static str,
+            /// The module that contains the op; empty outside of modules.
+            module: String,
+            /// The shape of the parameter.
+            shape: Shape,
+        },
+        /// A gradient precedes the [conversion](crate::autograd::Parameter::convert) of its parameter. If the
+        /// optimizer ignored the gradient, the parameter would never change.
+        #[error(
+            "{op}: the gradient of {parameter} has element type {given}, but the parameter (shape {shape}) was \
+             converted to {is}; run the forward and backward pass again", parameter = printable(parameter)
+        )]
+        StaleGradient {
+            /// The optimizer.
+            op: &'static str,
+            /// The parameter's path.
+            parameter: String,
+            /// Its shape.
+            shape: Shape,
+            /// Its current element type.
+            is: DType,
+            /// The gradient's element type.
+            given: DType,
+        },
+        /// The optimizer received gradients of parameters that it does not hold. For instance, a field is missing
+        /// from `visit_parts!`, or the loss depends on a second model.
+        #[error(
+            "{op}: {gradients}; create the optimizer with all parameters (a field may be missing from visit_parts!), or \
+             exclude these gradients with step_partial, split_off or freeze"
+        )]
+        UnknownParameters {
+            /// The optimizer.
+            op: &'static str,
+            /// The gradients.
+            gradients: Box<UnknownGradients>,
+        },
+        /// The second run of a [`checkpoint`](crate::checkpoint) differs from the first.
+        #[error("checkpoint: the second run differs from the first: {what}; the closure must be deterministic", what = printable(what))]
+        ReplayDiffers {
+            /// The difference.
+            what: String,
+        },
+        /// A parameter received a gradient after its [hook](crate::GradientHook).
+        #[error(
+            "backward: a parameter received a gradient after it was complete: a checkpointed part uses a tensor of a graph \
+             outside of it; pass the tensor as the part's input"
+        )]
+        LateGradient,
+        /// A [hook](crate::GradientHook) failed, for example in another process.
+        #[error(transparent)]
+        Hook(#[from] HookError),
+        /// The norm of the gradients is infinite or NaN.
+        #[error("{op}: the norm of the gradients is {norm}; expected a finite number")]
+        NotFinite {
+            /// The op.
+            op: &'static str,
+            /// The norm.
+            norm: f64,
+        },
+        /// The op has no backward pass.
+        #[error("{op}: the op is not differentiable; call `detach` on its input")]
+        NotDifferentiable {
+            /// The op.
+            op: &'static str,
+        },
 
-    // Gradients.
-    /// The loss of a backward pass has more or fewer than one element.
-    #[error(
-        "backward: the loss must have one element, got shape {shape}; reduce it with `mean_all` or `sum_all`"
-    )]
-    NotScalar {
-        /// The loss's shape.
-        shape: Shape,
-    },
-    /// No input of the tensor requires a gradient, or it was computed under [`no_grad`](crate::no_grad).
-    #[error(
-        "backward: no input of this tensor requires a gradient; call `requiring_grad` on an input or use a \
-         `Parameter`, and compute this tensor outside of `no_grad`"
-    )]
-    NoGraph,
-    /// The program called `backward` under [`no_grad`](crate::no_grad), on a tensor without a graph.
-    #[error(
-        "backward: gradients are switched off by `no_grad`; compute this tensor and call `backward` outside of \
-         `no_grad` and `no_grad_guard`"
-    )]
-    GradientsOff,
-    /// An earlier backward pass freed the saved tensors of the graph.
-    #[error("backward: an earlier backward pass freed the saved tensors of {op}; run the forward pass again")]
-    GraphSpent {
-        /// The op whose saved tensors are freed.
-        op: &'static str,
-    },
-    /// A parameter changed after the forward pass, and the backward pass reads its old values.
-    #[error(
-        "backward: {op}{} saved a parameter of shape {shape} that has changed since; run the forward pass again, \
-         or compute the gradients at the old values with `backward_stale`",
-        in_module(module)
-    )]
-    StaleBackward {
-        /// The op of the backward pass.
-        op: &'static str,
-        /// The module that contains the op; empty outside of modules.
-        module: String,
-        /// The shape of the parameter.
-        shape: Shape,
-    },
-    /// A gradient precedes the [conversion](crate::autograd::Parameter::convert) of its parameter. If the
-    /// optimizer ignored the gradient, the parameter would never change.
-    #[error(
-        "{op}: the gradient of {parameter} has element type {given}, but the parameter (shape {shape}) was \
-         converted to {is}; run the forward and backward pass again", parameter = printable(parameter)
-    )]
-    StaleGradient {
-        /// The optimizer.
-        op: &'static str,
-        /// The parameter's path.
-        parameter: String,
-        /// Its shape.
-        shape: Shape,
-        /// Its current element type.
-        is: DType,
-        /// The gradient's element type.
-        given: DType,
-    },
-    /// The optimizer received gradients of parameters that it does not hold. For instance, a field is missing
-    /// from `visit_parts!`, or the loss depends on a second model.
-    #[error(
-        "{op}: {gradients}; create the optimizer with all parameters (a field may be missing from visit_parts!), or \
-         exclude these gradients with step_partial, split_off or freeze"
-    )]
-    UnknownParameters {
-        /// The optimizer.
-        op: &'static str,
-        /// The gradients.
-        gradients: Box<UnknownGradients>,
-    },
-    /// The second run of a [`checkpoint`](crate::checkpoint) differs from the first.
-    #[error("checkpoint: the second run differs from the first: {what}; the closure must be deterministic", what = printable(what))]
-    ReplayDiffers {
-        /// The difference.
-        what: String,
-    },
-    /// A parameter received a gradient after its [hook](crate::GradientHook).
-    #[error(
-        "backward: a parameter received a gradient after it was complete: a checkpointed part uses a tensor of a graph \
-         outside of it; pass the tensor as the part's input"
-    )]
-    LateGradient,
-    /// A [hook](crate::GradientHook) failed, for example in another process.
-    #[error(transparent)]
-    Hook(#[from] HookError),
-    /// The norm of the gradients is infinite or NaN.
-    #[error("{op}: the norm of the gradients is {norm}; expected a finite number")]
-    NotFinite {
-        /// The op.
-        op: &'static str,
-        /// The norm.
-        norm: f64,
-    },
-    /// The op has no backward pass.
-    #[error("{op}: the op is not differentiable; call `detach` on its input")]
-    NotDifferentiable {
-        /// The op.
-        op: &'static str,
-    },
-
-    // Everything else.
-    /// An op failed in a module of a model.
-    #[error("in {module}: {error}", module = printable(module))]
-    InModule {
-        /// The module's path.
-        module: String,
-        /// The error of the op; see [`root`](Error::root).
-        error: Box<Self>,
-    },
-    /// An argument is out of range.
-    #[error("{op}: {argument} must be {expected}, got {got}", got = printable(got))]
-    BadArgument {
-        /// The op.
-        op: &'static str,
-        /// The argument's name.
-        argument: &'static str,
-        /// The accepted values.
-        expected: &'static str,
-        /// The given value.
-        got: String,
-    },
-    /// An external data file is unreadable or invalid.
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// A tensor file is unreadable or invalid.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The loaded arrays belong to another model or optimizer.
-    #[error(transparent)]
-    Mismatch(#[from] Box<Mismatch>),
-    /// A third-party op failed.
-    #[error("{op}: {message}", message = printable_lines(message))]
-    Custom {
-        /// The op.
-        op: &'static str,
-        /// The op's error message.
-        message: String,
-    },
+        // Everything else.
+        /// An op failed in a module of a model.
+        #[error("in {module}: {error}", module = printable(module))]
+        InModule {
+            /// The module's path.
+            module: String,
+            /// The error of the op; see [`root`](Error::root).
+            error: Box<Self>,
+        },
+        /// An external data file is unreadable or invalid.
+        #[error(transparent)]
+        Data(#[from] DataError),
+        /// A tensor file is unreadable or invalid.
+        #[error(transparent)]
+        File(#[from] FileError),
+        /// The loaded arrays belong to another model or optimizer.
+        #[error(transparent)]
+        Mismatch(#[from] Box<Mismatch>),
+        /// A third-party op failed.
+        #[error("{op}: {message}", message = printable_lines(message))]
+        Custom {
+            /// The op.
+            op: &'static str,
+            /// The op's error message.
+            message: String,
+        },
+    }
 }
 
 bfc_core::debug_as_report!(Error {
@@ -476,15 +310,38 @@ bfc_core::debug_as_report!(Error {
     InModule { module, error },
 });
 
+impl From<KernelError> for Error {
+    fn from(error: KernelError) -> Self {
+        match error {
+            KernelError::ShapeMismatch { op, lhs, rhs, rule } => Self::ShapeMismatch { op, lhs, rhs, rule },
+            KernelError::BadRank { op, expected, shape } => Self::BadRank { op, expected, shape },
+            KernelError::RankTooLarge { op, rank } => Self::RankTooLarge { op, rank },
+            KernelError::TooManyElements { op, shape, dtype } => Self::TooManyElements { op, shape, dtype },
+            KernelError::ElementCount { op, elements, shape } => Self::ElementCount { op, elements, shape },
+            KernelError::AxisOutOfRange { op, axis, shape } => Self::AxisOutOfRange { op, axis, shape },
+            KernelError::BadPermutation { op, axes, shape } => Self::BadPermutation { op, axes, shape },
+            KernelError::RangeOutOfBounds { op, range, step, axis, shape } => {
+                Self::RangeOutOfBounds { op, range, step, axis, shape }
+            }
+            KernelError::IndexOutOfRange { op, index, len } => Self::IndexOutOfRange { op, index, len },
+            KernelError::EmptyReduction { op, shape } => Self::EmptyReduction { op, shape },
+            KernelError::Operand(error) => Self::Operand(error),
+            KernelError::UnsupportedDType { op, dtype } => Self::UnsupportedDType { op, dtype },
+            KernelError::NoHostMemory { op, shape, dtype } => Self::NoHostMemory { op, shape, dtype },
+            KernelError::NoData { op, device } => Self::NoData { op, device },
+            KernelError::Device { op, device, reason } => Self::Device { op, device, reason },
+            KernelError::NoDevice { device, reason } => Self::NoDevice { device, reason },
+            KernelError::BadArgument { op, argument, expected, got } => {
+                Self::BadArgument { op, argument, expected, got }
+            }
+        }
+    }
+}
+
 /// Describes the devices of two tensors. Two runtimes may have devices of the same name.
 fn two_devices(lhs: &str, rhs: &str) -> String {
     let (first, second) = (printable(lhs), printable(rhs));
     if lhs == rhs { format!("{first} of two runtimes") } else { format!("{first} and {second}") }
-}
-
-/// Formats the op as the prefix of a message; empty if there is no op.
-fn op_prefix(op: &str) -> String {
-    if op.is_empty() { String::new() } else { format!("{op}: ") }
 }
 
 /// Formats the module as a suffix; empty outside of modules.

@@ -7,7 +7,7 @@ use crate::device::external::ExternalMemory;
 use crate::error::{DlpackError, Error, Result};
 use crate::layout::{IntoShape, Layout};
 use crate::shape::{DType, Element};
-use crate::storage::Storage;
+use crate::storage::TensorStorage;
 use crate::tensor::Tensor;
 
 /// # Use external memory
@@ -60,12 +60,8 @@ impl Tensor {
     ) -> Result<Self> {
         let tag = Tag { owner: device.tracker().owner_here(op), category: Category::Input };
         let shape = *layout.shape();
-        let storage = Storage::external(device, memory, dtype, tag).map_err(|error| Error::Allocation {
-            op,
-            shape,
-            dtype,
-            error,
-        })?;
+        let storage = TensorStorage::external(device, memory, dtype, tag)
+            .map_err(|error| Error::Allocation { op, shape, dtype, error })?;
         Ok(Self::new_in(storage, layout, device.clone()))
     }
 }

@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, bytes_of};
 use crate::shape::{DType, RawElement, Shape};
-use crate::storage::{Storage, View, ViewMut};
+use crate::storage::{TensorStorage, View, ViewMut};
 use crate::tensor::Tensor;
 use crate::tensor::inner::TensorInner;
 
@@ -171,7 +171,7 @@ impl<'a> OpContext<'a> {
         if dtype.is_none_or(DType::is_half) && upcast::applies_to(&mut kernel) {
             return upcast::run(self, kernel);
         }
-        self.backend().run(self.op, &mut kernel, checked)
+        Ok(self.backend().run(self.op, &mut kernel, checked)?)
     }
 
     /// Copies values from the host to memory that the op has already allocated. The values are raw bytes of
@@ -280,7 +280,7 @@ impl<'a> OpContext<'a> {
         };
         match Allocation::new(destination.as_ref().unwrap_or_else(|| self.allocator()), &request) {
             Ok(allocation) => {
-                let storage = Storage::new(allocation, self.device.serial(), bytes, dtype, category);
+                let storage = TensorStorage::new(allocation, self.device.serial(), bytes, dtype, category);
                 let (layout, device) = (Layout::row_major(shape), self.device.clone());
                 Ok(Buffer(TensorInner::new(storage, layout, device)))
             }
@@ -310,7 +310,7 @@ impl<'a> OpContext<'a> {
     pub(crate) fn take_saved(&mut self) -> Vec<Tensor> {
         let saved = std::mem::take(self.saved.get_mut());
         for tensor in &saved {
-            tensor.storage().keep_for_backward();
+            tensor.owned_storage().keep_for_backward();
         }
         saved
     }

@@ -48,7 +48,7 @@ pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
         Kernel::ScatterAdd(kernels::ScatterAdd { workspace: None, .. }) => {
             upcast_operands(ctx, kernel, |operand| matches!(operand, Operand::Write(_)))
         }
-        mut kernel => check::run(ctx.device().as_ref(), ctx.op(), &mut kernel),
+        kernel => run_checked(ctx, kernel),
     }
 }
 
@@ -127,11 +127,17 @@ fn upcast_operands(
     is_upcast: impl Fn(&Operand<'_, '_>) -> bool,
 ) -> Result<()> {
     let mut temporaries = Vec::with_capacity(MAX_OPERANDS);
-    kernel.operands(&mut |_, operand: Operand<'_, '_>| {
-        let replaced = operand.dtype().is_half() && is_upcast(&operand);
-        temporaries.push(replaced.then(|| Temporary::new(ctx, &operand)).transpose()?);
-        Ok(())
-    })?;
+    {
+        let mut operands = Vec::with_capacity(MAX_OPERANDS);
+        kernel.operands(&mut |_, operand: Operand<'_, '_>| {
+            operands.push(operand);
+            Ok(())
+        })?;
+        for operand in operands {
+            let replaced = operand.dtype().is_half() && is_upcast(&operand);
+            temporaries.push(replaced.then(|| Temporary::new(ctx, &operand)).transpose()?);
+        }
+    }
     // The kernel with temporaries does not live as long as its original operands.
     let mut kernel: Kernel<'_> = kernel;
     let mut outputs: Vec<Option<ViewMut<'_>>> = Vec::with_capacity(MAX_OPERANDS);
@@ -160,10 +166,12 @@ fn upcast_operands(
     let mut outputs = outputs.into_iter();
     kernel.operands(&mut |_, operand: Operand<'_, '_>| match (outputs.next().flatten(), operand) {
         (Some(out), Operand::Write(result) | Operand::WritePart(result, _) | Operand::Update(result)) => {
-            run_checked(ctx, kernels::Copy { input: result.as_view(), out })
+            let copy = kernels::Copy { input: result.as_view(), out };
+            check::run(ctx.device().as_ref(), ctx.op(), &mut copy.into())
         }
         _ => Ok(()),
-    })
+    })?;
+    Ok(())
 }
 
 /// Allocates f32 values of a shape.
@@ -173,7 +181,7 @@ fn allocate(ctx: &OpContext<'_>, shape: &Shape) -> Result<Buffer> {
 
 /// Runs a kernel that supports its operands.
 pub(super) fn run_checked<'k>(ctx: &OpContext<'_>, kernel: impl Into<Kernel<'k>>) -> Result<()> {
-    check::run(ctx.device().as_ref(), ctx.op(), &mut kernel.into())
+    Ok(check::run(ctx.device().as_ref(), ctx.op(), &mut kernel.into())?)
 }
 
 /// Returns a distribution whose f32 samples stay in range after rounding to a 16-bit float. A uniform

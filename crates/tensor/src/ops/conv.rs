@@ -33,7 +33,7 @@ const ROWS: usize = 2;
 
 /// Returns the layout as images; sequences become images of one row.
 fn image(layout: &Layout) -> Result<Layout> {
-    if layout.shape().rank() > 3 { Ok(*layout) } else { layout.with_axis(ROWS) }
+    if layout.shape().rank() > 3 { Ok(*layout) } else { Ok(layout.with_axis(ROWS)?) }
 }
 
 /// The convolution op. Forward, y is smaller than x; transposed, it is larger.
@@ -90,8 +90,8 @@ impl Convolve {
         };
         let outputs = outputs.filter(|_| channels_fit).ok_or(mismatch)?;
         match (size(0, *height), size(1, *width)) {
-            (Some(_), Some(long)) if self.rank == 3 => Shape::new(&[*n, outputs, long]),
-            (Some(high), Some(wide)) => Shape::new(&[*n, outputs, high, wide]),
+            (Some(_), Some(long)) if self.rank == 3 => Ok(Shape::new(&[*n, outputs, long])?),
+            (Some(high), Some(wide)) => Ok(Shape::new(&[*n, outputs, high, wide])?),
             _ => Err(self.no_place(x, weight)),
         }
     }

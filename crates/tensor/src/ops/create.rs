@@ -72,7 +72,7 @@ pub(crate) fn uploaded<T: Element>(
     }
     let options = TensorOptions { dtype: T::DTYPE, category, ..TensorOptions::default() };
     create(op, place, shape, options, |ctx, out| {
-        check::upload(ctx.device().as_ref(), op, T::bytes_of(values), out)
+        Ok(check::upload(ctx.device().as_ref(), op, T::bytes_of(values), out)?)
     })
 }
 

@@ -49,7 +49,8 @@ pub(super) fn as_i64(ctx: &OpContext<'_>, indices: &Tensor) -> Result<Tensor> {
     let distinct = indices.layout().distinct();
     let mut converted = ctx.temp(distinct.shape(), DType::I64)?;
     ctx.compute(kernels::Copy { input: indices.view().with_layout(&distinct), out: converted.view_mut() })?;
-    converted.view_mut().note_indices_of(indices.view());
+    // SAFETY: the copy has the same elements.
+    unsafe { converted.view_mut().note_indices_of(indices.view()) };
     let converted = converted.finish();
     let layout = converted.layout().broadcast_to(ctx.op(), indices.shape())?;
     Ok(converted.into_layout(layout))
@@ -212,7 +213,8 @@ impl Tensor {
         let [_, row @ ..] = self.dims() else {
             return Err(Error::BadRank { op: EMBEDDING, expected: "a table of rows", shape: *self.shape() });
         };
-        let shape = Shape::new(&[indices.dims(), row].concat()).map_err(|error| error.in_op(EMBEDDING))?;
+        let shape = Shape::new(&[indices.dims(), row].concat())
+            .map_err(|error| Error::from(error).in_op(EMBEDDING))?;
         self.slices(EMBEDDING, 0, &indices.reshape([indices.elements()])?, padding)?.reshape(shape)
     }
 

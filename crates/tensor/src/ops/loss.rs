@@ -144,7 +144,7 @@ impl Op for MseLoss {
         let scale = scale.view().with_layout(&everywhere);
         let slopes = if let Some(acc) = difference.view_mut() {
             ctx.compute(kernels::Accumulate { f: Binary::Mul, input: scale, acc })?;
-            difference.storage().becomes_gradient();
+            difference.owned_storage().becomes_gradient();
             difference
         } else {
             let mut out = ctx.output(difference.shape(), difference.dtype())?;

@@ -137,7 +137,7 @@ impl Plan {
         let (mut dims, rank) = ([0; MAX_RANK], self.leading.rank());
         dims[..rank].copy_from_slice(self.leading.dims());
         dims[rank..rank + 2].copy_from_slice(&matrix);
-        Shape::new(&dims[..rank + 2])
+        Ok(Shape::new(&dims[..rank + 2])?)
     }
 
     fn product_shape(&self) -> Result<Shape> {
@@ -210,8 +210,8 @@ mod tests {
     use std::backtrace::Backtrace;
 
     use super::*;
-    use crate::backend::cpu::GEMM_CALL;
     use crate::device::{Device, Runtime};
+    use highwater_kernels::backend::cpu::GEMM_CALL;
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()

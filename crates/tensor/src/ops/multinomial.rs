@@ -44,7 +44,7 @@ impl Op for Multinomial {
         }
         let (leading, classes) = logits.dims().split_at(logits.rank() - 1);
         let dims = [leading, &[self.samples], classes].concat();
-        let once_per_sample = Shape::new(&dims).map_err(|error| error.in_op(OP))?;
+        let once_per_sample = Shape::new(&dims).map_err(|error| Error::from(error).in_op(OP))?;
         let logits = logits.unsqueeze(-2)?.broadcast_to(once_per_sample)?;
         with_noise(ctx, self.key, &logits)?.argmax(-1)
     }

@@ -97,7 +97,7 @@ impl LayerNorm {
 
     /// Returns the layout that repeats a parameter for every row of `x`.
     fn spread(&self, parameter: Option<&Tensor>, x: &Tensor) -> Result<Option<Layout>> {
-        parameter.map(|parameter| parameter.layout().broadcast_to(self.op, x.shape())).transpose()
+        Ok(parameter.map(|parameter| parameter.layout().broadcast_to(self.op, x.shape())).transpose()?)
     }
 }
 

@@ -60,7 +60,7 @@ fn check_sizes(op: &'static str, x: &Tensor, widths: &Widths) -> Result<()> {
 fn inside(op: &'static str, widths: &Widths, of: &Shape, padded: &Layout, first: usize) -> Result<Layout> {
     (first..of.rank()).try_fold(*padded, |part, axis| {
         let before = widths[axis].0;
-        part.sliced(op, axis, before..before.saturating_add(of[axis]), 1)
+        Ok(part.sliced(op, axis, before..before.saturating_add(of[axis]), 1)?)
     })
 }
 

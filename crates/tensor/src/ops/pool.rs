@@ -155,7 +155,7 @@ struct Pool2d {
 impl Pool2d {
     /// Returns the layout of a tensor as images.
     fn images(&self, layout: &Layout) -> Result<Layout> {
-        if self.of_rows { layout.with_axis(layout.shape().rank() - 1) } else { Ok(*layout) }
+        if self.of_rows { Ok(layout.with_axis(layout.shape().rank() - 1)?) } else { Ok(*layout) }
     }
 
     /// Checks the number of axes.

@@ -39,22 +39,22 @@ struct Sizes {
 impl Sizes {
     /// Returns the shape of one part of x, or of y.
     fn part(self) -> Result<Shape> {
-        Shape::new(&[self.n, self.len, self.heads, self.width])
+        Ok(Shape::new(&[self.n, self.len, self.heads, self.width])?)
     }
 
     /// Returns the shape of x, divided into parts and heads.
     fn cut(self) -> Result<Shape> {
-        Shape::new(&[self.n, self.len, 3, self.heads, self.width])
+        Ok(Shape::new(&[self.n, self.len, 3, self.heads, self.width])?)
     }
 
     /// Returns the shape of one part, ordered by head.
     fn by_head(self) -> Result<Shape> {
-        Shape::new(&[self.n, self.heads, self.len, self.width])
+        Ok(Shape::new(&[self.n, self.heads, self.len, self.width])?)
     }
 
     /// Returns the shape of one part as a stack of matrices.
     fn stack(self) -> Result<Shape> {
-        Shape::new(&[self.n.saturating_mul(self.heads), self.len, self.width])
+        Ok(Shape::new(&[self.n.saturating_mul(self.heads), self.len, self.width])?)
     }
 }
 

@@ -34,11 +34,11 @@ enum LayoutChange {
 
 impl LayoutChange {
     fn at(&self, op: &'static str, layout: &Layout) -> Result<Layout> {
-        match self {
-            Self::Permute { axes } => layout.permuted(op, &axes[..layout.shape().rank()]),
-            Self::Unsqueeze { axis } => layout.with_axis(*axis),
-            Self::Squeeze { axis } => Ok(layout.without_axis(*axis)),
-        }
+        Ok(match self {
+            Self::Permute { axes } => layout.permuted(op, &axes[..layout.shape().rank()])?,
+            Self::Unsqueeze { axis } => layout.with_axis(*axis)?,
+            Self::Squeeze { axis } => layout.without_axis(*axis),
+        })
     }
 
     /// Returns the inverse change.
@@ -259,7 +259,7 @@ impl Tensor {
     pub fn permute(&self, axes: impl Axes) -> Result<Self> {
         let op = "permute";
         let named =
-            axes.axes().iter().map(|&axis| self.shape().axis(op, axis)).collect::<Result<Vec<_>>>()?;
+            axes.axes().iter().map(|&axis| self.shape().axis(op, axis)).collect::<Result<Vec<_>, _>>()?;
         if named.len() != self.rank() {
             return Err(Error::BadPermutation { op, axes: named, shape: *self.shape() });
         }

@@ -45,7 +45,7 @@ fn copy(op: &'static str, tensor: &Tensor, to: &Device, category: Category) -> R
         let mut words = tensor.allocate_host_copy::<u64>(op, bytes.div_ceil(size_of::<u64>()))?;
         let values = &mut bytemuck::cast_slice_mut(&mut words)[..bytes];
         check::download(tensor.device().as_ref(), op, tensor.view(), values)?;
-        check::upload(ctx.device().as_ref(), op, values, out)
+        Ok(check::upload(ctx.device().as_ref(), op, values, out)?)
     })
 }
 

@@ -55,7 +55,8 @@ impl Op for UnaryOp {
         if let Unary::Clamp(Scalar::Int(0..), Scalar::Int(high)) = f
             && !x.dtype().is_float()
         {
-            out.view_mut().note_indices_up_to(high);
+            // SAFETY: the kernel has clamped all elements to 0..=high.
+            unsafe { out.view_mut().note_indices_up_to(high) };
         }
         let y = out.finish();
         match self.f.grad_reads() {

@@ -95,7 +95,7 @@ struct Run<'a>(&'a dyn StepGraphs);
 
 impl Run<'_> {
     fn end(self) -> Result<()> {
-        ManuallyDrop::new(self).0.end()
+        Ok(ManuallyDrop::new(self).0.end()?)
     }
 }
 

@@ -30,6 +30,7 @@ impl fmt::Display for Tensor {
             DType::U32 => print::<u32>(self, f),
             DType::U8 => print::<u8>(self, f),
             DType::Bool => print::<bool>(self, f),
+            dtype => Err(Error::UnsupportedDType { op: "display", dtype }),
         };
         match values {
             Ok(result) => result,

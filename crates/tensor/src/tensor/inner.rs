@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::device::Device;
 use crate::layout::Layout;
 use crate::shape::DType;
-use crate::storage::{Storage, View, ViewMut};
+use crate::storage::{Storage, TensorStorage, View, ViewMut};
 
 /// The data that clones of a tensor share.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct TensorInner {
 /// The owner of the elements. Most tensors own their buffer directly; few are views.
 #[derive(Debug)]
 enum Memory {
-    Owned(Storage),
+    Owned(TensorStorage),
     /// A view of the tensor that owns the buffer.
     ViewOf(Arc<TensorInner>),
 }
@@ -29,7 +29,7 @@ impl TensorInner {
     /// # Panics
     /// If the layout exceeds the buffer.
     #[inline]
-    pub(crate) fn new(storage: Storage, layout: Layout, device: Device) -> Arc<Self> {
+    pub(crate) fn new(storage: TensorStorage, layout: Layout, device: Device) -> Arc<Self> {
         let this = Arc::new(Self { memory: Memory::Owned(storage), layout, device });
         // Afterwards, because the compiler then writes the parts to their place without a copy.
         this.storage().assert_contains(&this.layout);
@@ -67,9 +67,14 @@ impl TensorInner {
     }
 
     pub(crate) fn storage(&self) -> &Storage {
+        &self.owned().storage
+    }
+
+    /// Returns the buffer with its category and its stale values.
+    pub(crate) fn owned(&self) -> &TensorStorage {
         match &self.memory {
-            Memory::Owned(storage) => storage,
-            Memory::ViewOf(owner) => owner.storage(),
+            Memory::Owned(owned) => owned,
+            Memory::ViewOf(owner) => owner.owned(),
         }
     }
 
@@ -84,7 +89,8 @@ impl TensorInner {
 
     /// Returns the readable view for kernels.
     pub(crate) fn view(&self) -> View<'_> {
-        View::new(self.storage(), &self.layout)
+        // SAFETY: every constructor and `set_layout` have checked the layout.
+        unsafe { View::new_unchecked(self.storage(), &self.layout) }
     }
 
     /// Returns the writable view for kernels. Returns `None` if another tensor shares the buffer, if the
@@ -94,13 +100,17 @@ impl TensorInner {
             return None;
         }
         let storage = match &mut self.memory {
-            Memory::Owned(storage) => storage,
+            Memory::Owned(owned) => &mut owned.storage,
             Memory::ViewOf(owner) => match &mut Arc::get_mut(owner)?.memory {
-                Memory::Owned(storage) => storage,
+                Memory::Owned(owned) => &mut owned.storage,
                 Memory::ViewOf(_) => return None,
             },
         };
-        (!storage.is_read_only()).then(|| ViewMut::new(storage, &self.layout))
+        if storage.is_read_only() {
+            return None;
+        }
+        // SAFETY: every constructor and `set_layout` have checked the layout, and it is contiguous from the start.
+        Some(unsafe { ViewMut::new_unchecked(storage, &self.layout) })
     }
 
     /// Returns the writable view of a new tensor, which nothing else refers to.
@@ -110,7 +120,10 @@ impl TensorInner {
     #[inline]
     pub(crate) fn new_view_mut(this: &mut Arc<Self>) -> ViewMut<'_> {
         match Arc::get_mut(this) {
-            Some(Self { memory: Memory::Owned(storage), layout, .. }) => ViewMut::new(storage, layout),
+            // SAFETY: `new` has checked the layout, which is that of a new buffer.
+            Some(Self { memory: Memory::Owned(owned), layout, .. }) => unsafe {
+                ViewMut::new_unchecked(&mut owned.storage, layout)
+            },
             _ => unreachable!("a new tensor has one handle and its own buffer"),
         }
     }

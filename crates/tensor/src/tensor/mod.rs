@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::shape::{DType, Element, Shape};
 use crate::storage::leaf::LeafId;
-use crate::storage::{Storage, View, ViewMut};
+use crate::storage::{Storage, TensorStorage, View, ViewMut};
 
 /// A tensor: a multi-dimensional array of elements on a device, with automatic differentiation.
 ///
@@ -70,7 +70,7 @@ pub struct Tensor {
 /// # Inspect and read
 impl Tensor {
     /// Returns a tensor that owns its buffer, without a gradient edge.
-    pub(crate) fn new_in(storage: Storage, layout: Layout, device: Device) -> Self {
+    pub(crate) fn new_in(storage: TensorStorage, layout: Layout, device: Device) -> Self {
         Self::from_inner(TensorInner::new(storage, layout, device))
     }
 
@@ -168,6 +168,11 @@ impl Tensor {
         self.inner.storage()
     }
 
+    /// Returns the buffer with its category and its stale values.
+    pub(crate) fn owned_storage(&self) -> &TensorStorage {
+        self.inner.owned()
+    }
+
     /// Returns whether this is the only handle to the buffer, so that an op may write in place. Always false
     /// for external memory.
     #[must_use]
@@ -225,7 +230,7 @@ impl Tensor {
     /// Changes the memory category of the buffer.
     #[must_use]
     pub fn with_category(self, category: Category) -> Self {
-        self.storage().set_category(category);
+        self.owned_storage().set_category(category);
         self
     }
 

@@ -10,3 +10,5 @@ mod dry_runs;
 #[path = "../../../bfc-cuda/tests/emulated_driver/mod.rs"]
 mod emulated_driver;
 mod several_devices;
+
+use highwater_kernels::emulator::libraries;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bfc_core::{DeviceId, DeviceKind, DeviceMemory, Stream, SubAllocator};
 use bfc_cuda::emulator::{EmulatedMemory, Emulator};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, StreamCompute};
+use highwater_kernels::emulator::emulator;
 use highwater_tensor::backend::cuda::CudaBackend;
 use highwater_tensor::{Device, RuntimeBuilder};
 
@@ -27,13 +28,13 @@ impl Computing {
     pub(crate) fn with_products() -> Self {
         match real() {
             Some(id) => Self::on_device(id.ordinal),
-            None => Self::emulated(Emulator::new().and_then(Emulator::with_products)),
+            None => Self::emulated(emulator().and_then(Emulator::with_products)),
         }
     }
 
     /// The emulator without one.
     pub(crate) fn by_kernels() -> Self {
-        Self::emulated(Emulator::new())
+        Self::emulated(emulator())
     }
 
     fn emulated(emulator: Result<Emulator, ComputeError>) -> Self {

@@ -2,7 +2,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::compute::{Factor, Product};
-use crate::kernels::{ElementType, Family, Job, KernelId};
+use crate::kernels::{CHECK, ElementType, Job, KernelId};
 
 /// A call that the device received.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,7 +98,7 @@ unsafe impl Executor for MockDevice {
 }
 
 fn kernel(name: &'static str, count: u64) -> Command {
-    let kernel = KernelId::new(Family::Elementwise, name, ElementType::F32);
+    let kernel = KernelId::new(&CHECK, name, ElementType::F32);
     Command::Kernel { kernel, blocks: 1, job: Job { count, ..Job::default() } }
 }
 

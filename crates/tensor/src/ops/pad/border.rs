@@ -74,7 +74,7 @@ impl Border {
     /// Returns a range of the padded tensor along an axis. Covers earlier axes completely, and only the interior of
     /// later axes.
     fn region(&self, of: &Shape, padded: &Layout, axis: usize, range: Range<usize>) -> Result<Layout> {
-        inside(OP, &self.widths, of, padded, axis + 1)?.sliced(OP, axis, range, 1)
+        Ok(inside(OP, &self.widths, of, padded, axis + 1)?.sliced(OP, axis, range, 1)?)
     }
 
     /// Returns the axes that the mode mirrors.

@@ -124,7 +124,7 @@ impl Recurrent {
     /// Returns the layout of the rows of one step, in the order of the computation, of rows in `layout`.
     fn step(&self, layout: &Layout, step: usize) -> Result<Layout> {
         let first = if self.reverse { self.len - 1 - step } else { step };
-        layout.sliced(self.name(), 0, first..layout.shape()[0], self.len)
+        Ok(layout.sliced(self.name(), 0, first..layout.shape()[0], self.len)?)
     }
 
     /// Computes the gradients, in the buffers of the gates and of `extra` if no other handle shares them.

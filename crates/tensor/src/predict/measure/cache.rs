@@ -4,11 +4,11 @@ use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
+use highwater_kernels::backend::cpu::instruction_set;
 use serde::{Deserialize, Serialize};
 
 use super::programs::programs;
 use crate::backend::DeviceSpeed;
-use crate::backend::cpu::instruction_set;
 
 /// The most bytes to read of a file.
 const LARGEST: u64 = 1 << 20;

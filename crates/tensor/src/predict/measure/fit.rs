@@ -4,11 +4,12 @@
 //! Least squares of the relative errors find the rates. The rate of multiply-adds then follows from each product, by its
 //! size.
 
+use highwater_kernels::backend::cpu::TILE;
+use highwater_kernels::backend::timed::Sample;
+use highwater_kernels::cost::{Class, Work};
+
 use crate::backend::DeviceSpeed;
-use crate::backend::cost::{Class, Work};
-use crate::backend::cpu::TILE;
-use crate::backend::speed::{Curve, Rates};
-use crate::backend::timed::Sample;
+use crate::speed::{Curve, Rates};
 
 /// The multiply-adds up to which one thread multiplies alone.
 const ALONE: u64 = 8 << 20;

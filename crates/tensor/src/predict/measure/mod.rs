@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bfc_core::{DeviceId, DeviceKind, HostMemory};
+use highwater_kernels::backend::timed::{Sample, TimedBackend};
 
 use self::cache::SpeedCache;
 use self::programs::{Program, programs};
 use crate::backend::DeviceSpeed;
-use crate::backend::timed::{Sample, TimedBackend};
 use crate::device::{Device, Runtime};
 use crate::error::Result;
 use crate::op::autocast;
@@ -130,7 +130,7 @@ fn timer_seconds() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cost::Class;
+    use highwater_kernels::cost::Class;
 
     /// Kernels without a rate would take no time. All of them occur in the programs.
     #[test]

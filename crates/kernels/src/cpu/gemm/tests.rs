@@ -1,0 +1,141 @@
+//! Tests of packing and of products for all element types.
+
+use half::{bf16, f16};
+
+use super::super::number::Number;
+use super::*;
+use crate::testing::noise;
+
+/// A stored element of the tests.
+trait Stored: Copy + Default + Send + Sync {
+    fn from_f64(value: f64) -> Self;
+    fn to_f64(self) -> f64;
+}
+
+macro_rules! stored {
+    ($($type:ty: $from:expr;)+) => {$(
+        impl Stored for $type {
+            fn from_f64(value: f64) -> Self {
+                let from: fn(f64) -> Self = $from;
+                from(value)
+            }
+
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+        }
+    )+};
+}
+
+stored! {
+    f32: |value| value as f32;
+    f64: |value| value;
+    f16: f16::from_f64;
+    bf16: bf16::from_f64;
+}
+
+/// Elements of a matrix with strides, surrounded by NaN.
+fn strided<S: Stored>(lanes: usize, depth: usize, [lane, step]: [usize; 2], seed: u64) -> Vec<S> {
+    let values = noise(seed, lanes * depth);
+    let mut data = vec![S::from_f64(f64::NAN); (lanes - 1) * lane + (depth - 1) * step + 1];
+    for (index, value) in values.into_iter().enumerate() {
+        data[index / depth * lane + index % depth * step] = S::from_f64(value);
+    }
+    data
+}
+
+/// Compares a product of panels `P` with one in f64, for all strides.
+fn compare<P: Depth, S: PackInto<P> + Stored>(round: fn(f64) -> f64, tolerance: f64)
+where
+    P::Sum: Into<f64>,
+{
+    for [m, n, k] in [[1, 1, 1], [12, 32, 8], [13, 33, 7], [5, 40, 600], [30, 3, 65], [200, 530, 33]] {
+        let strides = |lanes: usize, depth: usize| [[depth, 1], [1, lanes], [2 * depth + 3, 2]];
+        for left in strides(m, k) {
+            for right in strides(n, k) {
+                let (a, b) = (strided::<S>(m, k, left, 1), strided::<S>(n, k, right, 2));
+                let operand = |data, lanes, [lane_stride, depth_stride]: [usize; 2]| Strided {
+                    data,
+                    lanes,
+                    lane_stride,
+                    depth_stride,
+                };
+                let (lhs, rhs) = (operand(&a[..], m, left), operand(&b[..], n, right));
+                let mut out = vec![P::Sum::ONE; m * n];
+                let mut scratch = vec![P::zeroed(); scratch_elements([m, n, k])];
+                let mut block = Block::new(&mut out, n);
+                let ranges = [0..m, 0..n];
+                product::<P>(&lhs, &rhs, ranges, k, &mut scratch, &mut block, Output::Accumulate);
+                for (index, sum) in out.into_iter().enumerate() {
+                    let (row, column) = (index / n, index % n);
+                    let term = |depth: usize| {
+                        round(a[row * left[0] + depth * left[1]].to_f64())
+                            * round(b[column * right[0] + depth * right[1]].to_f64())
+                    };
+                    let expected = 1.0 + (0..k).map(term).sum::<f64>();
+                    let error = (sum.into() - expected).abs();
+                    assert!(
+                        error <= tolerance * (k as f64).sqrt(),
+                        "{m} {n} {k} {left:?} {right:?}: {error}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_all_element_types_agree_with_f64() {
+    let rounded = |value: f64| bf16::from_f32(value as f32).to_f64();
+    compare::<f32, f32>(|value| value, 1e-6);
+    compare::<f64, f64>(|value| value, 1e-14);
+    compare::<f32, f16>(|value| value, 1e-6);
+    compare::<f32, bf16>(|value| value, 1e-6);
+    compare::<Rounded, f32>(rounded, 1e-6);
+    compare::<Pair, f32>(rounded, 1e-6);
+    compare::<Pair, bf16>(|value| value, 1e-6);
+}
+
+#[test]
+fn a_split_into_blocks_has_the_same_bits() {
+    let [m, n, k] = [50, 70, 300];
+    let (a, b) = (strided::<f32>(m, k, [k, 1], 1), strided::<f32>(n, k, [1, n], 2));
+    let lhs = Strided { data: &a[..], lanes: m, lane_stride: k, depth_stride: 1 };
+    let rhs = Strided { data: &b[..], lanes: n, lane_stride: 1, depth_stride: n };
+    let with = |size: [usize; 2]| {
+        let mut out = vec![0.0_f32; m * n];
+        let mut scratch = vec![0.0; scratch_elements([m, n, k])];
+        for mut block in Block::new(&mut out, n).split(size) {
+            let ranges = [block.rows(), block.columns()];
+            product::<f32>(&lhs, &rhs, ranges, k, &mut scratch, &mut block, Output::Overwrite);
+        }
+        out
+    };
+    let whole = with([m, n]);
+    assert!(with([12, 32]) == whole && with([7, 33]) == whole && with([1, 1]) == whole);
+}
+
+#[test]
+fn rounding_to_bf16_equals_that_of_half() {
+    let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE, 1e-45];
+    let ties = [0x3f80_8000, 0x3f81_8000, 0x3f80_7fff, 0x3f80_8001].map(f32::from_bits);
+    for value in special.into_iter().chain(ties).chain(noise(1, 1000).into_iter().map(|x| x as f32)) {
+        assert_eq!(to_bf16(value).to_bits(), bf16::from_f32(value).to_bits(), "{value}");
+    }
+    assert!(to_bf16(f32::NAN).is_nan());
+}
+
+#[test]
+fn f16_elements_are_packed_exactly() {
+    let values: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+    let operand = Strided { data: &values[..], lanes: values.len(), lane_stride: 1, depth_stride: 1 };
+    for (lane, value) in values.iter().enumerate().step_by(COLUMNS) {
+        let mut panel = [[0.0_f32; COLUMNS]];
+        Operand::<f32>::pack(&operand, lane, 0..1, &mut panel);
+        for (packed, value) in panel[0].iter().zip(&values[lane..]) {
+            let same = packed.to_bits() == value.to_f32().to_bits();
+            assert!(same || packed.is_nan() && value.is_nan(), "{value}: {packed}");
+        }
+        assert!(value.is_nan() || panel[0][0] == value.to_f32());
+    }
+}

@@ -1,0 +1,488 @@
+//! Convolutions as products of filters and [patches] of the images, which are packed without an im2col matrix.
+//!
+//! | | rows | columns | depth |
+//! |---|---|---|---|
+//! | forward | output channels | places of the output | input channels × taps |
+//! | gradient of the input | input channels | places of the input | taps × output channels |
+//! | gradient of the weight | output channels | input channels × taps | places of the output |
+//!
+//! With a stride, the places of the input that see the same taps are a product of their own.
+//!
+//! Work is split into tasks by images and rows, and for the [gradient of the weight](weight_grad) by rows and columns. Depth is never split
+//! between threads, so results do not depend on their number. Each task [stages](stage) a few images at a time.
+//! [Depthwise](depthwise) convolutions use another algorithm, because their products have one row. Convolutions with
+//! windows of 3 × 3 and many channels use [Winograd's](winograd), which multiplies less.
+
+mod depthwise;
+mod output;
+mod patches;
+mod run;
+mod stage;
+mod tasks;
+mod weight_grad;
+mod winograd;
+
+use half::{bf16, f16};
+
+use self::depthwise::Depthwise;
+use self::run::Run;
+use self::stage::{Axis, Planes};
+use self::winograd::Winograd;
+use super::{Conv2d, Conv2dInputGrad, Conv2dWeightGrad};
+use crate::cpu::dispatch::{contiguous, unsupported};
+use crate::cpu::gemm::{self, Pair, Rounded, Unrounded};
+use crate::cpu::parallel::Workers;
+use crate::cpu::sums;
+use crate::error::Result;
+use crate::families::RunCpu;
+use crate::families::fill::cpu::fill;
+use crate::families::grid::product;
+use crate::layout::Layout;
+use crate::precision::Precision;
+use crate::shape::{DType, Scalar};
+use crate::storage::{View, ViewMut};
+use crate::window::Convolution;
+
+/// The largest number of tasks that run at a time. Each has its own part of the workspace.
+const SLOTS: usize = 8;
+
+/// The number of places from which packing the filters again for each task takes little time.
+const PLACES: usize = 512;
+
+/// The largest number of multiplications that one thread computes alone.
+const SMALL: usize = 8 << 20;
+
+/// The sizes of a convolution, from its checked shapes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) conv: Convolution,
+    pub(crate) images: usize,
+    pub(crate) groups: usize,
+    /// Input channels of one group.
+    pub(crate) inputs: usize,
+    /// Output channels of one group.
+    pub(crate) outputs: usize,
+    /// Height and width of the input.
+    pub(crate) from: [usize; 2],
+    pub(crate) to: [usize; 2],
+}
+
+impl Sizes {
+    /// Reads the sizes from an input of `[n, channels, h, w]` and an output of `[n, out channels, oh, ow]`.
+    fn new(conv: &Convolution, input: &[usize], out: &[usize]) -> Self {
+        let size = |dims: &[usize], axis: usize| dims.get(axis).copied().unwrap_or(0);
+        let groups = conv.groups.max(1);
+        Self {
+            conv: *conv,
+            images: size(input, 0),
+            groups,
+            inputs: size(input, 1) / groups,
+            outputs: size(out, 1) / groups,
+            from: [size(input, 2), size(input, 3)],
+            to: [size(out, 2), size(out, 3)],
+        }
+    }
+
+    pub(crate) fn taps(&self) -> usize {
+        product(&self.conv.windows.map(|window| window.size))
+    }
+
+    /// Taps of all input channels of a group.
+    fn depth(&self) -> usize {
+        product(&[self.inputs, self.taps()])
+    }
+
+    /// The places of the output.
+    pub(crate) fn places(&self) -> usize {
+        product(&self.to)
+    }
+
+    pub(crate) fn image_in(&self) -> usize {
+        product(&[self.groups, self.inputs, self.from[0], self.from[1]])
+    }
+
+    pub(crate) fn image_out(&self) -> usize {
+        product(&[self.groups, self.outputs, self.places()])
+    }
+
+    pub(crate) fn weights(&self) -> usize {
+        product(&[self.groups, self.outputs, self.depth()])
+    }
+
+    /// The number of images that are staged at a time.
+    fn staged_images(&self) -> usize {
+        PLACES.div_ceil(self.places().max(1)).min(self.images)
+    }
+
+    /// The number of tasks that run at a time.
+    fn slots(&self) -> usize {
+        let multiplications = product(&[self.images, self.groups, self.outputs, self.depth(), self.places()]);
+        if multiplications <= SMALL { 1 } else { SLOTS }
+    }
+
+    /// Whether each group has one input and one output channel.
+    pub(crate) const fn is_single(&self) -> bool {
+        self.inputs == 1 && self.outputs == 1
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.images == 0 || self.weights() == 0 || self.places() == 0 || self.image_in() == 0
+    }
+
+    /// The part of an image that belongs to one group.
+    pub(crate) fn group<'a, T>(&self, image: &'a [T], group: usize) -> &'a [T] {
+        let len = image.len() / self.groups;
+        &image[group * len..][..len]
+    }
+
+    pub(crate) fn group_mut<'a, T>(&self, image: &'a mut [T], group: usize) -> &'a mut [T] {
+        let len = image.len() / self.groups;
+        &mut image[group * len..][..len]
+    }
+}
+
+/// See [`Conv2dWorkspace`](crate::families::Conv2dWorkspace).
+pub(crate) fn workspace(
+    conv: &Convolution,
+    [input, out]: [&[usize]; 2],
+    (dtype, precision): (DType, Precision),
+) -> usize {
+    let sizes = Sizes::new(conv, input, out);
+    sizes.workspace(dtype, out, depthwise::workspace, |sizes| sizes.forward_elements(dtype, precision))
+}
+
+/// See [`Conv2dInputGradWorkspace`](crate::families::Conv2dInputGradWorkspace).
+pub(crate) fn input_grad_workspace(
+    conv: &Convolution,
+    [input, out]: [&[usize]; 2],
+    (dtype, precision): (DType, Precision),
+) -> usize {
+    let sizes = Sizes::new(conv, input, out);
+    sizes.workspace(dtype, input, depthwise::workspace, |sizes| sizes.input_grad_elements(dtype, precision))
+}
+
+/// See [`Conv2dWeightGradWorkspace`](crate::families::Conv2dWeightGradWorkspace).
+pub(crate) fn weight_grad_workspace(
+    conv: &Convolution,
+    [input, out]: [&[usize]; 2],
+    (dtype, precision): (DType, Precision),
+) -> usize {
+    let sizes = Sizes::new(conv, input, out);
+    let weights = [sizes.weights()];
+    sizes.workspace(dtype, &weights, depthwise::weight_grad_workspace, |sizes| {
+        sizes.weight_grad_elements(dtype, precision)
+    })
+}
+
+/// Whether products are of bf16 elements. Processors without an instruction for these multiply them in `f32`.
+const fn is_bf16(dtype: DType, precision: Precision) -> bool {
+    matches!((dtype, precision), (DType::BF16, _) | (DType::F32, Precision::BF16))
+}
+
+/// The larger workspace of two algorithms, if the instruction set selects one of them.
+fn either(
+    (dtype, precision): (DType, Precision),
+    winograd: Option<usize>,
+    direct: impl FnOnce() -> usize,
+) -> usize {
+    match winograd {
+        Some(winograd) if is_bf16(dtype, precision) => winograd.max(direct()),
+        Some(winograd) => winograd,
+        None => direct(),
+    }
+}
+
+/// Whether a convolution of these layouts reads and writes 16-bit floats.
+pub(crate) fn multiplies_half(conv: &Convolution, [input, out]: [&Layout; 2]) -> bool {
+    let sizes = Sizes::new(conv, input.shape().dims(), out.shape().dims());
+    !sizes.is_empty() && Depthwise::new(&sizes).is_none()
+}
+
+impl Sizes {
+    /// The bytes of a workspace: for a depthwise convolution, or for a product and the sums of its output.
+    fn workspace(
+        &self,
+        dtype: DType,
+        out: &[usize],
+        depthwise: fn(&Self) -> usize,
+        of_product: impl FnOnce(&Self) -> usize,
+    ) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let elements = match Depthwise::new(self) {
+            Some(_) => depthwise(self),
+            None => of_product(self).saturating_add(sums::elements(dtype, product(out))),
+        };
+        elements.saturating_mul(dtype.computed_as().size())
+    }
+
+    fn forward_axes(&self) -> [Axis; 2] {
+        [0, 1].map(|axis| Axis::of_convolution(&self.conv.windows[axis], self.from[axis], self.to[axis]))
+    }
+
+    fn input_grad_axes(&self) -> [Vec<Axis>; 2] {
+        [0, 1].map(|axis| Axis::of_input_grad(&self.conv.windows[axis], self.from[axis], self.to[axis]))
+    }
+
+    /// The elements that the forward product needs in the workspace.
+    fn forward_elements(&self, dtype: DType, precision: Precision) -> usize {
+        let winograd = Winograd::forward(self).map(|winograd| winograd.workspace());
+        either((dtype, precision), winograd, || {
+            Slot::of_forward(self, &self.forward_axes(), precision).elements().saturating_mul(self.slots())
+        })
+    }
+
+    /// Those of the input gradient: also a copy of the filters.
+    fn input_grad_elements(&self, dtype: DType, precision: Precision) -> usize {
+        let winograd = Winograd::input_grad(self).map(|winograd| winograd.workspace());
+        either((dtype, precision), winograd, || {
+            let slot = Slot::of_input_grad(self, &self.input_grad_axes(), precision);
+            slot.elements().saturating_mul(self.slots()).saturating_add(self.weights())
+        })
+    }
+
+    /// Those of the weight gradient.
+    fn weight_grad_elements(&self, dtype: DType, precision: Precision) -> usize {
+        let winograd = Winograd::forward(self).map(|winograd| winograd.weight_grad_workspace());
+        either((dtype, precision), winograd, || {
+            let slot = Slot::of_weight_grad(self, &self.forward_axes(), precision);
+            slot.elements().saturating_mul(self.slots()).saturating_add(self.reordered_elements())
+        })
+    }
+
+    /// Whether a convolution that [`Winograd`] supports uses the direct algorithm.
+    fn is_direct(dtype: DType, precision: Precision) -> bool {
+        is_bf16(dtype, precision) && Pair::is_supported()
+    }
+}
+
+/// The elements that a task needs in the workspace.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// Staged planes of a few images.
+    staged: usize,
+    /// The same with the channels last.
+    transposed: usize,
+    /// Packed panels.
+    panels: usize,
+}
+
+impl Slot {
+    fn of_forward(sizes: &Sizes, axes: &[Axis; 2], precision: Precision) -> Self {
+        let planes = Planes::new(sizes.from, axes.each_ref());
+        let images = sizes.staged_images();
+        let places = planes.places(images, 0, planes.gap(sizes.outputs)).len();
+        Self::new(planes, [images, sizes.inputs], precision, [sizes.outputs, places, sizes.depth()])
+    }
+
+    fn of_input_grad(sizes: &Sizes, axes: &[Vec<Axis>; 2], precision: Precision) -> Self {
+        let ([rows, columns], images) = (axes, sizes.staged_images());
+        let pairs = rows.iter().flat_map(|row| columns.iter().map(move |column| [row, column]));
+        let planes = pairs.map(|axes| Planes::new(sizes.to, axes));
+        let places = planes.clone().map(|planes| planes.places(images, 0, planes.gap(sizes.inputs)).len());
+        let (places, Some(planes)) = (places.max().unwrap_or(0), planes.max_by_key(Planes::size)) else {
+            return Self { staged: 0, transposed: 0, panels: 0 };
+        };
+        let taps = |axes: &[Axis]| axes.iter().map(|axis| axis.taps.len()).max().unwrap_or(0);
+        let depth = product(&[taps(rows), taps(columns), sizes.outputs]);
+        Self::new(planes, [images, sizes.outputs], precision, [sizes.inputs, places, depth])
+    }
+
+    /// The memory for `[images, channels]` staged planes and the panels of a product.
+    fn new(
+        planes: Planes<'_>,
+        [images, channels]: [usize; 2],
+        precision: Precision,
+        product_sizes: [usize; 3],
+    ) -> Self {
+        let unchanged = planes.are_equal() && precision == Precision::Full;
+        let staged = if unchanged { 0 } else { product(&[planes.size(), channels, images]) };
+        Self { staged, transposed: 0, panels: gemm::scratch_elements(product_sizes) }
+    }
+
+    const fn elements(&self) -> usize {
+        self.staged.saturating_add(self.transposed).saturating_add(self.panels)
+    }
+}
+
+/// Calls a method with the packed, the staged and the stored element type of a convolution.
+macro_rules! by_elements {
+    ($op:expr, $dtype:expr, $precision:expr, [$P:ident, $S:ident, $I:ident] => $body:expr) => {{
+        macro_rules! with {
+            ($packed:ty, $staged:ty, $stored:ty) => {{
+                type $P = $packed;
+                type $S = $staged;
+                type $I = $stored;
+                $body
+            }};
+        }
+        match ($dtype, $precision) {
+            (DType::F32, Precision::Full) => with!(f32, f32, f32),
+            (DType::F64, _) => with!(f64, f64, f64),
+            (DType::F32, Precision::BF16) if Pair::is_supported() => with!(Pair, bf16, f32),
+            (DType::F32, Precision::BF16) => with!(Rounded, bf16, f32),
+            (DType::BF16, _) if Pair::is_supported() => with!(Pair, bf16, bf16),
+            (DType::BF16, _) => with!(f32, bf16, bf16),
+            (DType::F16, _) => with!(f32, f16, f16),
+            (dtype, _) => Err(unsupported($op, dtype)),
+        }
+    }};
+}
+
+/// Like [`by_elements`], with the types of sums, of converted and of stored elements of Winograd's algorithm.
+macro_rules! by_inputs {
+    ($op:expr, $dtype:expr, $precision:expr, [$T:ident, $S:ident, $I:ident] => $body:expr) => {{
+        macro_rules! with {
+            ($sum:ty, $converted:ty, $stored:ty) => {{
+                type $T = $sum;
+                type $S = $converted;
+                type $I = $stored;
+                $body
+            }};
+        }
+        match ($dtype, $precision) {
+            (DType::F32, Precision::Full) => with!(f32, f32, f32),
+            (DType::F64, _) => with!(f64, f64, f64),
+            (DType::F32, Precision::BF16) => with!(f32, Unrounded, f32),
+            (DType::BF16, _) => with!(f32, bf16, bf16),
+            (DType::F16, _) => with!(f32, f16, f16),
+            (dtype, _) => Err(unsupported($op, dtype)),
+        }
+    }};
+}
+
+/// See [`Conv2d`](crate::families::Conv2d).
+#[inline(never)]
+pub(crate) fn forward(
+    workers: &Workers,
+    (op, precision): (&'static str, Precision),
+    conv: &Convolution,
+    [input, weight]: [View<'_>; 2],
+    workspace: &mut Option<ViewMut<'_>>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let sizes = Sizes::new(conv, input.layout().shape().dims(), out.layout().shape().dims());
+    if sizes.is_empty() {
+        return fill(workers, op, Scalar::Int(0), out);
+    }
+    if Depthwise::new(&sizes).is_some() {
+        return depthwise::forward(workers, op, &sizes, [input, weight], workspace, out);
+    }
+    let dtype = out.dtype();
+    let elements = sizes.forward_elements(dtype, precision);
+    if let Some(winograd) = Winograd::forward(&sizes).filter(|_| !Sizes::is_direct(dtype, precision)) {
+        return by_inputs!(op, dtype, precision, [T, S, I] => {
+            let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &weight)?];
+            let factors: [&[S]; 2] = factors.map(bytemuck::cast_slice);
+            sums::with_sums::<T>(workers, op, workspace, elements, out, |out, workspace| {
+                winograd.convolve(workers, factors, workspace, out);
+            })
+        });
+    }
+    let run = Run { workers, sizes, precision };
+    by_elements!(op, dtype, precision, [P, S, I] => {
+        let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &weight)?];
+        sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
+            run.forward::<P, S, I>(factors, out, workspace);
+        })
+    })
+}
+
+/// See [`Conv2dInputGrad`](crate::families::Conv2dInputGrad).
+#[inline(never)]
+pub(crate) fn input_grad(
+    workers: &Workers,
+    (op, precision): (&'static str, Precision),
+    conv: &Convolution,
+    [weight, grad]: [View<'_>; 2],
+    workspace: &mut Option<ViewMut<'_>>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let sizes = Sizes::new(conv, out.layout().shape().dims(), grad.layout().shape().dims());
+    if sizes.is_empty() {
+        return fill(workers, op, Scalar::Int(0), out);
+    }
+    if Depthwise::new(&sizes).is_some() {
+        return depthwise::input_grad(workers, op, &sizes, [weight, grad], workspace, out);
+    }
+    let dtype = out.dtype();
+    let elements = sizes.input_grad_elements(dtype, precision);
+    if let Some(winograd) = Winograd::input_grad(&sizes).filter(|_| !Sizes::is_direct(dtype, precision)) {
+        return by_inputs!(op, dtype, precision, [T, S, I] => {
+            let factors = [contiguous::<I>(op, &grad)?, contiguous::<I>(op, &weight)?];
+            let factors: [&[S]; 2] = factors.map(bytemuck::cast_slice);
+            sums::with_sums::<T>(workers, op, workspace, elements, out, |out, workspace| {
+                winograd.convolve(workers, factors, workspace, out);
+            })
+        });
+    }
+    let run = Run { workers, sizes, precision };
+    by_elements!(op, dtype, precision, [P, S, I] => {
+        let factors = [contiguous::<I>(op, &weight)?, contiguous::<I>(op, &grad)?];
+        sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
+            run.input_grad::<P, S, I>(factors, out, workspace);
+        })
+    })
+}
+
+/// See [`Conv2dWeightGrad`](crate::families::Conv2dWeightGrad).
+#[inline(never)]
+pub(crate) fn weight_grad(
+    workers: &Workers,
+    (op, precision): (&'static str, Precision),
+    conv: &Convolution,
+    [input, grad]: [View<'_>; 2],
+    workspace: &mut Option<ViewMut<'_>>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let sizes = Sizes::new(conv, input.layout().shape().dims(), grad.layout().shape().dims());
+    if sizes.is_empty() {
+        return fill(workers, op, Scalar::Int(0), out);
+    }
+    if Depthwise::new(&sizes).is_some() {
+        return depthwise::weight_grad(workers, op, &sizes, [input, grad], workspace, out);
+    }
+    let dtype = out.dtype();
+    let elements = sizes.weight_grad_elements(dtype, precision);
+    if let Some(winograd) = Winograd::forward(&sizes).filter(|_| !Sizes::is_direct(dtype, precision)) {
+        return by_inputs!(op, dtype, precision, [T, S, I] => {
+            let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &grad)?];
+            let factors: [&[S]; 2] = factors.map(bytemuck::cast_slice);
+            sums::with_sums::<T>(workers, op, workspace, elements, out, |out, workspace| {
+                winograd.weight_grad(workers, factors, workspace, out);
+            })
+        });
+    }
+    let run = Run { workers, sizes, precision };
+    by_elements!(op, dtype, precision, [P, S, I] => {
+        let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &grad)?];
+        sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
+            run.weight_grad::<P, S, I>(factors, out, workspace);
+        })
+    })
+}
+
+impl RunCpu for Conv2d<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let (op, factors) = ((op, self.precision), [self.input, self.weight]);
+        forward(workers, op, &self.conv, factors, &mut self.workspace, &mut self.out)
+    }
+}
+
+impl RunCpu for Conv2dInputGrad<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let (op, factors) = ((op, self.precision), [self.weight, self.grad]);
+        input_grad(workers, op, &self.conv, factors, &mut self.workspace, &mut self.out)
+    }
+}
+
+impl RunCpu for Conv2dWeightGrad<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let (op, factors) = ((op, self.precision), [self.input, self.grad]);
+        weight_grad(workers, op, &self.conv, factors, &mut self.workspace, &mut self.out)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! The cross entropy on the CPU, with the rows of softmax.
+
+use super::{CrossEntropy, CrossEntropyGrad};
+use crate::cpu::dispatch::{float, host_mut};
+use crate::cpu::number::Number;
+use crate::cpu::operands::Source;
+use crate::cpu::parallel::Workers;
+use crate::cpu::simd;
+use crate::error::Result;
+use crate::families::RunCpu;
+use crate::families::index::cpu as index;
+use crate::families::softmax::cpu::row::{Exponentials, LossGrad};
+use crate::families::softmax::cpu::{classes, heavy_rows, rows};
+
+impl RunCpu for CrossEntropy<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { logits, targets, ref mut losses } = *self;
+        let classes = logits.layout().shape().dims().last().copied().unwrap_or(1);
+        index::check(op, targets, classes)?;
+        let targets = Source::<i64>::new(op, targets)?;
+        float!(op, losses.dtype(), T => {
+            let logits = Source::<T>::new(op, logits)?;
+            workers.chunks(host_mut::<T>(op, losses)?, heavy_rows(classes), &|first, part| {
+                let mut copied = Vec::new();
+                for (number, loss) in (first..).zip(part) {
+                    let row = logits.part(number * classes..(number + 1) * classes, &mut copied);
+                    let [largest, sum] = simd::run(Exponentials(row));
+                    // ln Σ eˣ - x[target]
+                    *loss = sum.ln() - (row[targets.get(number) as usize] - largest);
+                }
+            });
+            Ok(())
+        })
+    }
+}
+
+impl RunCpu for CrossEntropyGrad<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { logits, targets, grad, ref mut out } = *self;
+        let classes = classes(out);
+        index::check(op, targets, classes)?;
+        let targets = Source::<i64>::new(op, targets)?;
+        float!(op, out.dtype(), T => {
+            let (logits, grad) = (Source::<T>::new(op, logits)?, Source::<T>::new(op, grad)?);
+            rows(workers, host_mut::<T>(op, out)?, classes, logits.rows_per_tile(), &|start, part| {
+                let mut copied = Vec::new();
+                let x = logits.part(start..start + part.len(), &mut copied);
+                let rows = x.chunks(classes).zip(part.chunks_mut(classes));
+                for (number, (x, out)) in (start / classes..).zip(rows) {
+                    let factor = grad.get(number);
+                    if factor == T::ZERO {
+                        out.fill(T::ZERO);
+                        continue;
+                    }
+                    simd::run(LossGrad { x, out, target: targets.get(number) as usize, factor });
+                }
+            });
+            Ok(())
+        })
+    }
+}

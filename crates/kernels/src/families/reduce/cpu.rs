@@ -1,0 +1,498 @@
+//! Reductions over any set of axes.
+//!
+//! The order of operations depends only on the shape and the axes, never on strides or threads:
+//!
+//! - If the last axis is reduced, each output reduces one sequence ([`BlockReducer`]). If kept axes split the sequence into
+//!   long rows, each row is reduced by itself, so that memory is read without copies.
+//! - If the last axis is kept, neighboring outputs are reduced together, row by row ([`Cascade`]), so that memory is read in
+//!   order. The common case is the sum of a bias gradient over the batch.
+//! - If there are few outputs, the sequences are split into slabs. Each slab is reduced to a row of the workspace, and then
+//!   the rows are reduced in order.
+
+use std::ops::Range;
+
+use super::functions::reduce_functions;
+use super::{ArgReduce, Fold};
+use crate::cpu::dispatch::{byte_or_number, float, host, host_mut, scratch, sums};
+use crate::cpu::fold::{
+    BLOCK, BlockReducer, Cascade, Max, Min, Product, RADIX, ReduceOp, Sum, SumMagnitudes, SumSquares,
+    fold_into, fold_row, fold_rows, fold_slice,
+};
+use crate::cpu::loop_nest::{LoopNest, Segment};
+use crate::cpu::number::Number;
+use crate::cpu::parallel::{LIGHT, Workers, light_runs};
+use crate::cpu::simd;
+use crate::error::Result;
+use crate::families::{Reduce, RunCpu};
+use crate::layout::Layout;
+use crate::shape::{DType, Shape};
+use crate::storage::{View, ViewMut};
+
+/// The number of neighboring outputs that are reduced together if the last axis is kept.
+const TILE: usize = 256;
+
+/// The number of neighboring outputs that count as one unit of work.
+const UNIT: usize = 128;
+
+/// The target number of tasks, enough for many threads.
+const TASKS: usize = 64;
+
+/// The smallest number of elements of a row that is reduced by itself.
+const LONG_ROW: usize = 128;
+
+/// The smallest number of work units (rows, or tiles of outputs) for which sequences are not split.
+const ENOUGH_OUTPUTS: usize = 16;
+
+/// The split of a reduction into slabs: a pure function of the shape and the axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Split {
+    /// Whether the last axis (of those longer than 1) is reduced.
+    pub(crate) along_rows: bool,
+    pub(crate) outputs: usize,
+    /// Elements per output.
+    pub(crate) length: usize,
+    /// Elements per output and slab.
+    pub(crate) slab: usize,
+}
+
+impl Split {
+    /// The split for the threads of a CPU.
+    pub(crate) fn new(shape: &Shape, axes: &[bool]) -> Self {
+        let unsplit = Self::unsplit(shape, axes);
+        let (unit, row) = if unsplit.along_rows { (1, BLOCK) } else { (UNIT, 16) };
+        let slabs = if unsplit.outputs.div_ceil(unit) >= ENOUGH_OUTPUTS {
+            1
+        } else {
+            (unsplit.outputs.saturating_mul(unsplit.length) / LIGHT).clamp(1, TASKS)
+        };
+        unsplit.into_slabs(slabs, row)
+    }
+
+    /// The reduction without a split: one slab.
+    pub(crate) fn unsplit(shape: &Shape, axes: &[bool]) -> Self {
+        let (mut outputs, mut length, mut along_rows) = (1_usize, 1_usize, true);
+        for (axis, &size) in shape.dims().iter().enumerate() {
+            let reduced = is_reduced(axes, axis);
+            // Saturates: a size of 0 makes the product 0 even if the others overflow.
+            let count = if reduced { &mut length } else { &mut outputs };
+            *count = count.saturating_mul(size);
+            if size != 1 {
+                along_rows = reduced;
+            }
+        }
+        Self { along_rows, outputs, length, slab: length }
+    }
+
+    /// Splits into at most `slabs` slabs. Their length is a multiple of `row`, except for the last.
+    pub(crate) fn into_slabs(self, slabs: usize, row: usize) -> Self {
+        if slabs == 1 {
+            return self;
+        }
+        Self { slab: self.length.div_ceil(slabs).next_multiple_of(row), ..self }
+    }
+
+    /// The number of slabs.
+    pub(crate) fn slabs(&self) -> usize {
+        if self.slab == 0 { 1 } else { self.length.div_ceil(self.slab) }
+    }
+
+    /// The number of partial results in the workspace; 0 for a single slab.
+    pub(crate) fn workspace_elements(&self) -> usize {
+        if self.slabs() > 1 { self.slabs() * self.outputs } else { 0 }
+    }
+}
+
+pub(crate) fn is_reduced(axes: &[bool], axis: usize) -> bool {
+    axes.get(axis).copied().unwrap_or(false)
+}
+
+/// See [`FoldWorkspace`](crate::families::FoldWorkspace). Equal for all reductions.
+pub(crate) fn workspace(shape: &Shape, axes: &[bool], dtype: DType) -> usize {
+    // Few elements are one slab.
+    if shape.checked_elements().is_some_and(|elements| elements <= LIGHT) {
+        return 0;
+    }
+    Split::new(shape, axes).workspace_elements().saturating_mul(dtype.size())
+}
+
+/// Evaluates an expression with `$T` as the element type, if a domain of reductions contains it.
+macro_rules! of_domain {
+    (All, $($typed:tt)*) => { byte_or_number!($($typed)*) };
+    (Sums, $($typed:tt)*) => { sums!($($typed)*) };
+    (Floats, $($typed:tt)*) => { float!($($typed)*) };
+}
+
+/// Defines the kernel, with one call for each row of the table.
+macro_rules! define_reduce {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident: $variant:ident { domain: $domain:ident, fold: $fold:ident, empty: $empty:ident, parts: $parts:ident },
+    )*) => {
+        impl RunCpu for Fold<'_> {
+            fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+                let Self { f, divisor, input, axes, ref mut workspace, ref mut out } = *self;
+                let reduced = Reduced { workers, op, input, axes };
+                match f {
+                    $(Reduce::$variant => {
+                        of_domain!($domain, op, input.dtype(), T => reduced.fold::<T, $fold>(workspace, out))
+                    })*
+                }?;
+                if divisor == 1.0 { Ok(()) } else { divide(workers, op, out, divisor) }
+            }
+        }
+
+        #[cfg(all(test, feature = "cuda"))]
+        impl Reduce {
+            /// Maps an element as the reduction does before it folds.
+            pub(in crate::families) fn element(self, element: f32) -> f32 {
+                match self {
+                    $(Self::$variant => <$fold as ReduceOp<f32>>::element(element),)*
+                }
+            }
+        }
+    };
+}
+
+reduce_functions!(define_reduce);
+
+/// `out[i] = out[i] / divisor`.
+fn divide(workers: &Workers, op: &'static str, out: &mut ViewMut<'_>, divisor: f64) -> Result<()> {
+    float!(op, out.dtype(), T => {
+        let divisor = T::from_f64(divisor);
+        workers.chunks(host_mut::<T>(op, out)?, LIGHT, &|_, part| simd::each(part, |x| *x = x.over(divisor)));
+        Ok(())
+    })
+}
+
+/// The input of a reduction.
+struct Reduced<'a> {
+    workers: &'a Workers,
+    op: &'static str,
+    input: View<'a>,
+    axes: &'a [bool],
+}
+
+impl Reduced<'_> {
+    fn fold<T: Number, F: ReduceOp<T>>(
+        self,
+        workspace: &mut Option<ViewMut<'_>>,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        let Self { workers, op, input, axes } = self;
+        let out = host_mut::<T>(op, out)?;
+        if input.layout().shape().elements() == 0 {
+            // The product of the other sizes may overflow.
+            out.fill(F::IDENTITY);
+            return Ok(());
+        }
+        if let Some(elements) = input.host_contiguous::<T>()
+            && fold_few::<T, F>(elements, (input.layout().shape(), axes), out)
+        {
+            return Ok(());
+        }
+        let split = Split::new(input.layout().shape(), axes);
+        let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
+        let partials = scratch::<T>(op, workspace, split.workspace_elements())?;
+        run::<T, F>(workers, &sequences, split, partials, out);
+        Ok(())
+    }
+}
+
+/// Reduces few contiguous elements to one output or over the leading axes. Returns whether it did. The order is that of the
+/// general case, whose setup takes longer than the additions.
+fn fold_few<T: Number, F: ReduceOp<T>>(
+    elements: &[T],
+    (shape, axes): (&Shape, &[bool]),
+    out: &mut [T],
+) -> bool {
+    // Few elements are one slab.
+    if elements.len() > LIGHT {
+        return false;
+    }
+    if out.len() == 1 {
+        fold_rows::<T, F>(out, elements, 0, elements.len());
+        return true;
+    }
+    // The order depends on the last axis whose size is not 1.
+    let rows_are_kept = shape.dims().last().is_some_and(|&size| size != 1) && axes.last() == Some(&false);
+    let few = elements.len() / out.len() < RADIX
+        && rows_are_kept
+        && axes.is_sorted_by(|before, after| before >= after);
+    if few {
+        out.fill(F::IDENTITY);
+        elements.chunks_exact(out.len()).for_each(|row| fold_row::<T, F>(out, row));
+    }
+    few
+}
+
+fn run<T: Number, F: ReduceOp<T>>(
+    workers: &Workers,
+    sequences: &Sequences<'_, T>,
+    split: Split,
+    partials: &mut [T],
+    out: &mut [T],
+) {
+    if partials.is_empty() {
+        let runs = light_runs(split.length);
+        let chunk = if split.along_rows { runs } else { runs.next_multiple_of(TILE) };
+        workers.chunks(out, chunk, &|first, part| {
+            sequences.fold::<F>(split.along_rows, first, 0..split.length, part);
+        });
+        return;
+    }
+    workers.chunks(partials, split.outputs, &|first, part| {
+        let start = first / split.outputs * split.slab;
+        sequences.fold::<F>(split.along_rows, 0, start..split.length.min(start + split.slab), part);
+    });
+    out.fill(F::IDENTITY);
+    partials.chunks(split.outputs).for_each(|row| fold_into::<T, F>(out, row));
+}
+
+/// A layout of at least one element, split into three loop nests. An element's offset is the sum of its offsets in the
+/// nests.
+#[derive(Debug)]
+struct Nests {
+    /// The kept axes before the last reduced one, with the layout's offset.
+    outer: LoopNest<1>,
+    /// The kept axes after the last reduced one.
+    inner: LoopNest<1>,
+    reduced: LoopNest<1>,
+    /// The number of elements that are reduced by themselves: those of the last reduced axes without a kept axis between
+    /// them. Depends only on the shape and the axes.
+    row: usize,
+}
+
+impl Nests {
+    fn new(layout: &Layout, axes: &[bool]) -> Self {
+        let shape = layout.shape();
+        // Ignores reduced axes of size 1, so that they do not separate the kept axes.
+        let reduces = |axis: usize| is_reduced(axes, axis) && shape[axis] != 1;
+        let after = (0..shape.rank()).rev().find(|&axis| reduces(axis)).map_or(0, |axis| axis + 1);
+        let (mut outer, mut inner) = (LoopNest::scalar([layout.offset()]), LoopNest::scalar([0]));
+        let mut reduced = LoopNest::scalar([0]);
+        let last_axes = (0..after).rev().take_while(|&axis| is_reduced(axes, axis) || shape[axis] == 1);
+        let row = last_axes.map(|axis| shape[axis]).product();
+        for (axis, (&size, &stride)) in shape.dims().iter().zip(layout.strides()).enumerate() {
+            let nest = match is_reduced(axes, axis) {
+                true => &mut reduced,
+                false if axis < after => &mut outer,
+                false => &mut inner,
+            };
+            nest.push_axis(size, [stride]);
+        }
+        Self { outer, inner, reduced, row }
+    }
+}
+
+/// The sequences to reduce, one for each output.
+#[derive(Debug)]
+struct Sequences<'a, T> {
+    data: &'a [T],
+    nests: Nests,
+}
+
+impl<T: Number> Sequences<'_, T> {
+    /// Reduces the elements with numbers in `range` of the sequences, starting at sequence number `first`.
+    fn fold<F: ReduceOp<T>>(&self, along_rows: bool, first: usize, range: Range<usize>, out: &mut [T]) {
+        if range.is_empty() {
+            out.fill(F::IDENTITY);
+        } else if along_rows {
+            self.fold_rows::<F>(first, range, out);
+        } else {
+            self.fold_columns::<F>(first, range, out);
+        }
+    }
+
+    /// Reduces one sequence after the other. The last axis longer than 1 is reduced, so no kept axis follows it.
+    fn fold_rows<F: ReduceOp<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
+        let Nests { outer, reduced, row, .. } = &self.nests;
+        let [step] = outer.inner();
+        let is_one_row = *row < LONG_ROW || *row == reduced.len();
+        let side_by_side = is_one_row && reduced.is_line() && reduced.inner() == [1];
+        for Segment { starts: [base], len } in outer.segments(first..first + out.len()) {
+            let Some(now) = out.split_off_mut(..len) else { return };
+            if side_by_side {
+                fold_rows::<T, F>(now, &self.data[base + range.start..], step, range.len());
+            } else {
+                let mut buffer = [T::ZERO; BLOCK];
+                for (number, out) in now.iter_mut().enumerate() {
+                    *out = self.fold_sequence::<F>(base + number * step, range.clone(), &mut buffer);
+                }
+            }
+        }
+    }
+
+    /// Reduces one sequence that is not contiguous, row by row if its rows are long.
+    fn fold_sequence<F: ReduceOp<T>>(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
+        let Nests { reduced, row, .. } = &self.nests;
+        if *row < LONG_ROW {
+            return self.fold_row::<F>(base, range, buffer);
+        }
+        let mut rows = Cascade::<T, 1>::new::<F>(1);
+        if reduced.inner() == [1] && reduced.inner_len() == *row {
+            for Segment { starts: [place], len } in reduced.segments(range) {
+                rows.push_folded::<F>(&[fold_slice::<T, F>(&self.data[base + place..][..len])]);
+            }
+        } else {
+            let mut start = range.start;
+            while start < range.end {
+                let end = range.end.min((start / row + 1) * row);
+                rows.push_folded::<F>(&[self.fold_row::<F>(base, start..end, buffer)]);
+                start = end;
+            }
+        }
+        let mut out = [F::IDENTITY];
+        out.copy_from_slice(rows.finish::<F>());
+        out[0]
+    }
+
+    /// Reduces a part of a sequence in blocks.
+    fn fold_row<F: ReduceOp<T>>(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
+        let reduced = &self.nests.reduced;
+        let [stride] = reduced.inner();
+        let mut folder = BlockReducer::new::<F>();
+        let mut filled = 0;
+        for Segment { starts: [place], len } in reduced.segments(range) {
+            let (mut place, mut left) = (base + place, len);
+            while left > 0 {
+                if filled == 0 && left >= BLOCK && stride == 1 {
+                    folder.push::<F>(&self.data[place..place + BLOCK]);
+                    (place, left) = (place + BLOCK, left - BLOCK);
+                    continue;
+                }
+                let len = left.min(BLOCK - filled);
+                self.load(place, stride, &mut buffer[filled..filled + len]);
+                (place, left, filled) = (place + len * stride, left - len, filled + len);
+                if filled == BLOCK {
+                    folder.push::<F>(buffer);
+                    filled = 0;
+                }
+            }
+        }
+        folder.push::<F>(&buffer[..filled]);
+        folder.finish::<F>()
+    }
+
+    /// Copies elements with a stride, starting at `place`.
+    fn load(&self, place: usize, stride: usize, block: &mut [T]) {
+        match stride {
+            // Broadcast elements.
+            0 => block.fill(self.data[place]),
+            1 => block.copy_from_slice(&self.data[place..place + block.len()]),
+            _ => simd::zip_step(block, &self.data[place..], stride, |to, value| *to = value),
+        }
+    }
+
+    /// Reduces neighboring sequences together, in tiles.
+    fn fold_columns<F: ReduceOp<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
+        let Nests { outer, inner, reduced, .. } = &self.nests;
+        let [stride] = reduced.inner();
+        let mut output = first;
+        let mut buffer = [T::ZERO; TILE];
+        while !out.is_empty() {
+            let [base] = outer.at(output / inner.len());
+            let column = output % inner.len();
+            let width = TILE.min(inner.len() - column).min(out.len());
+            let Some(now) = out.split_off_mut(..width) else { return };
+            output += width;
+
+            let columns = Columns::new(inner, column, width);
+            let mut cascade = Cascade::<T, TILE>::new::<F>(width);
+            for Segment { starts: [place], len } in reduced.segments(range.clone()) {
+                if let Some(column) = columns.side_by_side() {
+                    cascade.push_rows::<F>(&self.data[base + place + column..], stride, len);
+                    continue;
+                }
+                for row in 0..len {
+                    let row = &self.data[base + place + row * stride..];
+                    cascade.push::<F>(columns.of(row, &mut buffer));
+                }
+            }
+            now.copy_from_slice(cascade.finish::<F>());
+        }
+    }
+}
+
+/// The offsets of a tile's elements from the start of its row.
+#[derive(Debug)]
+struct Columns {
+    places: [usize; TILE],
+    width: usize,
+    side_by_side: bool,
+}
+
+impl Columns {
+    // Not inlined, so that it is compiled once for all operations and types.
+    #[inline(never)]
+    fn new(inner: &LoopNest<1>, first: usize, width: usize) -> Self {
+        let mut places = [0; TILE];
+        let [stride] = inner.inner();
+        let mut rest = &mut places[..width];
+        for Segment { starts: [start], len } in inner.segments(first..first + width) {
+            let Some(now) = rest.split_off_mut(..len) else { break };
+            if len == width && (stride == 1 || width == 1) {
+                // Only the first place is needed.
+                now[0] = start;
+                return Self { places, width, side_by_side: true };
+            }
+            now.iter_mut().enumerate().for_each(|(i, place)| *place = start + i * stride);
+        }
+        Self { places, width, side_by_side: false }
+    }
+
+    /// If the tile's elements are contiguous: the offset of the first from the start of its row.
+    fn side_by_side(&self) -> Option<usize> {
+        self.side_by_side.then_some(self.places[0])
+    }
+
+    /// Copies the tile's elements of one row.
+    fn of<'b, T: Number>(&self, row: &[T], buffer: &'b mut [T; TILE]) -> &'b [T] {
+        let places = &self.places[..self.width];
+        buffer.iter_mut().zip(places).for_each(|(value, &place)| *value = row[place]);
+        &buffer[..self.width]
+    }
+}
+
+impl RunCpu for ArgReduce<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { largest, input, axis, ref mut out } = *self;
+        let layout = input.layout();
+        let length = layout.shape().dims().get(axis).copied().unwrap_or(0);
+        let stride = layout.strides().get(axis).copied().unwrap_or(0);
+        let kept = LoopNest::from_axes(
+            (0..layout.shape().rank())
+                .filter(|&kept| kept != axis)
+                .map(|kept| (layout.shape()[kept], [layout.strides()[kept]])),
+            [layout.offset()],
+        );
+        let out = host_mut::<i64>(op, out)?;
+        byte_or_number!(op, input.dtype(), T => {
+            let data = host::<T>(op, &input)?;
+            workers.chunks(out, light_runs(length), &|first, part| {
+                for (output, out) in (first..).zip(part) {
+                    let [start] = kept.at(output);
+                    let line = (0..length).map(|i| data[start + i * stride]);
+                    *out = if largest { first_of(line, |a, b| a > b) } else { first_of(line, |a, b| a < b) };
+                }
+            });
+            Ok(())
+        })
+    }
+}
+
+/// The index of the first element that no other element beats; NaN beats every number.
+fn first_of<T: Number>(line: impl Iterator<Item = T>, beats: impl Fn(T, T) -> bool) -> i64 {
+    let mut best: Option<(i64, T)> = None;
+    for (index, value) in (0..).zip(line) {
+        if best.is_none_or(|(_, best)| beats(value, best) || value.is_nan()) {
+            best = Some((index, value));
+            if value.is_nan() {
+                break;
+            }
+        }
+    }
+    best.map_or(0, |(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests;
