@@ -22,6 +22,7 @@ struct Dots<'a, T> {
 }
 
 impl<T: Number> Loop for Dots<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

@@ -154,6 +154,7 @@ struct Rows<'a, T> {
 const TOGETHER: usize = 4;
 
 impl<T: Number> Loop for Rows<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
