@@ -135,6 +135,7 @@ struct RadixRows<'a, T, F> {
 }
 
 impl<T: Number, F: ReduceOp<T>> Loop for RadixRows<'_, T, F> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -194,6 +195,7 @@ struct Block<'a, T, F> {
 }
 
 impl<T: Number, F: ReduceOp<T>> Loop for Block<'_, T, F> {
+    type Element = T;
     type Output = [T; LANES];
 
     #[inline(always)]
@@ -377,6 +379,7 @@ struct ShortRows<'a, T, F, const LEN: usize> {
 }
 
 impl<T: Number, F: ReduceOp<T>, const LEN: usize> Loop for ShortRows<'_, T, F, LEN> {
+    type Element = T;
     type Output = ();
 
     // In the order of `reduce_lanes`.
@@ -401,6 +404,7 @@ struct Rows<'a, T, F> {
 }
 
 impl<T: Number, F: ReduceOp<T>> Loop for Rows<'_, T, F> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -424,6 +428,7 @@ struct Products<'a, T, M> {
 }
 
 impl<T: Number, M: Fn(T, T) -> T> Loop for Products<'_, T, M> {
+    type Element = T;
     type Output = T;
 
     #[inline(always)]

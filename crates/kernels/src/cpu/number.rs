@@ -114,7 +114,6 @@ macro_rules! float_number {
         $type:ident,
         exp: $exp:path,
         of_negative: $exp_of_negative:path,
-        vectorizes: $vectorizes:literal,
         ln: $ln:path,
         ln_1p: $ln_1p:path,
         exp_m1: $exp_m1:path,
@@ -172,7 +171,6 @@ macro_rules! float_number {
 
         impl Float for $type {
             const LARGE_ANGLE: Self = $limit;
-            const EXP_VECTORIZES: bool = $vectorizes;
 
             #[inline(always)]
             fn exp(self) -> Self {
@@ -359,7 +357,6 @@ float_number! {
     f32,
     exp: exp::exp_f32,
     of_negative: exp::exp_f32_of_negative,
-    vectorizes: true,
     ln: exp::log_f32,
     ln_1p: exp::log_1p_f32,
     exp_m1: exp::exp_m1_f32,
@@ -376,7 +373,6 @@ float_number! {
     f64,
     exp: f64::exp,
     of_negative: f64::exp,
-    vectorizes: false,
     ln: f64::ln,
     ln_1p: f64::ln_1p,
     exp_m1: f64::exp_m1,
@@ -430,9 +426,6 @@ pub(crate) trait Float:
 {
     /// The smallest angle that [`sin_of_small`](Self::sin_of_small) and [`cos_of_small`](Self::cos_of_small) do not support.
     const LARGE_ANGLE: Self;
-
-    /// Whether [`exp`](Self::exp) vectorizes instead of calling a function.
-    const EXP_VECTORIZES: bool;
 
     /// eˣ
     fn exp(self) -> Self;

@@ -23,6 +23,7 @@ struct Raise<'a, T> {
 }
 
 impl<T: Float> Loop for Raise<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -39,6 +40,7 @@ struct RaiseEach<'a, T> {
 }
 
 impl<T: Float> Loop for RaiseEach<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

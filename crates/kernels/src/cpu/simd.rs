@@ -78,17 +78,20 @@ impl Instructions {
     }
 }
 
+/// Whether loops over elements of this type are compiled for AVX-512 too: those of four bytes. Programs train in f32, panels of
+/// matrix products have four bytes, and the forms for other types would add a tenth to the compile time of the crate.
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+const fn has_avx512_form<T>() -> bool {
+    size_of::<T>() == size_of::<f32>()
+}
+
 /// A custom loop for [`run`].
 ///
 /// It is a type and not a closure, so that its method can be `inline(always)`. Without inlining, the loop would be compiled
 /// for the baseline instruction set.
 pub(crate) trait Loop {
-    /// Whether AVX-512 makes the loop faster. It does not if the loop calls a function for each element.
-    #[cfg_attr(
-        not(any(target_arch = "x86", target_arch = "x86_64")),
-        expect(dead_code, reason = "only x86 has a choice of registers")
-    )]
-    const WIDEST: bool = true;
+    /// The type that the loop computes in, which decides on a form for AVX-512.
+    type Element;
 
     /// The result of the loop.
     type Output;
@@ -116,7 +119,7 @@ pub(crate) fn run<L: Loop>(of: L) -> L::Output {
     match *INSTRUCTIONS {
         // SAFETY: `Instructions::detect` found these instructions.
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-        Instructions::V4 { .. } if L::WIDEST => unsafe { v4(of) },
+        Instructions::V4 { .. } if const { has_avx512_form::<L::Element>() } => unsafe { v4(of) },
         // SAFETY: as above.
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
         Instructions::V4 { .. } | Instructions::V3 => unsafe { v3(of) },
@@ -143,10 +146,10 @@ macro_rules! loops {
             match *INSTRUCTIONS {
                 // SAFETY: `Instructions::detect` found these instructions.
                 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-                Instructions::V4 { .. } => unsafe { v4($($arg,)+ $f) },
+                Instructions::V4 { .. } if const { has_avx512_form::<U>() } => unsafe { v4($($arg,)+ $f) },
                 // SAFETY: as above.
                 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-                Instructions::V3 => unsafe { v3($($arg,)+ $f) },
+                Instructions::V4 { .. } | Instructions::V3 => unsafe { v3($($arg,)+ $f) },
                 Instructions::Baseline => $body,
             }
         }
@@ -243,6 +246,7 @@ struct Repeated<'a, U, A, F, const TIMES: usize> {
 }
 
 impl<U, A: Copy, F: Fn(&mut U, A), const TIMES: usize> Loop for Repeated<'_, U, A, F, TIMES> {
+    type Element = U;
     type Output = ();
 
     #[inline(always)]

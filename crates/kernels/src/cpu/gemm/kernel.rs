@@ -73,36 +73,12 @@ impl Pair {
 #[repr(transparent)]
 pub(crate) struct Rounded(pub(in super::super) f32);
 
-/// Rounded elements as floats.
-#[derive(Clone, Copy)]
-struct AsFloats<R>(R);
-
-impl<R: Right<Rounded>> Right<f32> for AsFloats<R> {
-    type Row = AsFloats<R::Row>;
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    #[inline(always)]
-    fn rows(self) -> impl Iterator<Item = Self::Row> {
-        self.0.rows().map(AsFloats)
-    }
-}
-
-impl<R: Row<Rounded>> Row<f32> for AsFloats<R> {
-    #[inline(always)]
-    fn register(&self, column: usize, lanes: usize) -> &[f32] {
-        bytemuck::cast_slice(self.0.register(column, lanes))
-    }
-}
-
 impl Packed for Rounded {
     type Sum = f32;
 
     #[inline]
     fn multiply(lhs: &[[Self; ROWS]], rhs: impl Right<Self>, rows: usize, tile: &mut Tile<f32>) {
-        f32::multiply(bytemuck::cast_slice(lhs), AsFloats(rhs), rows, tile);
+        f32::multiply(bytemuck::cast_slice(lhs), rhs.cast(), rows, tile);
     }
 }
 

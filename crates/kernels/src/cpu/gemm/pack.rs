@@ -188,6 +188,7 @@ struct PackPanel<'a, S, P, const W: usize> {
 }
 
 impl<P: Depth, S: PackInto<P>, const W: usize> Loop for PackPanel<'_, S, P, W> {
+    type Element = P;
     type Output = ();
 
     #[inline(always)]

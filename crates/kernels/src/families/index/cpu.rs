@@ -36,6 +36,7 @@ struct AreBelow<'a> {
 }
 
 impl Loop for AreBelow<'_> {
+    type Element = i64;
     type Output = bool;
 
     #[inline(always)]

@@ -77,6 +77,7 @@ fn small_angles<T: Float>(source: &Source<'_, T>) -> bool {
 struct AreSmall<'a, T>(&'a [T]);
 
 impl<T: Float> Loop for AreSmall<'_, T> {
+    type Element = T;
     type Output = bool;
 
     #[inline(always)]

@@ -70,10 +70,10 @@ impl RunCpu for MatMul<'_> {
             }
             (DType::BF16, _) => factors.multiply::<f32, bf16>(workers, workspace, out),
             (DType::F16, _) => factors.multiply::<f32, f16>(workers, workspace, out),
-            (DType::I64, _) => factors.multiply_in_loops::<i64>(workers, out, scalar::product),
-            (DType::I32, _) => factors.multiply_in_loops::<i32>(workers, out, scalar::product),
-            (DType::U32, _) => factors.multiply_in_loops::<u32>(workers, out, scalar::product),
-            (DType::U8, _) => factors.multiply_in_loops::<u8>(workers, out, scalar::product),
+            (DType::I64, _) => factors.multiply_in_loops::<i64>(workers, out, scalar::product_of_integers),
+            (DType::I32, _) => factors.multiply_in_loops::<i32>(workers, out, scalar::product_of_integers),
+            (DType::U32, _) => factors.multiply_in_loops::<u32>(workers, out, scalar::product_of_integers),
+            (DType::U8, _) => factors.multiply_in_loops::<u8>(workers, out, scalar::product_of_integers),
             (dtype, _) => Err(unsupported(op, dtype)),
         }
     }

@@ -134,6 +134,7 @@ struct Fill<'a, T, D, V, const N: usize> {
 }
 
 impl<T: Number, D: Draw<N>, V: Fn(f64) -> T, const N: usize> Loop for Fill<'_, T, D, V, N> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

@@ -65,7 +65,7 @@ struct SoftmaxTile<'a, T, S> {
 }
 
 impl<T: Gemm, S: Fn(usize) -> usize> Loop for SoftmaxTile<'_, T, S> {
-    const WIDEST: bool = T::EXP_VECTORIZES;
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -109,7 +109,7 @@ struct SoftmaxGradTile<'a, T, S> {
 }
 
 impl<T: Gemm, S: Fn(usize) -> usize> Loop for SoftmaxGradTile<'_, T, S> {
-    const WIDEST: bool = T::EXP_VECTORIZES;
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -138,6 +138,7 @@ struct RowProducts<'a, T> {
 }
 
 impl<T: Gemm> Loop for RowProducts<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

@@ -147,6 +147,7 @@ struct Columns<'a, T, F, const N: usize, const S: usize> {
 }
 
 impl<T: Float, F: Fn([T; N], T) -> [T; S], const N: usize, const S: usize> Loop for Columns<'_, T, F, N, S> {
+    type Element = T;
     type Output = [[T; TILE]; S];
 
     #[inline(always)]
@@ -189,6 +190,7 @@ struct Elements<'a, T, F, const N: usize, const P: usize> {
 }
 
 impl<T: Float, F: Fn([T; N], [T; P]) -> T, const N: usize, const P: usize> Loop for Elements<'_, T, F, N, P> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

@@ -268,6 +268,7 @@ struct WithCopiesOf<const LEN: usize, L>(L);
 impl<P: Depth, S: PackInto<P>, const W: usize, const LEN: usize> Loop
     for WithCopiesOf<LEN, FillRows<'_, S, P, W>>
 {
+    type Element = P;
     type Output = ();
 
     #[inline(always)]
@@ -338,6 +339,7 @@ struct FillLanes<'a, S, P, const W: usize> {
 }
 
 impl<P: Depth, S: PackInto<P>, const W: usize> Loop for FillLanes<'_, S, P, W> {
+    type Element = P;
     type Output = ();
 
     #[inline(always)]

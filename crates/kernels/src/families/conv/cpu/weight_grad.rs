@@ -295,6 +295,7 @@ struct CopyLanes<'a, P, const W: usize> {
 }
 
 impl<P: Copy, const W: usize> Loop for CopyLanes<'_, P, W> {
+    type Element = P;
     type Output = ();
 
     #[inline(always)]

@@ -18,6 +18,7 @@ pub(super) struct Normalize<'a, T> {
 }
 
 impl<T: Float> Loop for Normalize<'_, T> {
+    type Element = T;
     type Output = Statistics<T>;
 
     #[inline(always)]
@@ -64,6 +65,7 @@ pub(super) struct Gradient<'a, T> {
 }
 
 impl<T: Float> Loop for Gradient<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

@@ -194,6 +194,7 @@ struct Rows<'a, T> {
 
 /// Sums x̂ g and g over the rows, for each parameter.
 impl<T: Float> Loop for Rows<'_, T> {
+    type Element = T;
     type Output = [[T; TILE]; 2];
 
     #[inline(always)]

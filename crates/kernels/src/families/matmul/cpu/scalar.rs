@@ -1,15 +1,37 @@
-//! Matrix products with simple loops: for integers, which wrap, and for few elements.
+//! Matrix products with simple loops: for integers, which wrap, and for few floats.
 
 use super::{Matrix, Output, small};
-use crate::cpu::number::Number;
+use crate::cpu::number::{Float, Integer, Number};
 use crate::cpu::simd::{self, Loop};
 
 /// `out = lhs · rhs` or `out += lhs · rhs` for a contiguous `out`. No size may be 0.
-pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Output) {
+pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], target: Output) {
     if small::accepts(&rhs) {
         small::product(lhs, rhs, out, target.into());
     } else {
         simd::run(Dots { lhs, rhs, out, target });
+    }
+}
+
+/// [`product`] of integers, which programs rarely multiply: one row after another, in a loop that is compiled once for each type.
+pub(super) fn product_of_integers<T: Integer>(
+    lhs: Matrix<'_, T>,
+    rhs: Matrix<'_, T>,
+    out: &mut [T],
+    target: Output,
+) {
+    if !small::has_slices(&rhs) {
+        return simd::run(Dots { lhs, rhs, out, target });
+    }
+    if target == Output::Overwrite {
+        out.fill(T::ZERO);
+    }
+    for (row, sums) in out.chunks_exact_mut(rhs.cols).enumerate() {
+        for inner in 0..lhs.cols {
+            let factor = lhs.data[row * lhs.row_stride + inner * lhs.col_stride];
+            let values = &rhs.data[inner * rhs.row_stride..][..rhs.cols];
+            simd::zip(sums, values, |sum, value| *sum = value.fused(factor, *sum));
+        }
     }
 }
 
@@ -22,6 +44,7 @@ struct Dots<'a, T> {
 }
 
 impl<T: Number> Loop for Dots<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use super::{Matrix, Output};
 use crate::cpu::dispatch::host;
-use crate::cpu::number::Number;
+use crate::cpu::number::Float;
 use crate::cpu::simd::{self, Loop};
 use crate::error::{Result, not_host};
 use crate::storage::{View, ViewMut};
@@ -43,14 +43,14 @@ pub(super) const fn accepts<T>(rhs: &Matrix<'_, T>) -> bool {
 }
 
 /// Whether the rows are slices.
-const fn has_slices<T>(matrix: &Matrix<'_, T>) -> bool {
+pub(super) const fn has_slices<T>(matrix: &Matrix<'_, T>) -> bool {
     matrix.col_stride == 1 || matrix.cols == 1
 }
 
 /// Computes a product with a bias, if it is small and its operands fit; returns `None` otherwise.
 // A single function, because passing views in memory takes longer than the product.
 #[inline(never)]
-pub(super) fn multiply<T: Number>(
+pub(super) fn multiply<T: Float>(
     op: &'static str,
     bias: Option<View<'_>>,
     [lhs, rhs]: [View<'_>; 2],
@@ -79,7 +79,7 @@ pub(super) fn multiply<T: Number>(
 
 /// Computes the product of operands that fit.
 #[inline(always)]
-fn compute<T: Number>(
+fn compute<T: Float>(
     op: &'static str,
     row: Option<View<'_>>,
     (lhs, left): (View<'_>, [usize; 2]),
@@ -100,12 +100,12 @@ fn compute<T: Number>(
 
 /// The buffer of a view, starting at its first element.
 #[inline(always)]
-fn from_first<'a, T: Number>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
+fn from_first<'a, T: Float>(op: &'static str, view: &View<'a>) -> Result<&'a [T]> {
     Ok(&host::<T>(op, view)?[view.layout().offset()..])
 }
 
 #[inline(always)]
-fn matrix<'a, T: Number>(
+fn matrix<'a, T: Float>(
     op: &'static str,
     view: &View<'a>,
     [rows, cols]: [usize; 2],
@@ -116,7 +116,7 @@ fn matrix<'a, T: Number>(
 
 /// Stores the product in `out`, added to the initial values. `out` is contiguous.
 #[inline(always)]
-pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
+pub(super) fn product<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
     if rhs.cols == 1 && lhs.row_stride == 1 && !matches!(start, Start::Row(_)) {
         // The rows of the transposed product are slices. One column of `out` has the same layout as one row.
         simd::run(Rows { lhs: rhs.transposed(), rhs: lhs.transposed(), out, start });
@@ -129,7 +129,7 @@ pub(super) fn product<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &m
 
 /// Like [`product`], with a contiguous copy of the right operand.
 #[inline(never)]
-fn by_copy<T: Number>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
+fn by_copy<T: Float>(lhs: Matrix<'_, T>, rhs: Matrix<'_, T>, out: &mut [T], start: Start<'_, T>) {
     let mut copied = [T::ZERO; COPIED];
     let copied = &mut copied[..rhs.rows * rhs.cols];
     for (row, to) in copied.chunks_exact_mut(rhs.cols).enumerate() {
@@ -153,7 +153,8 @@ struct Rows<'a, T> {
 /// Rows computed together, which share the loads of the right operand.
 const TOGETHER: usize = 4;
 
-impl<T: Number> Loop for Rows<'_, T> {
+impl<T: Float> Loop for Rows<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -172,7 +173,7 @@ impl<T: Number> Loop for Rows<'_, T> {
 
 /// Computes `ROWS` rows of sums, starting at row `first` of `lhs`.
 #[inline(always)]
-fn add_rows<T: Number, const ROWS: usize>(
+fn add_rows<T: Float, const ROWS: usize>(
     lhs: &Matrix<'_, T>,
     first: usize,
     rhs: &Matrix<'_, T>,
@@ -209,7 +210,7 @@ fn add_rows<T: Number, const ROWS: usize>(
 
 /// Computes `ROWS` rows of sums. `factors` returns the elements of `lhs` in these rows and one column.
 #[inline(always)]
-fn each_column<T: Number, const ROWS: usize>(
+fn each_column<T: Float, const ROWS: usize>(
     factors: impl Fn(usize) -> [T; ROWS] + Copy,
     rhs: &Matrix<'_, T>,
     start: Start<'_, T>,
@@ -228,7 +229,7 @@ fn each_column<T: Number, const ROWS: usize>(
 
 /// Computes the next `COLUMNS` columns of these rows, and returns their number.
 #[inline(always)]
-fn add_columns<T: Number, const ROWS: usize, const COLUMNS: usize>(
+fn add_columns<T: Float, const ROWS: usize, const COLUMNS: usize>(
     factors: impl Fn(usize) -> [T; ROWS],
     rhs: &Matrix<'_, T>,
     first: usize,

@@ -61,6 +61,7 @@ struct MeanBackward<'a, T> {
 }
 
 impl<T: Float> Loop for MeanBackward<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -88,6 +89,7 @@ struct Forward<'a, T, F> {
 }
 
 impl<T: Float, F: Fn([T; 4]) -> T> Loop for Forward<'_, T, F> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -112,6 +114,7 @@ struct Backward<'a, T, F> {
 }
 
 impl<T: Float, F: Fn([T; 4], T) -> [T; 4]> Loop for Backward<'_, T, F> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

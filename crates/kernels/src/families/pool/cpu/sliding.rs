@@ -163,6 +163,7 @@ struct UpdateMax<'a, T> {
 }
 
 impl<T: Float> Loop for UpdateMax<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

@@ -37,6 +37,7 @@ pub(super) struct Step<'a, T> {
 }
 
 impl<T: Float> Loop for Step<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -151,6 +152,7 @@ pub(super) struct StepGrad<'a, T> {
 }
 
 impl<T: Float> Loop for StepGrad<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

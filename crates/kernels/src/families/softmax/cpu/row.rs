@@ -21,7 +21,7 @@ pub(crate) struct Softmax<'a, T> {
 }
 
 impl<T: Float> Loop for Softmax<'_, T> {
-    const WIDEST: bool = T::EXP_VECTORIZES;
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -50,7 +50,7 @@ pub(crate) struct LogSoftmax<'a, T> {
 }
 
 impl<T: Float> Loop for LogSoftmax<'_, T> {
-    const WIDEST: bool = T::EXP_VECTORIZES;
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -78,7 +78,7 @@ impl<T: Float> Loop for LogSoftmax<'_, T> {
 pub(crate) struct Exponentials<'a, T>(pub(crate) &'a [T]);
 
 impl<T: Float> Loop for Exponentials<'_, T> {
-    const WIDEST: bool = T::EXP_VECTORIZES;
+    type Element = T;
     type Output = [T; 2];
 
     #[inline(always)]
@@ -97,7 +97,7 @@ pub(crate) struct LossGrad<'a, T> {
 }
 
 impl<T: Float> Loop for LossGrad<'_, T> {
-    const WIDEST: bool = T::EXP_VECTORIZES;
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -119,7 +119,7 @@ pub(crate) struct Gradient<'a, T> {
 }
 
 impl<T: Float> Loop for Gradient<'_, T> {
-    const WIDEST: bool = T::EXP_VECTORIZES;
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

@@ -25,6 +25,7 @@ pub(super) struct Correlate<'a, T> {
 }
 
 impl<T: Gemm> Loop for Correlate<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

@@ -69,6 +69,7 @@ pub(super) struct Outputs<'a, 'b, T, S> {
 }
 
 impl<T: Float + Depth, S: PackInto<T>> Loop for Outputs<'_, '_, T, S> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -178,6 +179,7 @@ pub(super) struct Filters<'a, T, S> {
 }
 
 impl<T: Float + Depth, S: PackInto<T>> Loop for Filters<'_, T, S> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

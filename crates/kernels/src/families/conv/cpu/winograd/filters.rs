@@ -42,6 +42,7 @@ struct Panel<'a, T, F> {
 }
 
 impl<T: Float, F: Fn(usize, usize, usize) -> T> Loop for Panel<'_, T, F> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

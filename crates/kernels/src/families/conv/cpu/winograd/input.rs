@@ -31,6 +31,7 @@ pub(super) struct Input<'a, T, S> {
 }
 
 impl<T: Float + Depth, S: PackInto<T>> Loop for Input<'_, T, S> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

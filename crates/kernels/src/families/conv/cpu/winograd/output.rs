@@ -21,6 +21,7 @@ pub(super) struct Outputs<'a, 'b, T> {
 }
 
 impl<T: Float> Loop for Outputs<'_, '_, T> {
+    type Element = T;
     type Output = bool;
 
     #[inline(always)]

@@ -113,6 +113,7 @@ struct Tiles<'a, T> {
 }
 
 impl<T: Float> Loop for Tiles<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
@@ -155,6 +156,7 @@ struct Grads<'a, T> {
 }
 
 impl<T: Float> Loop for Grads<'_, T> {
+    type Element = T;
     type Output = ();
 
     #[inline(always)]

@@ -21,6 +21,7 @@ pub(super) struct AtOnce<'a, T> {
 }
 
 impl<T: Float> Loop for AtOnce<'_, T> {
+    type Element = T;
     type Output = bool;
 
     #[inline(always)]
@@ -57,6 +58,7 @@ pub(super) struct InParts<'a, T> {
 }
 
 impl<T: Float> Loop for InParts<'_, T> {
+    type Element = T;
     type Output = bool;
 
     #[inline(always)]
