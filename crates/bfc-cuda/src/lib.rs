@@ -18,26 +18,37 @@
 //! }
 //! ```
 //!
-//! [`StreamCompute`] runs kernels and matrix products on a stream. A [`Communicator`] exchanges device memory with other
-//! processes, each with its own GPU. Layers, bottom to top: `kernels`, `driver`,
-//! `compute`, `libraries`, `graph`, `stream`, then registration, the self-check and the emulator for tests.
+//! Features, all off by default:
 //!
-//! The feature `cudarc` adds `PoolSlice` and `PoolStream` for programs that use cudarc.
+//! - `compute`: `StreamCompute` runs kernels and matrix products on a stream. NVRTC compiles the kernels.
+//! - `nccl`: a `Communicator` exchanges device memory with other processes, each with its own GPU.
+//! - `cudarc`: `PoolSlice` and `PoolStream` for programs that use cudarc.
+//! - `emulator`: an emulated device for tests.
+//!
+//! Layers, bottom to top: `kernels`, `driver`, `compute`, `libraries`, `graph`, `stream`, then registration, the self-check
+//! and the emulator.
 
+#[cfg(feature = "compute")]
 mod compute;
 mod driver;
 #[cfg(feature = "emulator")]
 pub mod emulator;
+#[cfg(feature = "compute")]
 mod graph;
+#[cfg(feature = "compute")]
 pub mod kernels;
+#[cfg(feature = "compute")]
 mod libraries;
 mod register;
+#[cfg(feature = "compute")]
 mod self_check;
 #[cfg(feature = "cudarc")]
 mod slices;
+#[cfg(feature = "compute")]
 mod stream;
 
 pub use bfc_core::default_reserve;
+#[cfg(feature = "compute")]
 pub use compute::{
     Compute, ComputeError, Factor, GraphCounts, LibraryProblem, Product, StepId, Target, TriedLibrary,
 };
@@ -47,12 +58,14 @@ pub use cudarc;
 pub use driver::{
     ComputeCapability, CudaDeviceInfo, CudaDriver, CudaUnavailable, DriverVersion, preserve_context, probe,
 };
-pub use libraries::{
-    CollectiveCall, CollectiveKind, Communicator, CompiledCode, Cublas, NcclError, NcclLibrary, Nvrtc,
-    UniqueId,
-};
+#[cfg(feature = "nccl")]
+pub use libraries::{CollectiveCall, CollectiveKind, Communicator, NcclError, NcclLibrary, UniqueId};
+#[cfg(feature = "compute")]
+pub use libraries::{CompiledCode, Cublas, Nvrtc};
 pub use register::{RegisterError, register, register_stream};
+#[cfg(feature = "compute")]
 pub use self_check::{SelfCheckError, self_check};
 #[cfg(feature = "cudarc")]
 pub use slices::{PoolSlice, PoolSliceError, PoolStream};
+#[cfg(feature = "compute")]
 pub use stream::StreamCompute;

@@ -15,7 +15,9 @@ use bfc_core::{AddressSpace, Stream};
 use crate::kernels::{Job, KernelId};
 
 pub use error::{ComputeError, LibraryProblem, Target, TriedLibrary};
-pub(crate) use error::{call_device, listed, not_newer};
+#[cfg(feature = "nccl")]
+pub(crate) use error::listed;
+pub(crate) use error::{call_device, not_newer};
 pub use product::{Factor, Product};
 pub use step::{GraphCounts, StepId};
 

@@ -81,6 +81,7 @@ fn search() -> Result<(), CudaUnavailable> {
 }
 
 /// Checks that the driver has these functions too.
+#[cfg(any(feature = "compute", feature = "cudarc"))]
 pub(crate) fn require(functions: &[&'static str]) -> Result<(), CudaUnavailable> {
     start()?;
     look_up(functions)

@@ -5,8 +5,10 @@
 //! the pools.
 
 mod calls;
+#[cfg_attr(not(feature = "compute"), allow(dead_code, reason = "only graphs capture"))]
 mod capture;
 mod contexts;
+#[cfg_attr(not(feature = "compute"), allow(dead_code, reason = "only graphs hold commands back"))]
 mod deferred;
 mod device;
 mod error;
@@ -14,13 +16,18 @@ mod library;
 mod probe;
 mod version;
 
+#[cfg(feature = "compute")]
 pub(crate) use capture::capture_exclusively;
 #[cfg(feature = "cudarc")]
 pub(crate) use contexts::context_of;
 pub use contexts::preserve_context;
+#[cfg(feature = "compute")]
 pub(crate) use deferred::{DeferredWork, without_flush};
 pub use device::CudaDriver;
 pub use error::CudaUnavailable;
-pub(crate) use library::{driver_version, require};
+#[cfg(feature = "compute")]
+pub(crate) use library::driver_version;
+#[cfg(any(feature = "compute", feature = "cudarc"))]
+pub(crate) use library::require;
 pub use probe::{CudaDeviceInfo, probe};
 pub use version::{ComputeCapability, DriverVersion};

@@ -7,6 +7,7 @@
 mod cublas;
 mod dynamic;
 mod kernel_cache;
+#[cfg(feature = "nccl")]
 mod nccl;
 mod nvrtc;
 mod search;
@@ -15,5 +16,6 @@ pub use cublas::Cublas;
 #[cfg(feature = "emulator")]
 pub(crate) use kernel_cache::user_cache;
 pub(crate) use kernel_cache::{KernelCache, Key};
+#[cfg(feature = "nccl")]
 pub use nccl::{CollectiveCall, CollectiveKind, Communicator, NcclError, NcclLibrary, UniqueId};
 pub use nvrtc::{CompiledCode, Nvrtc};
