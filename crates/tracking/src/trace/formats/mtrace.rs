@@ -25,7 +25,7 @@ pub(super) const FORMAT: Format = Format::trace(
     |reader, options| parse(reader, &options.limits, parse_line),
 );
 
-/// What [`Trace::skipped`](crate::Trace::skipped) reports of a log that starts late or frees a block twice.
+/// The text by which [`Trace::skipped`](crate::Trace::skipped) reports a log that starts late or frees a block twice.
 const UNKNOWN_FREES: &str = "frees of blocks that the log does not allocate";
 
 /// A line of the log.
