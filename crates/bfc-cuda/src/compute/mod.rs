@@ -14,9 +14,9 @@ use bfc_core::{AddressSpace, Stream};
 
 use crate::kernels::{Job, KernelId};
 
-pub use error::{ComputeError, LibraryProblem, Target, TriedLibrary};
 #[cfg(feature = "nccl")]
 pub(crate) use error::listed;
+pub use error::{ComputeError, LibraryProblem, Target, TriedLibrary};
 pub(crate) use error::{call_device, not_newer};
 pub use product::{Factor, Product};
 pub use step::{GraphCounts, StepId};
