@@ -78,8 +78,8 @@ impl Instructions {
     }
 }
 
-/// Whether loops over elements of this type are compiled for AVX-512 too: those of four bytes. Programs train in f32, panels of
-/// matrix products have four bytes, and the forms for other types would add a tenth to the compile time of the crate.
+/// Whether loops that write or compute this type are compiled for AVX-512 too: types of four bytes are. Programs train in f32, and
+/// panels of matrix products have four bytes. Each form of a loop makes the build longer.
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 const fn has_avx512_form<T>() -> bool {
     size_of::<T>() == size_of::<f32>()
