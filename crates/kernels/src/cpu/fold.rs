@@ -34,6 +34,42 @@ pub(crate) const BLOCK: usize = RADIX * LANES;
 /// The largest number of elements that need only one level.
 const SHORT: usize = RADIX * BLOCK;
 
+/// The loops of an operation. Whatever calls them is compiled once for each type, and not for each operation too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoldLoops<T> {
+    pub(crate) identity: T,
+    /// Whether results do not depend on the order of elements.
+    any_order: bool,
+    /// `older[i] = fold(older[i], element(newer[i]))`.
+    pub(crate) fold_row: fn(&mut [T], &[T]),
+    /// Reduces [`RADIX`] rows with a stride, like as many calls of `fold_row`.
+    fold_radix: fn(&mut [T], &[T], usize),
+    /// `older[i] = fold(older[i], newer[i])`.
+    pub(crate) fold_into: fn(&mut [T], &[T]),
+    /// Reduces at most [`BLOCK`] elements to lanes.
+    block: fn(&[T]) -> [T; LANES],
+    /// Reduces lanes to one value.
+    lanes: fn([T; LANES]) -> T,
+    /// [`fold_rows`].
+    pub(crate) fold_rows: fn(&mut [T], &[T], usize, usize),
+}
+
+/// The loops of an operation.
+pub(crate) const fn loops<T: Number, F: ReduceOp<T>>() -> FoldLoops<T> {
+    FoldLoops {
+        identity: F::IDENTITY,
+        any_order: F::ANY_ORDER,
+        fold_row: |older, newer| {
+            simd::zip(older, newer, |older, newer| *older = F::fold(*older, F::element(newer)));
+        },
+        fold_radix: |older, data, step| simd::run(RadixRows::<T, F> { older, data, step, fold: PhantomData }),
+        fold_into: |older, newer| simd::zip(older, newer, |older, newer| *older = F::fold(*older, newer)),
+        block: |block| simd::run(Block::<T, F> { block, fold: PhantomData }),
+        lanes: reduce_lanes::<T, F>,
+        fold_rows: fold_rows::<T, F>,
+    }
+}
+
 /// Reduces rows of up to `W` elements, column by column.
 #[derive(Debug)]
 pub(crate) struct Cascade<T, const W: usize> {
@@ -44,89 +80,81 @@ pub(crate) struct Cascade<T, const W: usize> {
     rows: usize,
     /// The highest level in use.
     top: usize,
+    loops: FoldLoops<T>,
 }
 
 impl<T: Number, const W: usize> Cascade<T, W> {
     /// Creates an empty cascade for rows of `width` elements, at most `W`.
-    pub(crate) fn new<F: ReduceOp<T>>(width: usize) -> Self {
-        Self { levels: [[F::IDENTITY; W]; LEVELS], width: width.min(W), rows: 0, top: 0 }
+    pub(crate) fn new(loops: FoldLoops<T>, width: usize) -> Self {
+        Self { levels: [[loops.identity; W]; LEVELS], width: width.min(W), rows: 0, top: 0, loops }
     }
 
     /// Adds a row of elements.
-    pub(crate) fn push<F: ReduceOp<T>>(&mut self, row: &[T]) {
-        fold_row::<T, F>(&mut self.levels[0][..self.width], row);
-        self.count::<F>();
+    pub(crate) fn push(&mut self, row: &[T]) {
+        (self.loops.fold_row)(&mut self.levels[0][..self.width], row);
+        self.count();
     }
 
     /// Adds `rows` rows of elements with stride `step`. In the order of [`push`](Self::push).
-    pub(crate) fn push_rows<F: ReduceOp<T>>(&mut self, data: &[T], step: usize, rows: usize) {
+    pub(crate) fn push_rows(&mut self, data: &[T], step: usize, rows: usize) {
         let mut row = 0;
         while row < rows {
             let data = &data[row * step..];
             if self.rows.is_multiple_of(RADIX) && row + RADIX <= rows {
-                fold_radix::<T, F>(&mut self.levels[0][..self.width], data, step);
+                (self.loops.fold_radix)(&mut self.levels[0][..self.width], data, step);
                 self.rows += RADIX - 1;
-                self.count::<F>();
+                self.count();
                 row += RADIX;
             } else {
-                self.push::<F>(&data[..self.width]);
+                self.push(&data[..self.width]);
                 row += 1;
             }
         }
     }
 
     /// Adds a row of partial results.
-    pub(crate) fn push_folded<F: ReduceOp<T>>(&mut self, row: &[T; W]) {
-        fold_into::<T, F>(&mut self.levels[0][..self.width], row);
-        self.count::<F>();
+    pub(crate) fn push_folded(&mut self, row: &[T; W]) {
+        (self.loops.fold_into)(&mut self.levels[0][..self.width], row);
+        self.count();
     }
 
     /// Counts a row, and moves complete results to the next level if the order of operations matters.
-    fn count<F: ReduceOp<T>>(&mut self) {
+    fn count(&mut self) {
         self.rows += 1;
-        if !F::ANY_ORDER && self.rows.is_multiple_of(RADIX) {
-            self.carry::<F>();
+        if !self.loops.any_order && self.rows.is_multiple_of(RADIX) {
+            self.carry();
         }
     }
 
     /// Moves complete results to the next level. Not inlined, because calls are rare and in many places.
     #[inline(never)]
-    fn carry<F: ReduceOp<T>>(&mut self) {
+    fn carry(&mut self) {
         let (mut rows, mut level) = (self.rows, 0);
         while rows.is_multiple_of(RADIX) && level + 1 < LEVELS {
-            self.raise::<F>(level);
-            self.levels[level][..self.width].fill(F::IDENTITY);
+            self.raise(level);
+            self.levels[level][..self.width].fill(self.loops.identity);
             rows /= RADIX;
             level += 1;
         }
     }
 
     /// Returns the results of the columns.
-    pub(crate) fn finish<F: ReduceOp<T>>(&mut self) -> &[T] {
+    pub(crate) fn finish(&mut self) -> &[T] {
         for level in 0..self.top {
-            self.raise::<F>(level);
+            self.raise(level);
         }
         &self.levels[self.top][..self.width]
     }
 
     /// Combines a level with the next level, which holds older results.
-    fn raise<F: ReduceOp<T>>(&mut self, level: usize) {
+    fn raise(&mut self, level: usize) {
         let (below, above) = self.levels.split_at_mut(level + 1);
-        fold_into::<T, F>(&mut above[0][..self.width], &below[level]);
+        (self.loops.fold_into)(&mut above[0][..self.width], &below[level]);
         self.top = self.top.max(level + 1);
     }
 }
 
-/// `older[i] = fold(older[i], element(newer[i]))`. Compiled once for all widths of cascades.
-pub(crate) fn fold_row<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
-    simd::zip(older, newer, |older, newer| *older = F::fold(*older, F::element(newer)));
-}
-
-/// Reduces [`RADIX`] rows of `data` with stride `step` into `older`, like as many calls of [`fold_row`].
-fn fold_radix<T: Number, F: ReduceOp<T>>(older: &mut [T], data: &[T], step: usize) {
-    simd::run(RadixRows::<T, F> { older, data, step, fold: PhantomData });
-}
-
+/// Reduces [`RADIX`] rows of `data` with stride `step` into `older`.
 struct RadixRows<'a, T, F> {
     older: &'a mut [T],
     data: &'a [T],
@@ -160,31 +188,27 @@ impl<T: Number, F: ReduceOp<T>> Loop for RadixRows<'_, T, F> {
     }
 }
 
-/// `older[i] = fold(older[i], newer[i])`.
-pub(crate) fn fold_into<T: Number, F: ReduceOp<T>>(older: &mut [T], newer: &[T]) {
-    simd::zip(older, newer, |older, newer| *older = F::fold(*older, newer));
-}
-
 /// Reduces a sequence of blocks. Each has [`BLOCK`] elements; the last may have fewer.
 #[derive(Debug)]
 pub(crate) struct BlockReducer<T>(Cascade<T, LANES>);
 
 impl<T: Number> BlockReducer<T> {
     /// Creates a reducer without blocks.
-    pub(crate) fn new<F: ReduceOp<T>>() -> Self {
-        Self(Cascade::new::<F>(LANES))
+    pub(crate) fn new(loops: FoldLoops<T>) -> Self {
+        Self(Cascade::new(loops, LANES))
     }
 
     /// Adds the next block.
-    pub(crate) fn push<F: ReduceOp<T>>(&mut self, block: &[T]) {
-        self.0.push_folded::<F>(&simd::run(Block::<T, F> { block, fold: PhantomData }));
+    pub(crate) fn push(&mut self, block: &[T]) {
+        let lanes = (self.0.loops.block)(block);
+        self.0.push_folded(&lanes);
     }
 
     /// Returns the result.
-    pub(crate) fn finish<F: ReduceOp<T>>(mut self) -> T {
-        let mut lanes = [F::IDENTITY; LANES];
-        lanes.copy_from_slice(self.0.finish::<F>());
-        reduce_lanes::<T, F>(lanes)
+    pub(crate) fn finish(mut self) -> T {
+        let mut lanes = [self.0.loops.identity; LANES];
+        lanes.copy_from_slice(self.0.finish());
+        (self.0.loops.lanes)(lanes)
     }
 }
 
@@ -315,19 +339,21 @@ pub(crate) fn fold<T: Number, F: ReduceOp<T>, const N: usize>(
     if F::ANY_ORDER {
         return reduce_lanes::<T, F>(lanes::<T, F, N>(parts, f));
     }
-    // Apart from the cascade, whose calls would keep the sums of short inputs in memory.
-    if len <= SHORT {
-        return reduce_lanes::<T, F>(fold_blocks::<T, F, N>(parts, &f));
-    }
-    let mut levels = BlockReducer::new::<F>();
+    let mut levels = None;
     for start in (0..len).step_by(SHORT) {
         let mut run = parts;
         for part in &mut run {
             *part = &part[start..len.min(start + SHORT)];
         }
-        levels.0.push_folded::<F>(&fold_blocks::<T, F, N>(run, &f));
+        let lanes = fold_blocks::<T, F, N>(run, &f);
+        if len <= SHORT {
+            return reduce_lanes::<T, F>(lanes);
+        }
+        // A copy, because calls would keep the sums of short inputs in memory.
+        let copy = lanes;
+        levels.get_or_insert_with(|| BlockReducer::new(loops::<T, F>())).0.push_folded(&copy);
     }
-    levels.finish::<F>()
+    levels.map_or(F::IDENTITY, BlockReducer::finish)
 }
 
 /// Reduces the lanes of at most [`RADIX`] blocks in order.
@@ -463,13 +489,13 @@ mod tests {
             (0..=BLOCK).chain((BLOCK..=RADIX * BLOCK + 1).step_by(77)).chain([RADIX * BLOCK, 70_000, 200_003])
         {
             let values: Vec<f32> = (0..len).map(|i| (i as f32).cos()).collect();
-            let mut folder = BlockReducer::new::<Sum>();
-            values.chunks(BLOCK).for_each(|block| folder.push::<Sum>(block));
-            assert_eq!(folder.finish::<Sum>().to_bits(), fold_slice::<_, Sum>(&values).to_bits());
+            let mut folder = BlockReducer::new(loops::<_, Sum>());
+            values.chunks(BLOCK).for_each(|block| folder.push(block));
+            assert_eq!(folder.finish().to_bits(), fold_slice::<_, Sum>(&values).to_bits());
         }
-        let mut folder = BlockReducer::new::<Sum>();
-        folder.push::<Sum>(&[-0.0_f64]);
-        assert_eq!(folder.finish::<Sum>().to_bits(), fold_slice::<_, Sum>(&[-0.0_f64]).to_bits());
+        let mut folder = BlockReducer::new(loops::<_, Sum>());
+        folder.push(&[-0.0_f64]);
+        assert_eq!(folder.finish().to_bits(), fold_slice::<_, Sum>(&[-0.0_f64]).to_bits());
     }
 
     #[test]
@@ -504,10 +530,10 @@ mod tests {
     #[test]
     fn columns_are_reduced_independently() {
         for rows in [1, 15, 16, 17, 256, 70_000] {
-            let mut cascade = Cascade::<i64, 4>::new::<Sum>(3);
-            (0..rows).for_each(|i| cascade.push::<Sum>(&[1, i, -i]));
+            let mut cascade = Cascade::<i64, 4>::new(loops::<_, Sum>(), 3);
+            (0..rows).for_each(|i| cascade.push(&[1, i, -i]));
             let total = rows * (rows - 1) / 2;
-            assert_eq!(cascade.finish::<Sum>(), [rows, total, -total]);
+            assert_eq!(cascade.finish(), [rows, total, -total]);
         }
     }
 }

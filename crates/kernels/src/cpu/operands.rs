@@ -55,19 +55,24 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
     }
 
     /// Calls `f` with each element of `out` and the pair's elements, starting at number `start`.
-    pub(crate) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A, B) + Copy) {
+    pub(crate) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A, B) + Sync) {
+        self.run(start, out, &Each(f));
+    }
+
+    /// [`each`](Self::each), compiled once for all functions.
+    fn run<U>(&self, start: usize, out: &mut [U], loops: &dyn Loops<U, A, B>) {
         let len = out.len();
         if self.nest.inner() == [1, 0] && self.nest.inner_len() >= LONG_ROW {
             // Rows and one element for each, such as a column.
             let mut first = 0;
             for Segment { starts: [a, b], len } in self.nest.segments(start..start + len) {
                 let (row, b) = (&self.a[a..a + len], self.b[b]);
-                simd::zip(&mut out[first..first + len], row, |out, a| f(out, a, b));
+                loops.rows(&mut out[first..first + len], row, b);
                 first += len;
             }
             return;
         }
-        self.pieces(start, len, &mut |first, a, b| simd::zip2(&mut out[first..first + a.len()], a, b, f));
+        self.pieces(start, len, &mut |first, a, b| loops.pairs(&mut out[first..first + a.len()], a, b));
     }
 
     /// Calls `visit` with slices of `len` elements in total, starting at number `start`. Its first argument is the number of
@@ -125,9 +130,39 @@ impl<'a, A: RawElement, B: RawElement> Pair<'a, A, B> {
         out: &mut [U],
         f: impl Fn(A, B) -> U + Sync,
     ) {
-        let f = &f;
-        let store = |out: &mut U, a, b| *out = f(a, b);
-        workers.chunks(out, chunk, &|start, part| self.each(start, part, store));
+        self.run_chunks(workers, chunk, out, &Each(|out: &mut U, a, b| *out = f(a, b)));
+    }
+
+    /// [`map`](Self::map), compiled once for all functions.
+    fn run_chunks<U: Send>(
+        &self,
+        workers: &Workers,
+        chunk: usize,
+        out: &mut [U],
+        loops: &dyn Loops<U, A, B>,
+    ) {
+        workers.chunks(out, chunk, &|start, part| self.run(start, part, loops));
+    }
+}
+
+/// The loops of one function of an element of the output and of two operands.
+trait Loops<U, A, B>: Sync {
+    fn pairs(&self, out: &mut [U], a: &[A], b: &[B]);
+
+    /// One element of the second operand for all of the first.
+    fn rows(&self, out: &mut [U], a: &[A], b: B);
+}
+
+/// The loops of a closure.
+struct Each<F>(F);
+
+impl<U, A: RawElement, B: RawElement, F: Fn(&mut U, A, B) + Sync> Loops<U, A, B> for Each<F> {
+    fn pairs(&self, out: &mut [U], a: &[A], b: &[B]) {
+        simd::zip2(out, a, b, &self.0);
+    }
+
+    fn rows(&self, out: &mut [U], a: &[A], b: B) {
+        simd::zip(out, a, |out, a| (self.0)(out, a, b));
     }
 }
 

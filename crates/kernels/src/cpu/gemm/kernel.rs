@@ -68,20 +68,6 @@ impl Pair {
     }
 }
 
-/// An element that was rounded to bf16, for processors that multiply no pairs.
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(transparent)]
-pub(crate) struct Rounded(pub(in super::super) f32);
-
-impl Packed for Rounded {
-    type Sum = f32;
-
-    #[inline]
-    fn multiply(lhs: &[[Self; ROWS]], rhs: impl Right<Self>, rows: usize, tile: &mut Tile<f32>) {
-        f32::multiply(bytemuck::cast_slice(lhs), rhs.cast(), rows, tile);
-    }
-}
-
 impl Packed for f32 {
     type Sum = Self;
 

@@ -23,7 +23,7 @@ use std::ops::Range;
 use self::blocks::pieces;
 
 pub(crate) use blocks::Block;
-pub(crate) use kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Rounded, Stored, Tile};
+pub(crate) use kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Stored, Tile};
 pub(crate) use pack::{Depth, GROUP, Operand, PackInto, RUN, Strided, Unrounded, interleave, to_bf16};
 
 use super::number::Float;
@@ -82,14 +82,15 @@ fn panels<P: Depth>([rows, columns, depth]: [usize; 3]) -> [usize; 2] {
     [deep * HIGH.min(rows.next_multiple_of(ROWS)), deep * WIDE.min(columns.next_multiple_of(COLUMNS))]
 }
 
-/// Computes the rows and columns of a product, over the whole depth. `scratch` has at least [`scratch_elements`].
+/// Computes the rows and columns of a product, over the whole depth. `scratch` has at least [`scratch_elements`]. Compiled
+/// once for each type of panels: a call of a pointer packs a whole panel or stores a whole tile.
 pub(crate) fn product<P: Depth>(
-    lhs: &impl Operand<P>,
-    rhs: &impl Operand<P>,
+    lhs: &dyn Operand<P>,
+    rhs: &dyn Operand<P>,
     [rows, columns]: [Range<usize>; 2],
     depth: usize,
     scratch: &mut [P],
-    out: &mut impl Destination<P::Sum>,
+    out: &mut dyn Destination<P::Sum>,
     output: Output,
 ) {
     #[cfg(any(test, feature = "testing"))]
@@ -135,7 +136,7 @@ pub(crate) fn product<P: Depth>(
 
 /// Packs lanes into panels, one after another, except for panels that are stored.
 fn pack<'a, P: Depth, const W: usize>(
-    operand: &impl Operand<P>,
+    operand: &dyn Operand<P>,
     lanes: &Range<usize>,
     depth: &Range<usize>,
     scratch: &'a mut [P],
@@ -146,7 +147,7 @@ fn pack<'a, P: Depth, const W: usize>(
     let panels = &mut panels[..lanes.len().div_ceil(W) * rows];
     for (number, (lanes, panel)) in pieces(lanes, W).zip(panels.chunks_mut(rows)).enumerate() {
         if stored.get(number).is_none_or(Option::is_none) {
-            operand.pack(lanes.start, depth.clone(), panel);
+            operand.pack(lanes.start, depth.clone(), W, panel.as_flattened_mut());
         }
     }
     panels

@@ -8,13 +8,13 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::super::simd::{self, Loop};
-use super::kernel::{Packed, Pair, Rounded, Stored};
+use super::kernel::{COLUMNS, Packed, Pair, ROWS, Stored};
 
 /// An operand that is packed before it is multiplied.
 pub(crate) trait Operand<P>: Sync {
-    /// Fills a panel with the lanes from `lane` on, at the depths in `depth`. The panel has one row per [packed
-    /// element](Depth::PER_ROW) of that range.
-    fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]);
+    /// Fills a panel of `width` lanes with the lanes from `lane` on, at the depths in `depth`. The panel has one row per
+    /// [packed element](Depth::PER_ROW) of that range.
+    fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]);
 
     /// The panel of the right operand with the lanes from `lane` on, if the kernel reads it without packing.
     fn stored(&self, _lane: usize, _depth: Range<usize>) -> Option<Stored<'_, P>> {
@@ -38,10 +38,6 @@ impl Depth for f32 {
 }
 
 impl Depth for f64 {
-    const PER_ROW: usize = 1;
-}
-
-impl Depth for Rounded {
     const PER_ROW: usize = 1;
 }
 
@@ -96,29 +92,15 @@ pack_single! {
     f16 => f32: f16_to_f32;
 }
 
-impl PackInto<Rounded> for f32 {
-    #[inline(always)]
-    fn pack(self, _: Self) -> Rounded {
-        Rounded(Self::from_bits(rounded_to_bf16(self) & 0xffff_0000))
-    }
-}
-
-/// An element that is rounded to bf16 when it is packed.
+/// An element that is rounded to bf16 when it is packed, for processors that multiply no pairs.
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
-pub(crate) struct Unrounded(f32);
+pub(crate) struct Unrounded(pub(crate) f32);
 
 impl PackInto<f32> for Unrounded {
     #[inline(always)]
     fn pack(self, _: Self) -> f32 {
         f32::from_bits(rounded_to_bf16(self.0) & 0xffff_0000)
-    }
-}
-
-impl PackInto<Rounded> for bf16 {
-    #[inline(always)]
-    fn pack(self, _: Self) -> Rounded {
-        Rounded(f32::from_bits(u32::from(self.to_bits()) << 16))
     }
 }
 
@@ -174,65 +156,53 @@ pub(crate) struct Strided<'a, S> {
 }
 
 impl<P: Depth, S: PackInto<P>> Operand<P> for Strided<'_, S> {
-    fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]) {
-        let part = Self { data: &self.data[lane * self.lane_stride..], lanes: self.lanes - lane, ..*self };
-        simd::run(PackPanel { part, depth, panel });
+    fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]) {
+        let data = &self.data[lane * self.lane_stride..];
+        let part = Self { data, lanes: width.min(self.lanes - lane), ..*self };
+        match (part.lane_stride, part.depth_stride, width) {
+            (1, _, COLUMNS) => simd::run(CopyRows { part, depth, panel: panel.as_chunks_mut::<COLUMNS>().0 }),
+            (1, _, ROWS) => simd::run(CopyRows { part, depth, panel: panel.as_chunks_mut::<ROWS>().0 }),
+            (_, 1, _) => simd::run(Transpose { part, depth, width, panel }),
+            _ => gather(&part, depth, width, panel),
+        }
     }
 }
 
-/// Fills one panel from the first lanes of a matrix.
-struct PackPanel<'a, S, P, const W: usize> {
+/// Packs lanes that are side by side.
+struct CopyRows<'a, S, P, const W: usize> {
     part: Strided<'a, S>,
     depth: Range<usize>,
     panel: &'a mut [[P; W]],
 }
 
-impl<P: Depth, S: PackInto<P>, const W: usize> Loop for PackPanel<'_, S, P, W> {
+impl<P: Depth, S: PackInto<P>, const W: usize> Loop for CopyRows<'_, S, P, W> {
     type Element = P;
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
         let Self { part, depth, panel } = self;
-        let lanes = part.lanes.min(W);
-        if part.lane_stride == 1 {
-            copy_rows(&part, lanes, depth, panel);
-        } else if part.depth_stride == 1 {
-            transpose(&part, lanes, depth, panel);
-        } else {
-            gather(&part, lanes, depth, panel);
-        }
-    }
-}
-
-/// Packs lanes that are side by side.
-#[inline(always)]
-fn copy_rows<S: PackInto<P>, P: Depth, const W: usize>(
-    part: &Strided<'_, S>,
-    lanes: usize,
-    depth: Range<usize>,
-    panel: &mut [[P; W]],
-) {
-    let zeros = [S::default(); W];
-    for (number, row) in panel.iter_mut().enumerate() {
-        let first = depth.start + number * P::PER_ROW;
-        let at = |depth_here: usize| match depth_here < depth.end {
-            true => &part.data[depth_here * part.depth_stride..][..lanes],
-            false => &zeros[..lanes],
-        };
-        let (from, next) = (at(first), if P::PER_ROW == 1 { at(first) } else { at(first + 1) });
-        match (<&[S; W]>::try_from(from), <&[S; W]>::try_from(next)) {
-            // The compiler vectorizes a loop that converts whole registers, but calls a function for one that copies.
-            (Ok(from), Ok(next)) if W.is_multiple_of(16) && converts::<S, P>() => {
-                for (lane, to) in row.iter_mut().enumerate() {
-                    *to = from[lane].pack(next[lane]);
+        let zeros = [S::default(); W];
+        for (number, row) in panel.iter_mut().enumerate() {
+            let first = depth.start + number * P::PER_ROW;
+            let at = |depth_here: usize| match depth_here < depth.end {
+                true => &part.data[depth_here * part.depth_stride..][..part.lanes],
+                false => &zeros[..part.lanes],
+            };
+            let (from, next) = (at(first), if P::PER_ROW == 1 { at(first) } else { at(first + 1) });
+            match (<&[S; W]>::try_from(from), <&[S; W]>::try_from(next)) {
+                // The compiler vectorizes a loop that converts whole registers, but calls a function for one that copies.
+                (Ok(from), Ok(next)) if W.is_multiple_of(16) && converts::<S, P>() => {
+                    for (lane, to) in row.iter_mut().enumerate() {
+                        *to = from[lane].pack(next[lane]);
+                    }
                 }
-            }
-            (Ok(from), Ok(next)) => *row = std::array::from_fn(|lane| from[lane].pack(next[lane])),
-            _ => {
-                *row = [S::default().pack(S::default()); W];
-                let pairs = row.iter_mut().zip(from).zip(next);
-                pairs.for_each(|((to, from), &next)| *to = from.pack(next));
+                (Ok(from), Ok(next)) => *row = std::array::from_fn(|lane| from[lane].pack(next[lane])),
+                _ => {
+                    *row = [S::default().pack(S::default()); W];
+                    let pairs = row.iter_mut().zip(from).zip(next);
+                    pairs.for_each(|((to, from), &next)| *to = from.pack(next));
+                }
             }
         }
     }
@@ -251,40 +221,51 @@ pub(crate) const RUN: usize = 32;
 pub(crate) const GROUP: usize = 4;
 
 /// Packs lanes whose elements are contiguous, four lanes at a time.
-#[inline(always)]
-fn transpose<S: PackInto<P>, P: Depth, const W: usize>(
-    part: &Strided<'_, S>,
-    lanes: usize,
+struct Transpose<'a, S, P> {
+    part: Strided<'a, S>,
     depth: Range<usize>,
-    panel: &mut [[P; W]],
-) {
-    let mut staged = [[S::default(); 2 * RUN]; GROUP];
-    for (run, rows) in panel.chunks_mut(RUN).enumerate() {
-        let start = depth.start + run * RUN * P::PER_ROW;
-        let len = (depth.end - start).min(RUN * P::PER_ROW);
-        for group in (0..W).step_by(GROUP) {
-            for (lane, staged) in (group..).zip(&mut staged) {
-                let from =
-                    if lane < lanes { &part.data[lane * part.lane_stride + start..][..len] } else { &[] };
-                if from.len() == RUN * P::PER_ROW {
-                    // A copy of constant size.
-                    staged[..RUN * P::PER_ROW].copy_from_slice(&from[..RUN * P::PER_ROW]);
-                } else {
-                    staged[..from.len()].copy_from_slice(from);
-                    staged[from.len()..].fill(S::default());
+    /// The lanes of the panel.
+    width: usize,
+    panel: &'a mut [P],
+}
+
+impl<P: Depth, S: PackInto<P>> Loop for Transpose<'_, S, P> {
+    type Element = P;
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { part, depth, width, panel } = self;
+        let mut staged = [[S::default(); 2 * RUN]; GROUP];
+        for (run, rows) in panel.chunks_mut(RUN * width).enumerate() {
+            let start = depth.start + run * RUN * P::PER_ROW;
+            let len = (depth.end - start).min(RUN * P::PER_ROW);
+            for group in (0..width).step_by(GROUP) {
+                for (lane, staged) in (group..).zip(&mut staged) {
+                    let from = match lane < part.lanes {
+                        true => &part.data[lane * part.lane_stride + start..][..len],
+                        false => &[],
+                    };
+                    if from.len() == RUN * P::PER_ROW {
+                        // A copy of constant size.
+                        staged[..RUN * P::PER_ROW].copy_from_slice(&from[..RUN * P::PER_ROW]);
+                    } else {
+                        staged[..from.len()].copy_from_slice(from);
+                        staged[from.len()..].fill(S::default());
+                    }
                 }
+                interleave(&staged, &mut rows[group..], width);
             }
-            interleave(&staged, group, rows);
         }
     }
 }
 
-/// Packs the elements of [`GROUP`] lanes into at most [`RUN`] rows of a panel, from lane `first` on.
+/// Packs the elements of [`GROUP`] lanes into at most [`RUN`] rows of a panel, whose starts are `width` elements apart.
 #[inline(always)]
-pub(crate) fn interleave<S: PackInto<P>, P: Depth, const W: usize, const LEN: usize>(
+pub(crate) fn interleave<S: PackInto<P>, P: Depth, const LEN: usize>(
     lanes: &[[S; LEN]; GROUP],
-    first: usize,
-    rows: &mut [[P; W]],
+    rows: &mut [P],
+    width: usize,
 ) {
     let zero = S::default().pack(S::default());
     let mut packed = [[zero; RUN]; GROUP];
@@ -298,23 +279,24 @@ pub(crate) fn interleave<S: PackInto<P>, P: Depth, const W: usize, const LEN: us
     for (index, to) in interleaved.iter_mut().enumerate() {
         *to = [packed[0][index], packed[1][index], packed[2][index], packed[3][index]];
     }
-    for (row, from) in rows.iter_mut().zip(&interleaved) {
-        row[first..first + GROUP].copy_from_slice(from);
+    for (number, from) in interleaved.iter().enumerate() {
+        // Not `chunks_mut`, which would divide.
+        let Some(row) = rows.get_mut(number * width..number * width + GROUP) else { return };
+        row.copy_from_slice(from);
     }
 }
 
-/// Packs lanes of a matrix whose strides both exceed 1.
-#[inline(always)]
-fn gather<S: PackInto<P>, P: Depth, const W: usize>(
+/// Packs lanes of a matrix with any strides. No vector instruction loads elements that are apart.
+fn gather<S: PackInto<P>, P: Depth>(
     part: &Strided<'_, S>,
-    lanes: usize,
     depth: Range<usize>,
-    panel: &mut [[P; W]],
+    width: usize,
+    panel: &mut [P],
 ) {
-    for (number, row) in panel.iter_mut().enumerate() {
+    for (number, row) in panel.chunks_mut(width).enumerate() {
         let first = depth.start + number * P::PER_ROW;
-        *row = [S::default().pack(S::default()); W];
-        for (lane, to) in row.iter_mut().enumerate().take(lanes) {
+        row.fill(S::default().pack(S::default()));
+        for (lane, to) in row.iter_mut().enumerate().take(part.lanes) {
             let at = |depth: usize| part.data[lane * part.lane_stride + depth * part.depth_stride];
             let next = if first + 1 < depth.end { at(first + 1) } else { S::default() };
             *to = at(first).pack(next);

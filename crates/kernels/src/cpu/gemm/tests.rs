@@ -13,7 +13,7 @@ trait Stored: Copy + Default + Send + Sync {
 }
 
 macro_rules! stored {
-    ($($type:ty: $from:expr;)+) => {$(
+    ($($type:ty: $from:expr, $to:expr;)+) => {$(
         impl Stored for $type {
             fn from_f64(value: f64) -> Self {
                 let from: fn(f64) -> Self = $from;
@@ -21,17 +21,19 @@ macro_rules! stored {
             }
 
             fn to_f64(self) -> f64 {
-                f64::from(self)
+                let to: fn(Self) -> f64 = $to;
+                to(self)
             }
         }
     )+};
 }
 
 stored! {
-    f32: |value| value as f32;
-    f64: |value| value;
-    f16: f16::from_f64;
-    bf16: bf16::from_f64;
+    f32: |value| value as f32, f64::from;
+    f64: |value| value, |value| value;
+    f16: f16::from_f64, f64::from;
+    bf16: bf16::from_f64, f64::from;
+    Unrounded: |value| Unrounded(value as f32), |value| f64::from(value.0);
 }
 
 /// Elements of a matrix with strides, surrounded by NaN.
@@ -91,7 +93,7 @@ fn products_of_all_element_types_agree_with_f64() {
     compare::<f64, f64>(|value| value, 1e-14);
     compare::<f32, f16>(|value| value, 1e-6);
     compare::<f32, bf16>(|value| value, 1e-6);
-    compare::<Rounded, f32>(rounded, 1e-6);
+    compare::<f32, Unrounded>(rounded, 1e-6);
     compare::<Pair, f32>(rounded, 1e-6);
     compare::<Pair, bf16>(|value| value, 1e-6);
 }
@@ -131,7 +133,7 @@ fn f16_elements_are_packed_exactly() {
     let operand = Strided { data: &values[..], lanes: values.len(), lane_stride: 1, depth_stride: 1 };
     for (lane, value) in values.iter().enumerate().step_by(COLUMNS) {
         let mut panel = [[0.0_f32; COLUMNS]];
-        Operand::<f32>::pack(&operand, lane, 0..1, &mut panel);
+        Operand::<f32>::pack(&operand, lane, 0..1, COLUMNS, panel.as_flattened_mut());
         for (packed, value) in panel[0].iter().zip(&values[lane..]) {
             let same = packed.to_bits() == value.to_f32().to_bits();
             assert!(same || packed.is_nan() && value.is_nan(), "{value}: {packed}");

@@ -20,6 +20,9 @@ pub(super) const STRIDED: usize = 32;
 /// The number of rows that are processed together if they are columns in memory: those of one cache line.
 const TILE_ROWS: usize = 16;
 
+/// A loop over slices of an output and of a source.
+type Each<'f, U, A> = dyn Fn(&mut [U], &[A]) + Sync + 'f;
+
 /// The elements of one view.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a, A> {
@@ -193,9 +196,14 @@ impl<'a, A: RawElement> Source<'a, A> {
     }
 
     /// Calls `f` with each element of `out` and the source's element, starting at number `start`.
-    pub(crate) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A) + Copy) {
+    pub(crate) fn each<U>(&self, start: usize, out: &mut [U], f: impl Fn(&mut U, A) + Sync) {
+        self.run(start, out, &|out, a| simd::zip(out, a, &f));
+    }
+
+    /// [`each`](Self::each) with the loop over slices, compiled once for all functions.
+    fn run<U>(&self, start: usize, out: &mut [U], each: &Each<'_, U, A>) {
         let len = out.len();
-        self.pieces(start, len, &mut |first, a| simd::zip(&mut out[first..first + a.len()], a, f));
+        self.pieces(start, len, &mut |first, a| each(&mut out[first..first + a.len()], a));
     }
 
     /// Calls `visit` with slices of `len` elements in total, as [`Pair::pieces`](super::Pair).
@@ -227,9 +235,12 @@ impl<'a, A: RawElement> Source<'a, A> {
         out: &mut [U],
         f: impl Fn(A) -> U + Sync,
     ) {
-        let f = &f;
-        let store = |out: &mut U, a| *out = f(a);
-        workers.chunks(out, chunk, &|start, part| self.each(start, part, store));
+        self.run_chunks(workers, chunk, out, &|out, a| simd::zip(out, a, |out, a| *out = f(a)));
+    }
+
+    /// [`map`](Self::map) with the loop over slices, compiled once for all functions.
+    fn run_chunks<U: Send>(&self, workers: &Workers, chunk: usize, out: &mut [U], each: &Each<'_, U, A>) {
+        workers.chunks(out, chunk, &|start, part| self.run(start, part, each));
     }
 }
 

@@ -30,7 +30,7 @@ use self::stage::{Axis, Planes};
 use self::winograd::Winograd;
 use super::{Conv2d, Conv2dInputGrad, Conv2dWeightGrad};
 use crate::cpu::dispatch::{contiguous, unsupported};
-use crate::cpu::gemm::{self, Pair, Rounded, Unrounded};
+use crate::cpu::gemm::{self, Pair, Unrounded};
 use crate::cpu::parallel::Workers;
 use crate::cpu::sums;
 use crate::error::Result;
@@ -179,7 +179,7 @@ const fn is_bf16(dtype: DType, precision: Precision) -> bool {
     matches!((dtype, precision), (DType::BF16, _) | (DType::F32, Precision::BF16))
 }
 
-/// The larger workspace of two algorithms, if the instruction set selects one of them.
+/// The workspace of the algorithm that is used: the larger one, if the instruction set selects one of two.
 fn either(
     (dtype, precision): (DType, Precision),
     winograd: Option<usize>,
@@ -187,8 +187,8 @@ fn either(
 ) -> usize {
     match winograd {
         Some(winograd) if is_bf16(dtype, precision) => winograd.max(direct()),
-        Some(winograd) => winograd,
-        None => direct(),
+        Some(winograd) if dtype != DType::F64 => winograd,
+        _ => direct(),
     }
 }
 
@@ -251,9 +251,10 @@ impl Sizes {
         })
     }
 
-    /// Whether a convolution that [`Winograd`] supports uses the direct algorithm.
+    /// Whether a convolution that [`Winograd`] supports uses the direct algorithm: for pairs of bf16 elements, which it
+    /// multiplies faster, and for `f64`, whose sums it rounds less.
     fn is_direct(dtype: DType, precision: Precision) -> bool {
-        is_bf16(dtype, precision) && Pair::is_supported()
+        dtype == DType::F64 || is_bf16(dtype, precision) && Pair::is_supported()
     }
 }
 
@@ -306,47 +307,46 @@ impl Slot {
     }
 }
 
-/// Calls a method with the packed, the staged and the stored element type of a convolution.
+/// Calls a method with the element types of a convolution: in panels, staged, as packed and as stored.
 macro_rules! by_elements {
-    ($op:expr, $dtype:expr, $precision:expr, [$P:ident, $S:ident, $I:ident] => $body:expr) => {{
+    ($op:expr, $dtype:expr, $precision:expr, [$P:ident, $S:ident, $A:ident, $I:ident] => $body:expr) => {{
         macro_rules! with {
-            ($packed:ty, $staged:ty, $stored:ty) => {{
-                type $P = $packed;
+            ($panel:ty, $staged:ty, $packed:ty, $stored:ty) => {{
+                type $P = $panel;
                 type $S = $staged;
+                type $A = $packed;
                 type $I = $stored;
                 $body
             }};
         }
         match ($dtype, $precision) {
-            (DType::F32, Precision::Full) => with!(f32, f32, f32),
-            (DType::F64, _) => with!(f64, f64, f64),
-            (DType::F32, Precision::BF16) if Pair::is_supported() => with!(Pair, bf16, f32),
-            (DType::F32, Precision::BF16) => with!(Rounded, bf16, f32),
-            (DType::BF16, _) if Pair::is_supported() => with!(Pair, bf16, bf16),
-            (DType::BF16, _) => with!(f32, bf16, bf16),
-            (DType::F16, _) => with!(f32, f16, f16),
+            (DType::F32, Precision::Full) => with!(f32, f32, f32, f32),
+            (DType::F64, _) => with!(f64, f64, f64, f64),
+            (DType::F32, Precision::BF16) if Pair::is_supported() => with!(Pair, bf16, f32, f32),
+            (DType::F32, Precision::BF16) => with!(f32, bf16, Unrounded, f32),
+            (DType::BF16, _) if Pair::is_supported() => with!(Pair, bf16, bf16, bf16),
+            (DType::BF16, _) => with!(f32, bf16, bf16, bf16),
+            (DType::F16, _) => with!(f32, f16, f16, f16),
             (dtype, _) => Err(unsupported($op, dtype)),
         }
     }};
 }
 
-/// Like [`by_elements`], with the types of sums, of converted and of stored elements of Winograd's algorithm.
+/// Like [`by_elements`], with the types of converted and of stored elements of Winograd's algorithm.
 macro_rules! by_inputs {
-    ($op:expr, $dtype:expr, $precision:expr, [$T:ident, $S:ident, $I:ident] => $body:expr) => {{
+    ($op:expr, $dtype:expr, $precision:expr, [$S:ident, $I:ident] => $body:expr) => {{
         macro_rules! with {
-            ($sum:ty, $converted:ty, $stored:ty) => {{
-                type $T = $sum;
+            ($converted:ty, $stored:ty) => {{
                 type $S = $converted;
                 type $I = $stored;
                 $body
             }};
         }
         match ($dtype, $precision) {
-            (DType::F32, Precision::Full) => with!(f32, f32, f32),
-            (DType::F64, _) => with!(f64, f64, f64),
-            (DType::F32, Precision::BF16) => with!(f32, Unrounded, f32),
-            (DType::BF16, _) => with!(f32, bf16, bf16),
-            (DType::F16, _) => with!(f32, f16, f16),
+            (DType::F32, Precision::Full) => with!(f32, f32),
+            (DType::F32, Precision::BF16) => with!(Unrounded, f32),
+            (DType::BF16, _) => with!(bf16, bf16),
+            (DType::F16, _) => with!(f16, f16),
             (dtype, _) => Err(unsupported($op, dtype)),
         }
     }};
@@ -372,19 +372,20 @@ pub(crate) fn forward(
     let dtype = out.dtype();
     let elements = sizes.forward_elements(dtype, precision);
     if let Some(winograd) = Winograd::forward(&sizes).filter(|_| !Sizes::is_direct(dtype, precision)) {
-        return by_inputs!(op, dtype, precision, [T, S, I] => {
+        return by_inputs!(op, dtype, precision, [S, I] => {
             let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &weight)?];
             let factors: [&[S]; 2] = factors.map(bytemuck::cast_slice);
-            sums::with_sums::<T>(workers, op, workspace, elements, out, |out, workspace| {
+            sums::with_sums::<f32>(workers, op, workspace, elements, out, |out, workspace| {
                 winograd.convolve(workers, factors, workspace, out);
             })
         });
     }
     let run = Run { workers, sizes, precision };
-    by_elements!(op, dtype, precision, [P, S, I] => {
+    by_elements!(op, dtype, precision, [P, S, A, I] => {
         let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &weight)?];
+        let factors: [&[A]; 2] = factors.map(bytemuck::cast_slice);
         sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
-            run.forward::<P, S, I>(factors, out, workspace);
+            run.forward::<P, S, A>(factors, out, workspace);
         })
     })
 }
@@ -409,19 +410,20 @@ pub(crate) fn input_grad(
     let dtype = out.dtype();
     let elements = sizes.input_grad_elements(dtype, precision);
     if let Some(winograd) = Winograd::input_grad(&sizes).filter(|_| !Sizes::is_direct(dtype, precision)) {
-        return by_inputs!(op, dtype, precision, [T, S, I] => {
+        return by_inputs!(op, dtype, precision, [S, I] => {
             let factors = [contiguous::<I>(op, &grad)?, contiguous::<I>(op, &weight)?];
             let factors: [&[S]; 2] = factors.map(bytemuck::cast_slice);
-            sums::with_sums::<T>(workers, op, workspace, elements, out, |out, workspace| {
+            sums::with_sums::<f32>(workers, op, workspace, elements, out, |out, workspace| {
                 winograd.convolve(workers, factors, workspace, out);
             })
         });
     }
     let run = Run { workers, sizes, precision };
-    by_elements!(op, dtype, precision, [P, S, I] => {
+    by_elements!(op, dtype, precision, [P, S, A, I] => {
         let factors = [contiguous::<I>(op, &weight)?, contiguous::<I>(op, &grad)?];
+        let factors: [&[A]; 2] = factors.map(bytemuck::cast_slice);
         sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
-            run.input_grad::<P, S, I>(factors, out, workspace);
+            run.input_grad::<P, S, A>(factors, out, workspace);
         })
     })
 }
@@ -446,19 +448,20 @@ pub(crate) fn weight_grad(
     let dtype = out.dtype();
     let elements = sizes.weight_grad_elements(dtype, precision);
     if let Some(winograd) = Winograd::forward(&sizes).filter(|_| !Sizes::is_direct(dtype, precision)) {
-        return by_inputs!(op, dtype, precision, [T, S, I] => {
+        return by_inputs!(op, dtype, precision, [S, I] => {
             let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &grad)?];
             let factors: [&[S]; 2] = factors.map(bytemuck::cast_slice);
-            sums::with_sums::<T>(workers, op, workspace, elements, out, |out, workspace| {
+            sums::with_sums::<f32>(workers, op, workspace, elements, out, |out, workspace| {
                 winograd.weight_grad(workers, factors, workspace, out);
             })
         });
     }
     let run = Run { workers, sizes, precision };
-    by_elements!(op, dtype, precision, [P, S, I] => {
+    by_elements!(op, dtype, precision, [P, S, A, I] => {
         let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &grad)?];
+        let factors: [&[A]; 2] = factors.map(bytemuck::cast_slice);
         sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
-            run.weight_grad::<P, S, I>(factors, out, workspace);
+            run.weight_grad::<P, S, A>(factors, out, workspace);
         })
     })
 }

@@ -19,7 +19,7 @@ use half::{bf16, f16};
 use super::MatMul;
 use crate::cpu::dispatch::{host, host_mut, unsupported};
 use crate::cpu::gemm::{
-    self, Block, COLUMNS, Depth, Destination, Output, PackInto, Pair, ROWS, Rounded, Strided, Tile,
+    self, Block, COLUMNS, Depth, Destination, Output, PackInto, Pair, ROWS, Strided, Tile, Unrounded,
 };
 use crate::cpu::loop_nest::LoopNest;
 use crate::cpu::number::{Float, Number};
@@ -59,17 +59,17 @@ impl RunCpu for MatMul<'_> {
         match (out.dtype(), precision) {
             (DType::F32, _) if in_loops => factors.multiply_in_loops::<f32>(workers, out, vector::product),
             (DType::F64, _) if in_loops => factors.multiply_in_loops::<f64>(workers, out, vector::product),
-            (DType::F32, Precision::Full) => factors.multiply::<f32, f32>(workers, workspace, out),
+            (DType::F32, Precision::Full) => factors.multiply::<f32, f32, f32>(workers, workspace, out),
             (DType::F32, Precision::BF16) if Pair::is_supported() => {
-                factors.multiply::<Pair, f32>(workers, workspace, out)
+                factors.multiply::<Pair, f32, f32>(workers, workspace, out)
             }
-            (DType::F32, Precision::BF16) => factors.multiply::<Rounded, f32>(workers, workspace, out),
-            (DType::F64, _) => factors.multiply::<f64, f64>(workers, workspace, out),
+            (DType::F32, Precision::BF16) => factors.multiply::<f32, Unrounded, f32>(workers, workspace, out),
+            (DType::F64, _) => factors.multiply::<f64, f64, f64>(workers, workspace, out),
             (DType::BF16, _) if Pair::is_supported() => {
-                factors.multiply::<Pair, bf16>(workers, workspace, out)
+                factors.multiply::<Pair, bf16, bf16>(workers, workspace, out)
             }
-            (DType::BF16, _) => factors.multiply::<f32, bf16>(workers, workspace, out),
-            (DType::F16, _) => factors.multiply::<f32, f16>(workers, workspace, out),
+            (DType::BF16, _) => factors.multiply::<f32, bf16, bf16>(workers, workspace, out),
+            (DType::F16, _) => factors.multiply::<f32, f16, f16>(workers, workspace, out),
             (DType::I64, _) => factors.multiply_in_loops::<i64>(workers, out, scalar::product_of_integers),
             (DType::I32, _) => factors.multiply_in_loops::<i32>(workers, out, scalar::product_of_integers),
             (DType::U32, _) => factors.multiply_in_loops::<u32>(workers, out, scalar::product_of_integers),
@@ -163,10 +163,10 @@ impl Factors<'_> {
         Ok(Some(Bias { values, stride: bias.layout().strides().first().copied().unwrap_or(0) }))
     }
 
-    /// Multiplies packed panels of the factors, whose elements are of type `S`. Not inlined, so that small products need
-    /// less stack.
+    /// Multiplies panels of `P`. The factors' elements are stored as `S` and packed as `A`. Not inlined, so that small
+    /// products need less stack.
     #[inline(never)]
-    fn multiply<P, S>(
+    fn multiply<P, A, S>(
         &self,
         workers: &Workers,
         workspace: &mut Option<ViewMut<'_>>,
@@ -174,10 +174,12 @@ impl Factors<'_> {
     ) -> Result<()>
     where
         P: Depth<Sum: RawElement + Depth>,
-        S: PackInto<P> + PackInto<P::Sum> + RawElement,
+        A: PackInto<P> + bytemuck::Pod,
+        S: PackInto<P::Sum> + RawElement,
     {
         let Self { op, a, b, .. } = self;
-        let (left, right) = (host::<S>(op, &self.lhs)?, host::<S>(op, &self.rhs)?);
+        let factors = [host::<S>(op, &self.lhs)?, host::<S>(op, &self.rhs)?];
+        let [left, right]: [&[A]; 2] = factors.map(bytemuck::cast_slice);
         let bias = self.bias::<S>()?;
         if out.layout().shape().elements() == 0 {
             return Ok(());

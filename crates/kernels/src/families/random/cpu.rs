@@ -76,21 +76,39 @@ fn float<T: Float, const N: usize>(
     }
 }
 
+/// The number of integers that are drawn as `f64` at a time.
+const DRAWN: usize = 512;
+
+/// Fills integers. They are drawn as `f64` and then converted, so that the drawing is compiled once for all types.
 fn integer<T: Number>(
     workers: &Workers,
     out: &mut [T],
     distribution: Distribution,
     key: RandomKey,
-    convert: impl Fn(f64) -> T + Sync,
+    convert: fn(f64) -> T,
 ) {
+    workers.chunks(out, HEAVY, &|start, out| {
+        let mut drawn = [0.0; DRAWN];
+        for (piece, out) in out.chunks_mut(DRAWN).enumerate() {
+            let drawn = &mut drawn[..out.len()];
+            draw_integers((start + piece * DRAWN) as u64 / 2, drawn, distribution, key);
+            out.iter_mut().zip(drawn).for_each(|(out, drawn)| *out = convert(*drawn));
+        }
+    });
+}
+
+/// Draws integers from block number `first` on.
+fn draw_integers(first: u64, out: &mut [f64], distribution: Distribution, key: RandomKey) {
+    let draw = PhantomData::<Uniform>;
     match distribution {
         Distribution::Uniform { low, high } => {
             let last = (high.ceil() - 1.0).max(low.floor());
-            fill::<T, Uniform, 2>(workers, out, key, |u| convert((low + u * (high - low)).floor().min(last)));
+            let value = |u: f64| (low + u * (high - low)).floor().min(last);
+            simd::run(Fill::<_, _, _, 2> { out, key, first, value, draw });
         }
         Distribution::Bernoulli { p, value } => {
-            let value = convert(value);
-            fill::<T, Uniform, 2>(workers, out, key, |u| [T::ZERO, value][usize::from(u < p)]);
+            let value = |u: f64| [0.0, value][usize::from(u < p)];
+            simd::run(Fill::<_, _, _, 2> { out, key, first, value, draw });
         }
         // The caller has returned an error.
         Distribution::Normal { .. } => {}

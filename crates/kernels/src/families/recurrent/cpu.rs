@@ -7,12 +7,13 @@
 mod cells;
 mod product;
 
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use cells::{Step, StepGrad};
 use product::{Panels, multiply, pack_weight};
 
 use super::{Recurrent, RecurrentGrad};
 use crate::cpu::dispatch::{host, host_mut, scratch, unsupported};
-use crate::cpu::gemm::{COLUMNS, Depth, PackInto, Pair, ROWS, Rounded, Strided};
+use crate::cpu::gemm::{COLUMNS, Depth, PackInto, Pair, ROWS, Strided, Unrounded};
 use crate::cpu::number::Float;
 use crate::cpu::operands::Source;
 use crate::cpu::parallel::Workers;
@@ -90,21 +91,22 @@ pub(crate) fn workspace(cell: RecurrentCell, [sequences, len, hidden]: [usize; 3
     if sequences == 0 || len == 0 { 0 } else { sizes.elements().saturating_mul(dtype.size()) }
 }
 
-/// Calls a function with the types of packed elements and of stored elements.
+/// Calls a function with the element types: in panels, as packed, and as stored.
 macro_rules! by_panels {
-    ($op:expr, $dtype:expr, $precision:expr, [$P:ident, $T:ident] => $body:expr) => {{
+    ($op:expr, $dtype:expr, $precision:expr, [$P:ident, $A:ident, $T:ident] => $body:expr) => {{
         macro_rules! with {
-            ($packed:ty, $stored:ty) => {{
-                type $P = $packed;
+            ($panel:ty, $packed:ty, $stored:ty) => {{
+                type $P = $panel;
+                type $A = $packed;
                 type $T = $stored;
                 $body
             }};
         }
         match ($dtype, $precision) {
-            (DType::F32, Precision::Full) => with!(f32, f32),
-            (DType::F32, Precision::BF16) if Pair::is_supported() => with!(Pair, f32),
-            (DType::F32, Precision::BF16) => with!(Rounded, f32),
-            (DType::F64, _) => with!(f64, f64),
+            (DType::F32, Precision::Full) => with!(f32, f32, f32),
+            (DType::F32, Precision::BF16) if Pair::is_supported() => with!(Pair, f32, f32),
+            (DType::F32, Precision::BF16) => with!(f32, Unrounded, f32),
+            (DType::F64, _) => with!(f64, f64, f64),
             (dtype, _) => Err(unsupported($op, dtype)),
         }
     }};
@@ -121,7 +123,7 @@ struct Layer<'a, P, T> {
 }
 
 /// Packs the weight into the workspace. Returns the layer and the rest of the workspace.
-fn prepare<'a, P: Depth, T: Float + PackInto<P>>(
+fn prepare<'a, P: Depth, A: PackInto<P> + Pod, T: Float>(
     workers: &Workers,
     op: &'static str,
     of: &'a families::Recurrence<'_>,
@@ -129,7 +131,7 @@ fn prepare<'a, P: Depth, T: Float + PackInto<P>>(
     scratch: &'a mut [T],
 ) -> Result<(Layer<'a, P, T>, &'a mut [T])> {
     let layout = of.weight.layout();
-    let data = &host::<T>(op, &of.weight)?[layout.offset()..];
+    let data = cast_slice::<T, A>(&host::<T>(op, &of.weight)?[layout.offset()..]);
     let (down, across) = (layout.strides()[0], layout.strides()[1]);
     let (columns, depth) = (
         Strided { data, lanes: sizes.width(), lane_stride: across, depth_stride: down },
@@ -138,7 +140,7 @@ fn prepare<'a, P: Depth, T: Float + PackInto<P>>(
     let source = |initial: Option<View<'a>>| initial.map(|view| Source::<T>::new(op, view)).transpose();
     let initial = [source(of.initial_state)?, source(of.initial_cell)?];
     let (packed, rest) = scratch.split_at_mut(sizes.packed());
-    let packed = bytemuck::cast_slice_mut(packed);
+    let packed = cast_slice_mut(packed);
     let weight = match transposed {
         false => pack_weight(workers, &columns, sizes.hidden, packed),
         true => pack_weight(workers, &depth, sizes.width(), packed),
@@ -146,7 +148,7 @@ fn prepare<'a, P: Depth, T: Float + PackInto<P>>(
     Ok((Layer { sizes, reverse: of.reverse, weight, initial }, rest))
 }
 
-impl<P: Depth<Sum = T>, T: Float + PackInto<P>> Layer<'_, P, T> {
+impl<P: Depth<Sum = T>, T: Float> Layer<'_, P, T> {
     /// The position of a step.
     const fn position(&self, step: usize) -> usize {
         if self.reverse { self.sizes.len - 1 - step } else { step }
@@ -172,7 +174,7 @@ pub(crate) fn forward(
     (gates, extra, out): (&mut ViewMut<'_>, &mut Option<ViewMut<'_>>, &mut ViewMut<'_>),
 ) -> Result<()> {
     let sizes = Sizes::new(of, gates.layout().shape()[0]);
-    by_panels!(op, out.dtype(), of.precision, [P, T] => {
+    by_panels!(op, out.dtype(), of.precision, [P, A, T] => {
         let (gates, out) = (host_mut::<T>(op, gates)?, host_mut::<T>(op, out)?);
         let extra = optional::<T>(op, extra.as_mut())?;
         if out.is_empty() {
@@ -183,11 +185,11 @@ pub(crate) fn forward(
         let bias = Source::<T>::new(op, bias)?;
         let mut copied = Vec::new();
         let bias = bias.part(0..sizes.width(), &mut copied);
-        let (layer, scratch) = prepare::<P, T>(workers, op, of, (sizes, false), scratch)?;
+        let (layer, scratch) = prepare::<P, A, T>(workers, op, of, (sizes, false), scratch)?;
         let rows = group * sizes.len;
         let chunks = [rows * sizes.width(), rows * hidden, rows * hidden, sizes.per_group()];
         workers.zipped([gates, extra, out, scratch], chunks, &|number, slices| {
-            layer.forward(number * group, bias, slices);
+            layer.forward::<A>(number * group, bias, slices);
         });
         Ok(())
     })
@@ -198,23 +200,33 @@ fn optional<'a, T: Float>(op: &'static str, view: Option<&'a mut ViewMut<'_>>) -
     view.map_or(Ok(&mut [][..]), |view| host_mut::<T>(op, view))
 }
 
-impl<P: Depth<Sum = T>, T: Float + PackInto<P>> Layer<'_, P, T> {
+impl<P: Depth<Sum = T>, T: Float> Layer<'_, P, T> {
     /// Computes all steps of the sequences from number `first` on.
-    fn forward(&self, first: usize, bias: &[T], [gates, extra, out, scratch]: [&mut [T]; 4]) {
+    fn forward<A: PackInto<P> + Pod>(
+        &self,
+        first: usize,
+        bias: &[T],
+        [gates, extra, out, scratch]: [&mut [T]; 4],
+    ) {
         let Sizes { cell, len, hidden, .. } = self.sizes;
         let (width, [_, padded]) = (self.sizes.width(), self.sizes.padded());
         let rows = out.len() / (len * hidden);
         let (panels, rest) = scratch.split_at_mut(rows.next_multiple_of(ROWS) * hidden);
         let (product, carry) = rest.split_at_mut(rows * padded);
         let carry = &mut carry[..rows * hidden];
-        let mut states = Panels::new(bytemuck::cast_slice_mut(panels), rows, hidden);
+        let mut states = Panels::new(cast_slice_mut(panels), rows, hidden);
         product.fill(T::ZERO);
         for which in 0..cell.states() {
             let carries = carry.chunks_mut(hidden).enumerate();
             carries.for_each(|(row, carry)| self.load_initial(which, first + row, carry));
             if which == 0 {
                 states.pack(
-                    Strided { data: carry, lanes: rows, lane_stride: hidden, depth_stride: 1 },
+                    &Strided {
+                        data: cast_slice::<T, A>(carry),
+                        lanes: rows,
+                        lane_stride: hidden,
+                        depth_stride: 1,
+                    },
                     0..hidden,
                 );
             }
@@ -236,9 +248,9 @@ impl<P: Depth<Sum = T>, T: Float + PackInto<P>> Layer<'_, P, T> {
                     out: &mut out[at * hidden..][..hidden],
                 });
             }
-            let data = &out[self.position(step) * hidden..];
+            let data = cast_slice::<T, A>(&out[self.position(step) * hidden..]);
             let (lane_stride, depth_stride) = (len * hidden, 1);
-            states.pack(Strided { data, lanes: rows, lane_stride, depth_stride }, 0..hidden);
+            states.pack(&Strided { data, lanes: rows, lane_stride, depth_stride }, 0..hidden);
         }
     }
 }
@@ -263,7 +275,7 @@ pub(crate) fn backward(
     ),
 ) -> Result<()> {
     let sizes = Sizes::new(of, gates.layout().shape()[0]);
-    by_panels!(op, gates.dtype(), of.precision, [P, T] => {
+    by_panels!(op, gates.dtype(), of.precision, [P, A, T] => {
         let gates = host_mut::<T>(op, gates)?;
         let extra = optional::<T>(op, extra.as_mut())?;
         let [state_grad, first_cell_grad] = initial_grads;
@@ -279,12 +291,12 @@ pub(crate) fn backward(
             grad: Source::<T>::new(op, grad)?,
             cell_grad: cell_grad.map(|grad| Source::<T>::new(op, grad)).transpose()?,
         };
-        let (layer, scratch) = prepare::<P, T>(workers, op, of, (sizes, true), scratch)?;
+        let (layer, scratch) = prepare::<P, A, T>(workers, op, of, (sizes, true), scratch)?;
         let rows = group * sizes.len;
         let [of_gates, of_extra] = [rows * sizes.width(), rows * hidden];
         let chunks = [of_gates, of_extra, group * hidden, group * hidden, sizes.per_group()];
         let outputs = [gates, extra, state_grads, first_cell_grads, scratch];
-        workers.zipped(outputs, chunks, &|number, slices| layer.backward(number * group, &inputs, slices));
+        workers.zipped(outputs, chunks, &|number, slices| layer.backward::<A>(number * group, &inputs, slices));
         Ok(())
     })
 }
@@ -296,9 +308,9 @@ struct Inputs<'a, T> {
     cell_grad: Option<Source<'a, T>>,
 }
 
-impl<P: Depth<Sum = T>, T: Float + PackInto<P>> Layer<'_, P, T> {
+impl<P: Depth<Sum = T>, T: Float> Layer<'_, P, T> {
     /// Computes the gradients of all steps of the sequences from number `first` on.
-    fn backward(
+    fn backward<A: PackInto<P> + Pod>(
         &self,
         first: usize,
         inputs: &Inputs<'_, T>,
@@ -310,7 +322,7 @@ impl<P: Depth<Sum = T>, T: Float + PackInto<P>> Layer<'_, P, T> {
         let (panels, rest) = scratch.split_at_mut(rows.next_multiple_of(ROWS) * width);
         let (product, carry) = rest.split_at_mut(rows * padded);
         let carry = &mut carry[..rows * hidden];
-        let mut grads = Panels::new(bytemuck::cast_slice_mut(panels), rows, width);
+        let mut grads = Panels::new(cast_slice_mut(panels), rows, width);
         product.fill(T::ZERO);
         carry.fill(T::ZERO);
         if let Some(grad) = &inputs.cell_grad {
@@ -333,15 +345,15 @@ impl<P: Depth<Sum = T>, T: Float + PackInto<P>> Layer<'_, P, T> {
             if step > 0 || !state_grads.is_empty() {
                 let position = self.position(step);
                 let rows_of = |data, columns| Strided {
-                    data,
+                    data: cast_slice::<T, A>(data),
                     lanes: rows,
                     lane_stride: len * columns,
                     depth_stride: 1,
                 };
                 // The state's shares of the gates have the gradients of the inputs' shares, except for gate n of a GRU.
-                grads.pack(rows_of(&gates[position * width..], width), 0..width);
+                grads.pack(&rows_of(&gates[position * width..], width), 0..width);
                 if cell == RecurrentCell::Gru {
-                    grads.pack(rows_of(&extra[position * hidden..], hidden), width - hidden..width);
+                    grads.pack(&rows_of(&extra[position * hidden..], hidden), width - hidden..width);
                 }
                 multiply(&grads, self.weight, product);
             }

@@ -15,8 +15,7 @@ use super::functions::reduce_functions;
 use super::{ArgReduce, Fold};
 use crate::cpu::dispatch::{byte_or_number, float, host, host_mut, scratch, sums};
 use crate::cpu::fold::{
-    BLOCK, BlockReducer, Cascade, Max, Min, Product, RADIX, ReduceOp, Sum, SumMagnitudes, SumSquares,
-    fold_into, fold_row, fold_rows, fold_slice,
+    BLOCK, BlockReducer, Cascade, FoldLoops, Max, Min, Product, RADIX, Sum, SumMagnitudes, SumSquares, loops,
 };
 use crate::cpu::loop_nest::{LoopNest, Segment};
 use crate::cpu::number::Number;
@@ -134,7 +133,7 @@ macro_rules! define_reduce {
                 let reduced = Reduced { workers, op, input, axes };
                 match f {
                     $(Reduce::$variant => {
-                        of_domain!($domain, op, input.dtype(), T => reduced.fold::<T, $fold>(workspace, out))
+                        of_domain!($domain, op, input.dtype(), T => reduced.fold(loops::<T, $fold>(), workspace, out))
                     })*
                 }?;
                 if divisor == 1.0 { Ok(()) } else { divide(workers, op, out, divisor) }
@@ -146,7 +145,7 @@ macro_rules! define_reduce {
             /// Maps an element as the reduction does before it folds.
             pub(in crate::families) fn element(self, element: f32) -> f32 {
                 match self {
-                    $(Self::$variant => <$fold as ReduceOp<f32>>::element(element),)*
+                    $(Self::$variant => <$fold as crate::cpu::fold::ReduceOp<f32>>::element(element),)*
                 }
             }
         }
@@ -173,8 +172,9 @@ struct Reduced<'a> {
 }
 
 impl Reduced<'_> {
-    fn fold<T: Number, F: ReduceOp<T>>(
+    fn fold<T: Number>(
         self,
+        loops: FoldLoops<T>,
         workspace: &mut Option<ViewMut<'_>>,
         out: &mut ViewMut<'_>,
     ) -> Result<()> {
@@ -182,25 +182,27 @@ impl Reduced<'_> {
         let out = host_mut::<T>(op, out)?;
         if input.layout().shape().elements() == 0 {
             // The product of the other sizes may overflow.
-            out.fill(F::IDENTITY);
+            out.fill(loops.identity);
             return Ok(());
         }
         if let Some(elements) = input.host_contiguous::<T>()
-            && fold_few::<T, F>(elements, (input.layout().shape(), axes), out)
+            && fold_few(loops, elements, (input.layout().shape(), axes), out)
         {
             return Ok(());
         }
         let split = Split::new(input.layout().shape(), axes);
-        let sequences = Sequences { data: host::<T>(op, &input)?, nests: Nests::new(input.layout(), axes) };
+        let nests = Nests::new(input.layout(), axes);
+        let sequences = Sequences { loops, data: host::<T>(op, &input)?, nests };
         let partials = scratch::<T>(op, workspace, split.workspace_elements())?;
-        run::<T, F>(workers, &sequences, split, partials, out);
+        run(workers, &sequences, split, partials, out);
         Ok(())
     }
 }
 
 /// Reduces few contiguous elements to one output or over the leading axes. Returns whether it did. The order is that of the
 /// general case, whose setup takes longer than the additions.
-fn fold_few<T: Number, F: ReduceOp<T>>(
+fn fold_few<T: Number>(
+    loops: FoldLoops<T>,
     elements: &[T],
     (shape, axes): (&Shape, &[bool]),
     out: &mut [T],
@@ -210,7 +212,7 @@ fn fold_few<T: Number, F: ReduceOp<T>>(
         return false;
     }
     if out.len() == 1 {
-        fold_rows::<T, F>(out, elements, 0, elements.len());
+        (loops.fold_rows)(out, elements, 0, elements.len());
         return true;
     }
     // The order depends on the last axis whose size is not 1.
@@ -219,13 +221,13 @@ fn fold_few<T: Number, F: ReduceOp<T>>(
         && rows_are_kept
         && axes.is_sorted_by(|before, after| before >= after);
     if few {
-        out.fill(F::IDENTITY);
-        elements.chunks_exact(out.len()).for_each(|row| fold_row::<T, F>(out, row));
+        out.fill(loops.identity);
+        elements.chunks_exact(out.len()).for_each(|row| (loops.fold_row)(out, row));
     }
     few
 }
 
-fn run<T: Number, F: ReduceOp<T>>(
+fn run<T: Number>(
     workers: &Workers,
     sequences: &Sequences<'_, T>,
     split: Split,
@@ -236,16 +238,16 @@ fn run<T: Number, F: ReduceOp<T>>(
         let runs = light_runs(split.length);
         let chunk = if split.along_rows { runs } else { runs.next_multiple_of(TILE) };
         workers.chunks(out, chunk, &|first, part| {
-            sequences.fold::<F>(split.along_rows, first, 0..split.length, part);
+            sequences.fold(split.along_rows, first, 0..split.length, part);
         });
         return;
     }
     workers.chunks(partials, split.outputs, &|first, part| {
         let start = first / split.outputs * split.slab;
-        sequences.fold::<F>(split.along_rows, 0, start..split.length.min(start + split.slab), part);
+        sequences.fold(split.along_rows, 0, start..split.length.min(start + split.slab), part);
     });
-    out.fill(F::IDENTITY);
-    partials.chunks(split.outputs).for_each(|row| fold_into::<T, F>(out, row));
+    out.fill(sequences.loops.identity);
+    partials.chunks(split.outputs).for_each(|row| (sequences.loops.fold_into)(out, row));
 }
 
 /// A layout of at least one element, split into three loop nests. An element's offset is the sum of its offsets in the
@@ -287,24 +289,25 @@ impl Nests {
 /// The sequences to reduce, one for each output.
 #[derive(Debug)]
 struct Sequences<'a, T> {
+    loops: FoldLoops<T>,
     data: &'a [T],
     nests: Nests,
 }
 
 impl<T: Number> Sequences<'_, T> {
     /// Reduces the elements with numbers in `range` of the sequences, starting at sequence number `first`.
-    fn fold<F: ReduceOp<T>>(&self, along_rows: bool, first: usize, range: Range<usize>, out: &mut [T]) {
+    fn fold(&self, along_rows: bool, first: usize, range: Range<usize>, out: &mut [T]) {
         if range.is_empty() {
-            out.fill(F::IDENTITY);
+            out.fill(self.loops.identity);
         } else if along_rows {
-            self.fold_rows::<F>(first, range, out);
+            self.fold_rows(first, range, out);
         } else {
-            self.fold_columns::<F>(first, range, out);
+            self.fold_columns(first, range, out);
         }
     }
 
     /// Reduces one sequence after the other. The last axis longer than 1 is reduced, so no kept axis follows it.
-    fn fold_rows<F: ReduceOp<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
+    fn fold_rows(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
         let Nests { outer, reduced, row, .. } = &self.nests;
         let [step] = outer.inner();
         let is_one_row = *row < LONG_ROW || *row == reduced.len();
@@ -312,51 +315,51 @@ impl<T: Number> Sequences<'_, T> {
         for Segment { starts: [base], len } in outer.segments(first..first + out.len()) {
             let Some(now) = out.split_off_mut(..len) else { return };
             if side_by_side {
-                fold_rows::<T, F>(now, &self.data[base + range.start..], step, range.len());
+                (self.loops.fold_rows)(now, &self.data[base + range.start..], step, range.len());
             } else {
                 let mut buffer = [T::ZERO; BLOCK];
                 for (number, out) in now.iter_mut().enumerate() {
-                    *out = self.fold_sequence::<F>(base + number * step, range.clone(), &mut buffer);
+                    *out = self.fold_sequence(base + number * step, range.clone(), &mut buffer);
                 }
             }
         }
     }
 
     /// Reduces one sequence that is not contiguous, row by row if its rows are long.
-    fn fold_sequence<F: ReduceOp<T>>(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
+    fn fold_sequence(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
         let Nests { reduced, row, .. } = &self.nests;
         if *row < LONG_ROW {
-            return self.fold_row::<F>(base, range, buffer);
+            return self.fold_row(base, range, buffer);
         }
-        let mut rows = Cascade::<T, 1>::new::<F>(1);
+        let mut rows = Cascade::<T, 1>::new(self.loops, 1);
         if reduced.inner() == [1] && reduced.inner_len() == *row {
             for Segment { starts: [place], len } in reduced.segments(range) {
-                rows.push_folded::<F>(&[fold_slice::<T, F>(&self.data[base + place..][..len])]);
+                let mut out = [self.loops.identity];
+                (self.loops.fold_rows)(&mut out, &self.data[base + place..], 0, len);
+                rows.push_folded(&out);
             }
         } else {
             let mut start = range.start;
             while start < range.end {
                 let end = range.end.min((start / row + 1) * row);
-                rows.push_folded::<F>(&[self.fold_row::<F>(base, start..end, buffer)]);
+                rows.push_folded(&[self.fold_row(base, start..end, buffer)]);
                 start = end;
             }
         }
-        let mut out = [F::IDENTITY];
-        out.copy_from_slice(rows.finish::<F>());
-        out[0]
+        rows.finish()[0]
     }
 
     /// Reduces a part of a sequence in blocks.
-    fn fold_row<F: ReduceOp<T>>(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
+    fn fold_row(&self, base: usize, range: Range<usize>, buffer: &mut [T; BLOCK]) -> T {
         let reduced = &self.nests.reduced;
         let [stride] = reduced.inner();
-        let mut folder = BlockReducer::new::<F>();
+        let mut folder = BlockReducer::new(self.loops);
         let mut filled = 0;
         for Segment { starts: [place], len } in reduced.segments(range) {
             let (mut place, mut left) = (base + place, len);
             while left > 0 {
                 if filled == 0 && left >= BLOCK && stride == 1 {
-                    folder.push::<F>(&self.data[place..place + BLOCK]);
+                    folder.push(&self.data[place..place + BLOCK]);
                     (place, left) = (place + BLOCK, left - BLOCK);
                     continue;
                 }
@@ -364,13 +367,13 @@ impl<T: Number> Sequences<'_, T> {
                 self.load(place, stride, &mut buffer[filled..filled + len]);
                 (place, left, filled) = (place + len * stride, left - len, filled + len);
                 if filled == BLOCK {
-                    folder.push::<F>(buffer);
+                    folder.push(buffer);
                     filled = 0;
                 }
             }
         }
-        folder.push::<F>(&buffer[..filled]);
-        folder.finish::<F>()
+        folder.push(&buffer[..filled]);
+        folder.finish()
     }
 
     /// Copies elements with a stride, starting at `place`.
@@ -384,7 +387,7 @@ impl<T: Number> Sequences<'_, T> {
     }
 
     /// Reduces neighboring sequences together, in tiles.
-    fn fold_columns<F: ReduceOp<T>>(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
+    fn fold_columns(&self, first: usize, range: Range<usize>, mut out: &mut [T]) {
         let Nests { outer, inner, reduced, .. } = &self.nests;
         let [stride] = reduced.inner();
         let mut output = first;
@@ -397,18 +400,18 @@ impl<T: Number> Sequences<'_, T> {
             output += width;
 
             let columns = Columns::new(inner, column, width);
-            let mut cascade = Cascade::<T, TILE>::new::<F>(width);
+            let mut cascade = Cascade::<T, TILE>::new(self.loops, width);
             for Segment { starts: [place], len } in reduced.segments(range.clone()) {
                 if let Some(column) = columns.side_by_side() {
-                    cascade.push_rows::<F>(&self.data[base + place + column..], stride, len);
+                    cascade.push_rows(&self.data[base + place + column..], stride, len);
                     continue;
                 }
                 for row in 0..len {
                     let row = &self.data[base + place + row * stride..];
-                    cascade.push::<F>(columns.of(row, &mut buffer));
+                    cascade.push(columns.of(row, &mut buffer));
                 }
             }
-            now.copy_from_slice(cascade.finish::<F>());
+            now.copy_from_slice(cascade.finish());
         }
     }
 }

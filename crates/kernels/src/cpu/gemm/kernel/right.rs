@@ -1,7 +1,5 @@
 //! Where a micro-kernel reads the rows of the right operand.
 
-use bytemuck::{Pod, cast_slice};
-
 use super::COLUMNS;
 
 /// The columns of one part of a row, which may be stored apart from the other part.
@@ -11,11 +9,6 @@ pub(crate) const HALF: usize = COLUMNS / 2;
 pub(crate) trait Right<P>: Copy {
     /// One row.
     type Row: Row<P>;
-    /// The same rows with elements of another type.
-    type As<Q: Pod>: Right<Q>;
-
-    /// Reads the elements as those of another type of the same size.
-    fn cast<Q: Pod>(self) -> Self::As<Q>;
 
     /// The number of rows.
     fn len(&self) -> usize;
@@ -34,13 +27,8 @@ pub(crate) trait Row<P> {
 }
 
 /// A packed panel.
-impl<'a, P: Pod> Right<P> for &'a [[P; COLUMNS]] {
+impl<'a, P> Right<P> for &'a [[P; COLUMNS]] {
     type Row = &'a [P; COLUMNS];
-    type As<Q: Pod> = &'a [[Q; COLUMNS]];
-
-    fn cast<Q: Pod>(self) -> Self::As<Q> {
-        cast_slice(self)
-    }
 
     fn len(&self) -> usize {
         <[_]>::len(self)
@@ -78,13 +66,8 @@ impl<P> Stored<'_, P> {
     }
 }
 
-impl<'a, P: Pod> Right<P> for Stored<'a, P> {
+impl<'a, P: Copy> Right<P> for Stored<'a, P> {
     type Row = StoredRow<'a, P>;
-    type As<Q: Pod> = Stored<'a, Q>;
-
-    fn cast<Q: Pod>(self) -> Self::As<Q> {
-        Stored { data: cast_slice(self.data), rows: self.rows, halves: self.halves }
-    }
 
     fn len(&self) -> usize {
         self.rows.len()

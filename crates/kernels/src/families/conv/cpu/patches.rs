@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::cpu::gemm::{Depth, GROUP, HALF, Operand, PackInto, RUN, Stored, interleave};
+use crate::cpu::gemm::{COLUMNS, Depth, GROUP, HALF, Operand, PackInto, RUN, Stored, interleave};
 use crate::cpu::short;
 use crate::cpu::simd::{self, Loop};
 
@@ -187,15 +187,18 @@ struct Piece {
     offset: usize,
 }
 
-/// At most `MOST` pieces.
-struct Pieces<const MOST: usize> {
+/// The largest number of places that are divided at a time.
+const MOST: usize = 2 * RUN;
+
+/// At most [`MOST`] pieces.
+struct Pieces {
     pieces: [Piece; MOST],
     count: usize,
     /// The places of all pieces.
     places: usize,
 }
 
-impl<const MOST: usize> Pieces<MOST> {
+impl Pieces {
     /// Divides places.
     fn new(places: &Places, range: Range<usize>) -> Self {
         let mut all = Self { pieces: [Piece::default(); MOST], count: 0, places: 0 };
@@ -229,14 +232,14 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
         stored.is_inside().then_some(stored)
     }
 
-    fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]) {
+    fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]) {
         let Self(Patches { data, taps, places, .. }) = self;
-        let pieces = Pieces::<W>::new(places, lane..places.len().min(lane + W));
-        let panel = panel.as_flattened_mut();
-        if pieces.places < W {
+        let pieces = Pieces::new(places, lane..places.len().min(lane + width));
+        if pieces.places < width {
             panel.fill(S::default().pack(S::default()));
         }
-        let rows = FillRows { data, pieces, offsets: taps.from(depth.start), depth: depth.len(), panel };
+        let (offsets, depth) = (taps.from(depth.start), depth.len());
+        let rows = FillRows { data, pieces, offsets, depth, width, panel };
         match places.row() {
             ..=4 => simd::run(rows.with_copies_of::<4>()),
             5..=8 => simd::run(rows.with_copies_of::<8>()),
@@ -246,16 +249,18 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
 }
 
 /// Fills the rows of a panel of places.
-struct FillRows<'a, S, P, const W: usize> {
+struct FillRows<'a, S, P> {
     data: &'a [S],
-    pieces: Pieces<W>,
+    pieces: Pieces,
     /// The offset of each depth.
     offsets: Offsets<'a>,
     depth: usize,
+    /// The lanes of the panel.
+    width: usize,
     panel: &'a mut [P],
 }
 
-impl<S, P, const W: usize> FillRows<'_, S, P, W> {
+impl<S, P> FillRows<'_, S, P> {
     /// Sets the length of copies; no piece is longer.
     const fn with_copies_of<const LEN: usize>(self) -> WithCopiesOf<LEN, Self> {
         WithCopiesOf(self)
@@ -265,21 +270,19 @@ impl<S, P, const W: usize> FillRows<'_, S, P, W> {
 /// A loop with copies of constant length.
 struct WithCopiesOf<const LEN: usize, L>(L);
 
-impl<P: Depth, S: PackInto<P>, const W: usize, const LEN: usize> Loop
-    for WithCopiesOf<LEN, FillRows<'_, S, P, W>>
-{
+impl<P: Depth, S: PackInto<P>, const LEN: usize> Loop for WithCopiesOf<LEN, FillRows<'_, S, P>> {
     type Element = P;
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let FillRows { data, pieces, mut offsets, depth, panel } = self.0;
+        let FillRows { data, pieces, mut offsets, depth, width, panel } = self.0;
         for number in 0..depth.div_ceil(P::PER_ROW) {
             let Some(first) = offsets.next() else { return };
             // The last element of an odd depth is paired with 0.
             let second = if P::PER_ROW == 1 { None } else { offsets.next() };
             let second = second.filter(|_| number * P::PER_ROW + 1 < depth);
-            let panel = &mut panel[number * W..];
+            let panel = &mut panel[number * width..];
             for piece in pieces.iter() {
                 let from = &data[first + piece.offset..];
                 let next = second.map(|second| &data[second + piece.offset..]);
@@ -319,26 +322,26 @@ fn pack_piece<const LEN: usize, P: Depth, S: PackInto<P>>(
 }
 
 impl<P: Depth, S: PackInto<P>> Operand<P> for ByTap<'_, S> {
-    fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]) {
+    fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]) {
         let Self(Patches { data, taps, places, .. }) = self;
-        let end = taps.len().min(lane + W);
-        let mut lanes = [None; W];
+        let end = taps.len().min(lane + width);
+        let mut lanes = [None; COLUMNS];
         lanes.iter_mut().zip(lane..end).for_each(|(to, tap)| *to = Some(taps.at(tap)));
-        simd::run(FillLanes { data, lanes, places: *places, depth, panel });
+        simd::run(FillLanes { data, lanes: &lanes[..width], places: *places, depth, panel });
     }
 }
 
 /// Fills a panel of taps.
-struct FillLanes<'a, S, P, const W: usize> {
+struct FillLanes<'a, S, P> {
     data: &'a [S],
     /// The offset of each lane; `None` past the last tap, for lanes that no result depends on.
-    lanes: [Option<usize>; W],
+    lanes: &'a [Option<usize>],
     places: Places,
     depth: Range<usize>,
-    panel: &'a mut [[P; W]],
+    panel: &'a mut [P],
 }
 
-impl<P: Depth, S: PackInto<P>, const W: usize> Loop for FillLanes<'_, S, P, W> {
+impl<P: Depth, S: PackInto<P>> Loop for FillLanes<'_, S, P> {
     type Element = P;
     type Output = ();
 
@@ -352,7 +355,7 @@ impl<P: Depth, S: PackInto<P>, const W: usize> Loop for FillLanes<'_, S, P, W> {
     }
 }
 
-impl<S, P, const W: usize> FillLanes<'_, S, P, W> {
+impl<S, P> FillLanes<'_, S, P> {
     /// Fills the panel with copies of a constant length; no piece is longer.
     #[inline(always)]
     fn fill<const LEN: usize>(self)
@@ -361,16 +364,18 @@ impl<S, P, const W: usize> FillLanes<'_, S, P, W> {
         S: PackInto<P>,
     {
         let Self { data, lanes, places, depth, panel } = self;
+        let width = lanes.len();
         // The elements of a group of lanes, in the order of depth, and the excess of the last piece.
         let mut staged = [[S::default(); 2 * RUN + PIECE]; GROUP];
         let zero = S::default().pack(S::default());
-        for (number, rows) in panel.chunks_mut(RUN).enumerate() {
+        for (number, rows) in panel.chunks_mut(RUN * width).enumerate() {
             let start = depth.start + number * RUN * P::PER_ROW;
             let end = depth.end.min(start + RUN * P::PER_ROW);
-            let pieces = Pieces::<{ 2 * RUN }>::new(&places, start..end);
+            let pieces = Pieces::new(&places, start..end);
             for (group, lanes) in lanes.chunks(GROUP).enumerate() {
                 if lanes[0].is_none() {
-                    rows.iter_mut().for_each(|row| row[group * GROUP..][..GROUP].fill(zero));
+                    let rows = rows.chunks_mut(width);
+                    rows.for_each(|row| row[group * GROUP..][..GROUP].fill(zero));
                     continue;
                 }
                 for (lane, staged) in lanes.iter().zip(&mut staged) {
@@ -383,7 +388,7 @@ impl<S, P, const W: usize> FillLanes<'_, S, P, W> {
                         staged[pieces.places..].fill(S::default());
                     }
                 }
-                interleave(&staged, group * GROUP, rows);
+                interleave(&staged, &mut rows[group * GROUP..], width);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::patches::{Patches, Places, Taps};
-use crate::cpu::gemm::{HALF, to_bf16};
+use crate::cpu::gemm::{HALF, Unrounded, to_bf16};
 use crate::cpu::short;
 use crate::cpu::simd::{self, Loop};
 use crate::window::Window;
@@ -387,5 +387,16 @@ impl StageAs<bf16> for f32 {
     #[inline(always)]
     fn staged(self) -> bf16 {
         to_bf16(self)
+    }
+}
+
+impl StageAs<bf16> for Unrounded {
+    fn unchanged(_: &[Self]) -> Option<&[bf16]> {
+        None
+    }
+
+    #[inline(always)]
+    fn staged(self) -> bf16 {
+        to_bf16(self.0)
     }
 }

@@ -255,7 +255,7 @@ impl<'a, P: Depth> ByChannel<'a, P> {
                 for start in 0..P::PER_ROW {
                     let at = start * copy + (image_number * blocks.len() + number) * rows;
                     let panel = &mut data[at..][..P::rows(size - start)];
-                    Operand::<P>::pack(&lanes, 0, start..size, panel);
+                    Operand::<P>::pack(&lanes, 0, start..size, LANES, panel.as_flattened_mut());
                 }
             }
         }
@@ -270,16 +270,16 @@ impl<'a, P: Depth> ByChannel<'a, P> {
 }
 
 impl<P: Depth> Operand<P> for ByChannel<'_, P> {
-    fn pack<const W: usize>(&self, lane: usize, depth: Range<usize>, panel: &mut [[P; W]]) {
+    fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]) {
         let (mut filled, first) = (0, lane / LANES - self.first * self.taps.len());
         for patches::Run { len, offset, .. } in self.places.runs(depth) {
             let rows = len.div_ceil(P::PER_ROW);
-            let (panel, filled_to) = (&mut panel[filled..filled + rows], filled + rows);
-            for (number, lanes) in (first..).zip((0..W).step_by(LANES)) {
+            let (panel, filled_to) = (&mut panel[filled * width..(filled + rows) * width], filled + rows);
+            for (number, lanes) in (first..).zip((0..width).step_by(LANES)) {
                 let (block, tap) = (number / self.taps.len(), number % self.taps.len());
                 let start = self.row(offset + block * self.plane + self.taps[tap]);
                 let from = self.data.get(start..start + rows).unwrap_or_default();
-                simd::run(CopyLanes { from, panel: &mut *panel, lanes });
+                simd::run(CopyLanes { from, to: &mut panel[lanes..], width });
             }
             filled = filled_to;
         }
@@ -287,23 +287,24 @@ impl<P: Depth> Operand<P> for ByChannel<'_, P> {
 }
 
 /// Copies rows to [`LANES`] lanes of a panel.
-struct CopyLanes<'a, P, const W: usize> {
+struct CopyLanes<'a, P> {
     from: &'a [[P; LANES]],
-    panel: &'a mut [[P; W]],
-    /// The first lane.
-    lanes: usize,
+    /// The panel from the first of these lanes on.
+    to: &'a mut [P],
+    /// The lanes of the panel.
+    width: usize,
 }
 
-impl<P: Copy, const W: usize> Loop for CopyLanes<'_, P, W> {
+impl<P: Copy> Loop for CopyLanes<'_, P> {
     type Element = P;
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        for (row, from) in self.panel.iter_mut().zip(self.from) {
-            if let Some(to) = row[self.lanes..].first_chunk_mut() {
-                *to = *from;
-            }
+        for (row, from) in self.from.iter().enumerate() {
+            // A row of fewer lanes ends before.
+            let Some(to) = self.to.get_mut(row * self.width..row * self.width + LANES) else { return };
+            to.copy_from_slice(from);
         }
     }
 }

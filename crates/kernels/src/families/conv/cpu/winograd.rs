@@ -16,8 +16,8 @@
 //!
 //! The transforms add inputs, so rounding errors are a few times larger than those of direct sums. Results that are not
 //! finite are replaced by [direct] sums, because the transforms of infinite and of very large inputs cancel to NaN. The
-//! transforms and sums are in `f32` or `f64`; 16-bit floats are converted on the way. Processors that multiply pairs of
-//! bf16 elements use the direct algorithm for those.
+//! transforms and sums are in `f32`; 16-bit floats are converted on the way. Processors that multiply pairs of bf16 elements
+//! use the direct algorithm for those. So do all convolutions of `f64`, which only tests transform.
 
 mod direct;
 mod filters;
@@ -27,7 +27,7 @@ mod tiles;
 mod transform;
 mod weight_grad;
 
-use self::input::Input;
+use self::input::{Input, Pad};
 use self::output::Outputs;
 use super::Sizes;
 use crate::cpu::gemm::{Block, COLUMNS, Depth, PackInto, Packed, ROWS, Tile};
@@ -316,7 +316,10 @@ impl Winograd {
     /// Transforms the tiles of a panel.
     fn transform_tiles<T: Element, S: PackInto<T>>(&self, from: &[S], block: [usize; 2], panel: &mut [T]) {
         let (panel, patch) = panel.split_at_mut(POSITIONS * self.pitch() * COLUMNS);
-        simd::run(Input { sizes: self, images: from, block, patch, panel });
+        let pad = |part: &_, channel, padded: &mut [T]| {
+            simd::run(Pad { sizes: self, images: from, part, channel, padded });
+        };
+        simd::run(Input { sizes: self, pad: &pad, block, patch, panel });
     }
 
     /// Computes the channels of `out` from `first` on, for a block of tiles. Returns false if an output is not finite.

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{Statistics, width};
 use crate::cpu::dispatch::{float, host, host_mut, scratch};
-use crate::cpu::fold::{Cascade, RADIX, Sum, fold_into, fold_slice, sum_products};
+use crate::cpu::fold::{Cascade, RADIX, Sum, fold_slice, loops, sum_products};
 use crate::cpu::number::{Float, Number};
 use crate::cpu::operands::Source;
 use crate::cpu::parallel::{Workers, light_runs};
@@ -91,8 +91,8 @@ pub(crate) fn layer_norm_sums(
         bias.fill(T::ZERO);
         for slab in partials.chunks(of_slab) {
             let (of_weight, of_bias) = slab.split_at(parameters);
-            fold_into::<T, Sum>(weight, of_weight);
-            fold_into::<T, Sum>(bias, of_bias);
+            (loops::<T, Sum>().fold_into)(weight, of_weight);
+            (loops::<T, Sum>().fold_into)(bias, of_bias);
         }
         Ok(())
     })
@@ -122,7 +122,8 @@ impl<T: Float> Terms<'_, T> {
         while !weight.is_empty() {
             // A tile does not cross rows of the normalization, so that it has one pair of statistics per row.
             let len = TILE.min(weight.len()).min(self.width - first % self.width);
-            let mut sums = [Cascade::<T, TILE>::new::<Sum>(len), Cascade::new::<Sum>(len)];
+            let mut sums =
+                [Cascade::<T, TILE>::new(loops::<_, Sum>(), len), Cascade::new(loops::<_, Sum>(), len)];
             for start in rows.clone().step_by(RADIX) {
                 let count = RADIX.min(rows.end - start);
                 let number = |row: usize| (start + row) * self.parameters + first;
@@ -142,15 +143,15 @@ impl<T: Float> Terms<'_, T> {
                 (0..count).for_each(|row| statistics[row] = self.statistics(number(row)));
                 let of_rows = Rows { x, g, step, len, statistics: &statistics[..count] };
                 let [of_weight, of_bias] = simd::run(of_rows);
-                sums[0].push_folded::<Sum>(&of_weight);
-                sums[1].push_folded::<Sum>(&of_bias);
+                sums[0].push_folded(&of_weight);
+                sums[1].push_folded(&of_bias);
             }
             let [of_weight, of_bias] = &mut sums;
             if let Some(now) = weight.split_off_mut(..len) {
-                now.copy_from_slice(of_weight.finish::<Sum>());
+                now.copy_from_slice(of_weight.finish());
             }
             if let Some(now) = bias.split_off_mut(..len) {
-                now.copy_from_slice(of_bias.finish::<Sum>());
+                now.copy_from_slice(of_bias.finish());
             }
             first += len;
         }
@@ -160,7 +161,7 @@ impl<T: Float> Terms<'_, T> {
     fn sum_places(&self, rows: usize, first: usize, [weight, bias]: [&mut [T]; 2]) {
         let mut loaded = [Vec::new(), Vec::new()];
         for (parameter, weight) in weight.iter_mut().enumerate() {
-            let mut sums = [Cascade::<T, 1>::new::<Sum>(1), Cascade::new::<Sum>(1)];
+            let mut sums = [Cascade::<T, 1>::new(loops::<_, Sum>(), 1), Cascade::new(loops::<_, Sum>(), 1)];
             for row in 0..rows {
                 let start = (row * self.parameters + first + parameter) * self.places;
                 let [mean, scale] = self.statistics(start);
@@ -168,16 +169,16 @@ impl<T: Float> Terms<'_, T> {
                     let range = from..(from + BLOCK).min(start + self.places);
                     let [x, g] = &mut loaded;
                     let (x, g) = (self.x.part(range.clone(), x), self.grad.part(range, g));
-                    sums[0].push_folded::<Sum>(&[sum_products(x, g, |x, g| (x - mean) * scale * g)]);
+                    sums[0].push_folded(&[sum_products(x, g, |x, g| (x - mean) * scale * g)]);
                     if !bias.is_empty() {
-                        sums[1].push_folded::<Sum>(&[fold_slice::<T, Sum>(g)]);
+                        sums[1].push_folded(&[fold_slice::<T, Sum>(g)]);
                     }
                 }
             }
             let [of_weight, of_bias] = &mut sums;
-            weight.clone_from(&of_weight.finish::<Sum>()[0]);
+            weight.clone_from(&of_weight.finish()[0]);
             if let Some(bias) = bias.get_mut(parameter) {
-                bias.clone_from(&of_bias.finish::<Sum>()[0]);
+                bias.clone_from(&of_bias.finish()[0]);
             }
         }
     }

@@ -161,7 +161,8 @@ impl<T: Float> Loop for Rows<'_, T> {
     fn run(self) {
         let Self { lhs, rhs, out, start } = self;
         let (mut row, mut left) = (0, out);
-        while let Some(rows) = left.split_off_mut(..TOGETHER * rhs.cols) {
+        let is_dense = lhs.col_stride == 1 || lhs.row_stride == 1;
+        while is_dense && let Some(rows) = left.split_off_mut(..TOGETHER * rhs.cols) {
             add_rows::<T, TOGETHER>(&lhs, row, &rhs, start, rows);
             row += TOGETHER;
         }
@@ -171,7 +172,7 @@ impl<T: Float> Loop for Rows<'_, T> {
     }
 }
 
-/// Computes `ROWS` rows of sums, starting at row `first` of `lhs`.
+/// Computes `ROWS` rows of sums, starting at row `first` of `lhs`, one of whose strides is 1 if there are several.
 #[inline(always)]
 fn add_rows<T: Float, const ROWS: usize>(
     lhs: &Matrix<'_, T>,
@@ -188,7 +189,7 @@ fn add_rows<T: Float, const ROWS: usize>(
             *values = &data[row * lhs.row_stride..][..rhs.rows];
         }
         each_column(|inner| rows.map(|row| row[inner]), rhs, start, sums);
-    } else if lhs.row_stride == 1 {
+    } else if ROWS > 1 {
         let column = |inner: usize| {
             let values = &data[inner * lhs.col_stride..][..ROWS];
             let mut column = [T::ZERO; ROWS];
@@ -197,14 +198,7 @@ fn add_rows<T: Float, const ROWS: usize>(
         };
         each_column(column, rhs, start, sums);
     } else {
-        let column = |inner: usize| {
-            let mut column = [T::ZERO; ROWS];
-            for (row, factor) in column.iter_mut().enumerate() {
-                *factor = data[row * lhs.row_stride + inner * lhs.col_stride];
-            }
-            column
-        };
-        each_column(column, rhs, start, sums);
+        each_column(|inner| [data[inner * lhs.col_stride]; ROWS], rhs, start, sums);
     }
 }
 

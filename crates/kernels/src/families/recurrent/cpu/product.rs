@@ -16,7 +16,7 @@ pub(super) fn pack_weight<'a, P: Depth, T: PackInto<P>>(
     let panels = &mut packed.as_chunks_mut::<COLUMNS>().0[..weight.lanes.div_ceil(COLUMNS) * rows];
     if rows > 0 {
         workers.chunks(panels, rows, &|start, panel| {
-            weight.pack(start / rows * COLUMNS, 0..depth, panel);
+            weight.pack(start / rows * COLUMNS, 0..depth, COLUMNS, panel.as_flattened_mut());
         });
     }
     panels
@@ -39,10 +39,11 @@ impl<'a, P: Depth> Panels<'a, P> {
     }
 
     /// Packs a range of the elements of each row. The start is even.
-    pub(super) fn pack(&mut self, from: impl Operand<P>, range: Range<usize>) {
+    pub(super) fn pack(&mut self, from: &dyn Operand<P>, range: Range<usize>) {
         let inside = range.start / P::PER_ROW..P::rows(range.end);
         for (number, panel) in self.panels.chunks_mut(self.depth).enumerate() {
-            from.pack(number * ROWS, 0..range.len(), &mut panel[inside.clone()]);
+            let panel = panel[inside.clone()].as_flattened_mut();
+            from.pack(number * ROWS, 0..range.len(), ROWS, panel);
         }
     }
 }

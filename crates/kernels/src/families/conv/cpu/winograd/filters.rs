@@ -16,44 +16,40 @@ pub(super) fn transform<T: Float + Depth, S: PackInto<T>>(
     let Winograd { inputs: depth, outputs, direction, .. } = *sizes;
     let first = number * ROWS;
     let rows = ROWS.min(outputs - first);
-    match direction {
-        Direction::Forward => {
-            let filters = &weight[first * depth..];
-            let taps = |row: usize, at: usize, tap: usize| filters[row * depth + at][tap].pack(S::default());
-            simd::run(Panel { taps, rows, depth, panel });
-        }
-        Direction::Backward => {
-            let filters = &weight[first..];
-            let taps = |row: usize, at: usize, tap: usize| {
-                filters[at * outputs + row][TAPS - 1 - tap].pack(S::default())
-            };
-            simd::run(Panel { taps, rows, depth, panel });
-        }
-    }
+    let (steps, reversed) = match direction {
+        Direction::Forward => ([depth, 1], false),
+        Direction::Backward => ([1, outputs], true),
+    };
+    simd::run(Panel { filters: &weight[first * steps[0]..], steps, reversed, rows, depth, panel });
 }
 
 /// Transforms the filters of one panel.
-struct Panel<'a, T, F> {
-    /// The tap of a row of the panel, at some depth.
-    taps: F,
+struct Panel<'a, T, S> {
+    filters: &'a [[S; TAPS]],
+    /// Filters from one row of the panel to the next, and from one depth to the next.
+    steps: [usize; 2],
+    /// Whether the taps have the opposite order.
+    reversed: bool,
     rows: usize,
     depth: usize,
     panel: &'a mut [T],
 }
 
-impl<T: Float, F: Fn(usize, usize, usize) -> T> Loop for Panel<'_, T, F> {
+impl<T: Float + Depth, S: PackInto<T>> Loop for Panel<'_, T, S> {
     type Element = T;
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let Self { taps, rows, depth, panel } = self;
+        let Self { filters: stored, steps: [down, along], reversed, rows, depth, panel } = self;
         let (panel, _) = panel.as_chunks_mut::<ROWS>();
         for at in 0..depth {
             let mut filters = [[Lanes::ZERO; 3]; 3];
             for row in 0..rows {
-                for tap in 0..TAPS {
-                    filters[tap / 3][tap % 3].0[row] = taps(row, at, tap);
+                let stored = &stored[row * down + at * along];
+                for (number, tap) in stored.iter().enumerate() {
+                    let place = if reversed { TAPS - 1 - number } else { number };
+                    filters[place / 3][place % 3].0[row] = tap.pack(S::default());
                 }
             }
             let columns = transform::filter(filters);

@@ -20,9 +20,11 @@ pub(super) fn patch(sizes: &Winograd) -> usize {
 }
 
 /// Transforms the tiles of a panel, `[position][depth][lane]`.
-pub(super) struct Input<'a, T, S> {
+pub(super) struct Input<'a, T> {
     pub(super) sizes: &'a Winograd,
-    pub(super) images: &'a [S],
+    /// Copies the rows of a channel that the tiles of a part read, as [`Pad`]. One call of a pointer, so that the transform
+    /// is not compiled for each type of images.
+    pub(super) pad: &'a dyn Fn(&Part, usize, &mut [T]),
     /// The first tile, and the number of tiles.
     pub(super) block: [usize; 2],
     /// Memory of [`patch`] elements.
@@ -30,14 +32,13 @@ pub(super) struct Input<'a, T, S> {
     pub(super) panel: &'a mut [T],
 }
 
-impl<T: Float + Depth, S: PackInto<T>> Loop for Input<'_, T, S> {
+impl<T: Float> Loop for Input<'_, T> {
     type Element = T;
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let Self { sizes, images, block, patch, panel } = self;
-        let plane = sizes.from[0] * sizes.from[1];
+        let Self { sizes, pad, block, patch, panel } = self;
         let parts = parts(sizes.tiles(), block);
         let (panel, _) = panel.as_chunks_mut::<COLUMNS>();
         let pitch = sizes.tiles()[1] + 1;
@@ -48,8 +49,9 @@ impl<T: Float + Depth, S: PackInto<T>> Loop for Input<'_, T, S> {
         for channel in 0..sizes.inputs {
             let mut rows = 0;
             for part in parts.clone() {
-                let plane = &images[(part.image * sizes.inputs + channel) * plane..][..plane];
-                rows += pad(sizes, &part, plane, &mut padded[2 * pitch * rows..]);
+                let [_, count] = part.rows();
+                pad(&part, channel, &mut padded[2 * pitch * rows..]);
+                rows += 2 * count + 2;
             }
             let (pairs, _) = padded[..2 * pitch * rows].as_chunks::<2>();
             for ((pair, even), odd) in pairs.iter().zip(even.iter_mut()).zip(odd.iter_mut()) {
@@ -68,26 +70,35 @@ impl<T: Float + Depth, S: PackInto<T>> Loop for Input<'_, T, S> {
     }
 }
 
-/// Copies the rows of a channel that the tiles of a part read. Returns their number.
-#[inline(always)]
-fn pad<T: Float + Depth, S: PackInto<T>>(
-    sizes: &Winograd,
-    part: &Part,
-    plane: &[S],
-    padded: &mut [T],
-) -> usize {
-    let ([_, width], [above, beside]) = (sizes.from, sizes.padding);
-    let [first, count] = part.rows();
-    let pitch = 2 * sizes.tiles()[1] + 2;
-    for (row, padded) in padded.chunks_exact_mut(pitch).take(2 * count + 2).enumerate() {
-        let padded = &mut padded[beside..beside + width];
-        let at = (2 * first + row).checked_sub(above);
-        match at.and_then(|row| plane.get(row * width..(row + 1) * width)) {
-            Some(seen) => copy(seen, padded),
-            None => padded.fill(T::ZERO),
+/// Copies the rows of a channel that the tiles of a part read, and converts their elements.
+pub(super) struct Pad<'a, T, S> {
+    pub(super) sizes: &'a Winograd,
+    pub(super) images: &'a [S],
+    pub(super) part: &'a Part,
+    pub(super) channel: usize,
+    pub(super) padded: &'a mut [T],
+}
+
+impl<T: Float + Depth, S: PackInto<T>> Loop for Pad<'_, T, S> {
+    type Element = T;
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { sizes, images, part, channel, padded } = self;
+        let ([height, width], [above, beside]) = (sizes.from, sizes.padding);
+        let plane = &images[(part.image * sizes.inputs + channel) * height * width..][..height * width];
+        let [first, count] = part.rows();
+        let pitch = 2 * sizes.tiles()[1] + 2;
+        for (row, padded) in padded.chunks_exact_mut(pitch).take(2 * count + 2).enumerate() {
+            let padded = &mut padded[beside..beside + width];
+            let at = (2 * first + row).checked_sub(above);
+            match at.and_then(|row| plane.get(row * width..(row + 1) * width)) {
+                Some(seen) => copy(seen, padded),
+                None => padded.fill(T::ZERO),
+            }
         }
     }
-    2 * count + 2
 }
 
 /// Converts a short row, without a call.
@@ -133,5 +144,5 @@ fn transform_run<T: Float>(
             }
         )+};
     }
-    lanes!(16 8 4 2 1);
+    lanes!(8 4 1);
 }

@@ -30,7 +30,7 @@ impl<T: Float> Loop for Outputs<'_, '_, T> {
         let plane = sizes.to[0] * sizes.to[1];
         let parts = parts(sizes.tiles(), block);
         let (products, _) = products.as_chunks::<COLUMNS>();
-        let mut total = Lanes::<T, 16>::ZERO;
+        let mut total = Lanes::<T, 8>::ZERO;
         for channel in 0..channels {
             for part in parts.clone() {
                 let start = (first + channel) * plane;
@@ -52,8 +52,8 @@ fn store_run<T: Float>(
     products: &[[T; COLUMNS]],
     run: Run,
     plane: &mut [T],
-    mut total: Lanes<T, 16>,
-) -> Lanes<T, 16> {
+    mut total: Lanes<T, 8>,
+) -> Lanes<T, 8> {
     let [height, width] = sizes.to;
     let mut done = 0;
     macro_rules! lanes {
@@ -83,7 +83,7 @@ fn store_run<T: Float>(
             }
         )+};
     }
-    lanes!(16 8 4 2 1);
+    lanes!(8 4 1);
     total
 }
 

@@ -86,7 +86,7 @@ fn stage<'a, T: Element, S: PackInto<T>, const W: usize>(
     let (staged, _) = staged.as_chunks_mut::<W>();
     let staged = &mut staged[..(end - first) * width];
     let planes = Strided { data: image, lanes: channels, lane_stride: height * width, depth_stride: 1 };
-    planes.pack(channel, first * width..end * width, staged);
+    planes.pack(channel, first * width..end * width, W, staged.as_flattened_mut());
     Pixels { pixels: staged, first, size: [height, width] }
 }
 
