@@ -8,12 +8,12 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::super::simd::{self, Loop};
-use super::kernel::{COLUMNS, Packed, Pair, ROWS, Stored};
+use super::kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Stored};
 
 /// An operand that is packed before it is multiplied.
 pub(crate) trait Operand<P>: Sync {
-    /// Fills a panel of `width` lanes with the lanes from `lane` on, at the depths in `depth`. The panel has one row per
-    /// [packed element](Depth::PER_ROW) of that range.
+    /// Fills a panel with the lanes from `lane` on, at the depths in `depth`. Its rows have `width` lanes, which are
+    /// [`COLUMNS`], [`HALF`] or [`ROWS`]. It has one row per [packed element](Depth::PER_ROW) of that range.
     fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]);
 
     /// The panel of the right operand with the lanes from `lane` on, if the kernel reads it without packing.
@@ -254,16 +254,17 @@ impl<P: Depth, S: PackInto<P>> Loop for Transpose<'_, S, P> {
                         staged[from.len()..].fill(S::default());
                     }
                 }
-                interleave(&staged, &mut rows[group..], width);
+                interleave(&staged, group, rows, width);
             }
         }
     }
 }
 
-/// Packs the elements of [`GROUP`] lanes into at most [`RUN`] rows of a panel, whose starts are `width` elements apart.
+/// Packs the elements of [`GROUP`] lanes into at most [`RUN`] rows of a panel of `width` lanes, from lane `first` on.
 #[inline(always)]
 pub(crate) fn interleave<S: PackInto<P>, P: Depth, const LEN: usize>(
     lanes: &[[S; LEN]; GROUP],
+    first: usize,
     rows: &mut [P],
     width: usize,
 ) {
@@ -279,10 +280,18 @@ pub(crate) fn interleave<S: PackInto<P>, P: Depth, const LEN: usize>(
     for (index, to) in interleaved.iter_mut().enumerate() {
         *to = [packed[0][index], packed[1][index], packed[2][index], packed[3][index]];
     }
-    for (number, from) in interleaved.iter().enumerate() {
-        // Not `chunks_mut`, which would divide.
-        let Some(row) = rows.get_mut(number * width..number * width + GROUP) else { return };
-        row.copy_from_slice(from);
+    // Only the stores are compiled for each width.
+    match width {
+        COLUMNS => store::<P, COLUMNS>(&interleaved, first, rows),
+        HALF => store::<P, HALF>(&interleaved, first, rows),
+        _ => store::<P, ROWS>(&interleaved, first, rows),
+    }
+}
+
+#[inline(always)]
+fn store<P: Copy, const W: usize>(from: &[[P; GROUP]; RUN], first: usize, rows: &mut [P]) {
+    for (row, from) in rows.as_chunks_mut::<W>().0.iter_mut().zip(from) {
+        row[first..first + GROUP].copy_from_slice(from);
     }
 }
 

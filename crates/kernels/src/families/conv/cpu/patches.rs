@@ -388,7 +388,7 @@ impl<S, P> FillLanes<'_, S, P> {
                         staged[pieces.places..].fill(S::default());
                     }
                 }
-                interleave(&staged, &mut rows[group * GROUP..], width);
+                interleave(&staged, group * GROUP, rows, width);
             }
         }
     }

@@ -12,7 +12,7 @@ use super::run::Run;
 use super::stage::{Axis, Planes, StageAs, stage};
 use super::tasks::Scratch;
 use super::{SLOTS, Sizes, Slot};
-use crate::cpu::gemm::{self, Block, Depth, Operand, Output, PackInto, Strided};
+use crate::cpu::gemm::{self, Block, COLUMNS, Depth, Operand, Output, PackInto, Strided};
 use crate::cpu::parallel::Workers;
 use crate::cpu::simd::{self, Loop};
 use crate::families::grid::product;
@@ -271,15 +271,17 @@ impl<'a, P: Depth> ByChannel<'a, P> {
 
 impl<P: Depth> Operand<P> for ByChannel<'_, P> {
     fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]) {
+        debug_assert_eq!(width, COLUMNS, "taps are columns");
+        let (panel, _) = panel.as_chunks_mut::<COLUMNS>();
         let (mut filled, first) = (0, lane / LANES - self.first * self.taps.len());
         for patches::Run { len, offset, .. } in self.places.runs(depth) {
             let rows = len.div_ceil(P::PER_ROW);
-            let (panel, filled_to) = (&mut panel[filled * width..(filled + rows) * width], filled + rows);
-            for (number, lanes) in (first..).zip((0..width).step_by(LANES)) {
+            let (panel, filled_to) = (&mut panel[filled..filled + rows], filled + rows);
+            for (number, lanes) in (first..).zip((0..COLUMNS).step_by(LANES)) {
                 let (block, tap) = (number / self.taps.len(), number % self.taps.len());
                 let start = self.row(offset + block * self.plane + self.taps[tap]);
                 let from = self.data.get(start..start + rows).unwrap_or_default();
-                simd::run(CopyLanes { from, to: &mut panel[lanes..], width });
+                simd::run(CopyLanes { from, panel: &mut *panel, lanes });
             }
             filled = filled_to;
         }
@@ -289,10 +291,9 @@ impl<P: Depth> Operand<P> for ByChannel<'_, P> {
 /// Copies rows to [`LANES`] lanes of a panel.
 struct CopyLanes<'a, P> {
     from: &'a [[P; LANES]],
-    /// The panel from the first of these lanes on.
-    to: &'a mut [P],
-    /// The lanes of the panel.
-    width: usize,
+    panel: &'a mut [[P; COLUMNS]],
+    /// The first lane.
+    lanes: usize,
 }
 
 impl<P: Copy> Loop for CopyLanes<'_, P> {
@@ -301,10 +302,8 @@ impl<P: Copy> Loop for CopyLanes<'_, P> {
 
     #[inline(always)]
     fn run(self) {
-        for (row, from) in self.from.iter().enumerate() {
-            // A row of fewer lanes ends before.
-            let Some(to) = self.to.get_mut(row * self.width..row * self.width + LANES) else { return };
-            to.copy_from_slice(from);
+        for (row, from) in self.panel.iter_mut().zip(self.from) {
+            row[self.lanes..self.lanes + LANES].copy_from_slice(from);
         }
     }
 }
