@@ -38,10 +38,10 @@ const CRATES: &[(&str, &[&str])] = &[
             "register self_check",
         ],
     ),
+    ("crates/files", &["boundary lean varint", "file_kind gzip lines markup", "atomic_file pickle plan_text"]),
     (
         "crates/tracking",
         &[
-            "files",
             "scope",
             "report",
             "heap",
@@ -129,11 +129,12 @@ const CRATES: &[(&str, &[&str])] = &[
 const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("crates/bfc-core", &[]),
     ("crates/bfc-cuda", &["bfc-core"]),
-    ("crates/tracking", &["bfc-core"]),
+    ("crates/files", &["bfc-core"]),
+    ("crates/tracking", &["bfc-core", "highwater-files"]),
     ("crates/capi", &["bfc-core", "bfc-cuda", "highwater-tracking"]),
     ("crates/kernels", &["bfc-core", "bfc-cuda"]),
     ("crates/tensor", &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-kernels"]),
-    ("crates/nn", &["bfc-core", "highwater-tracking", "highwater-tensor"]),
+    ("crates/nn", &["bfc-core", "highwater-files", "highwater-tracking", "highwater-tensor"]),
     (
         "crates/distributed",
         &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-tensor", "highwater-nn"],

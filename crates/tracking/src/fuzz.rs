@@ -13,11 +13,12 @@ use bfc_core::{
 };
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use highwater_files::{PlanLimits, parse_plan, write_plan};
 
 use crate::export::{ExportFormat, export};
 use crate::page::write_page;
 use crate::record::{EventKind, Follower, Recording, RecordingLimits, recording_of_events};
-use crate::replay::{PlanLimits, ReplayError, Step, parse_plan, plan_of, replay, write_plan};
+use crate::replay::{ReplayError, Step, plan_of, replay};
 use crate::report::{RankComparison, RankReport, Report, ReportDiff, TextOptions};
 use crate::trace::formats::FORMATS;
 use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits};

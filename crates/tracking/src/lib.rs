@@ -57,7 +57,6 @@
 
 mod account;
 mod export;
-mod files;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
@@ -73,12 +72,16 @@ mod test_pool;
 mod trace;
 mod training_log;
 
+pub use bfc_core::{MemoryBound, UsableMemory};
+pub use highwater_files::{
+    AtomicFile, FileKind, PlanLimits, PlanTextError, PlanTextProblem, parse_plan, write_plan,
+};
+
 pub use account::{
     AccountedPool, Budget, Context, ContextGuard, LimitedGuard, OpRun, OpTotals, Record, ScopedAllocator,
     Sizes, ThreadTotals, Tracker, TrackingAllocator, capture, op_name,
 };
 pub use export::{ExportError, ExportFormat, export};
-pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory, gzip};
 pub use heap::{HeapFigures, TrackedSystem};
 pub use page::{oom_page, write_page, write_page_with_plans, write_plans_page};
 pub use plan_chart::{PlanChart, PlanRow};
@@ -87,10 +90,7 @@ pub use record::{
     HwmProblem, LiveBlock, Moment, Owner, Peak, PoolName, Recording, RecordingLimits, Region, Retag,
     RunSummary, Timeline, Written,
 };
-pub use replay::{
-    NoPlan, PlanLimits, PlanTextError, PlanTextProblem, ReplayError, ReplaySummary, Replayer, Step,
-    find_step, parse_plan, plan_of, replay, write_plan,
-};
+pub use replay::{NoPlan, ReplayError, ReplaySummary, Replayer, Step, find_step, plan_of, replay};
 pub use report::{
     CategoryRow, Change, Cut, FailureRow, GrowthRow, LiveRow, MarkRow, OpRow, OutsideRow, PeakPart,
     PeakParts, PeakRow, PhaseRow, PoolRow, ProcessMemory, RankBytes, RankComparison, RankError, RankReport,
@@ -101,14 +101,9 @@ pub use scope::{
     ModuleGuard, ModulePath, Phase, PhaseGuard, Scope, ScopeGuard, ScopePath, Walk, enter_path, here,
     intern_path, module, phase,
 };
-/// A reader of Python pickles that calls no code from them.
-pub mod pickle {
-    pub use crate::trace::{Pickle, PickleProblem, PickleValue as Value};
-}
-
 pub use trace::{
-    CompressedProblem, PickleProblem, ProfileProblem, ReadOptions, SnapshotProblem, Trace, TraceComment,
-    TraceError, TraceEvent, TraceLimits, TracePlace, TraceProblem,
+    CompressedProblem, ProfileProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError,
+    TraceEvent, TraceLimits, TracePlace, TraceProblem,
 };
 pub use training_log::{
     Curve, CurvePoint, NonFinite, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,

@@ -24,13 +24,13 @@ use base64::write::EncoderWriter;
 use bfc_core::printable;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
+use highwater_files::markup::escaped;
 use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::{CharEscape, Formatter};
 
 pub use oom::oom_page;
 
-use crate::files::escaped;
 use crate::plan_chart::PlanChart;
 use crate::record::Recording;
 use crate::training_log::TrainingLog;

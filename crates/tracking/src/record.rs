@@ -20,7 +20,6 @@ mod steps;
 mod summary;
 mod tally;
 mod timeline;
-pub(crate) mod varint;
 mod wire;
 
 pub(crate) use builder::MAX_DEPTH;
@@ -36,7 +35,6 @@ pub use recording::{
 };
 pub(crate) use steps::StepPart;
 pub use summary::RunSummary;
-pub(crate) use tally::fitting;
 pub use timeline::{Moment, Timeline};
 pub use wire::EventProblem;
 
@@ -46,7 +44,8 @@ pub(crate) fn recording_of_events(
     block: &[u8],
     limits: &RecordingLimits,
 ) -> Result<Recording, (usize, BlockProblem)> {
-    let mut builder = builder::Builder::new(*limits, crate::files::lean::HeldMemory::new(limits.held_bytes));
+    let mut builder =
+        builder::Builder::new(*limits, highwater_files::lean::HeldMemory::new(limits.held_bytes));
     builder.add(block)?;
     Ok(builder.finish())
 }

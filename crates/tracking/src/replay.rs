@@ -10,9 +10,7 @@ use crate::trace::{Trace, TraceEvent};
 
 mod plan;
 
-pub use plan::{
-    NoPlan, PlanLimits, PlanTextError, PlanTextProblem, Step, find_step, parse_plan, plan_of, write_plan,
-};
+pub use plan::{NoPlan, Step, find_step, plan_of};
 
 /// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

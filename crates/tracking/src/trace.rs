@@ -34,7 +34,6 @@ pub(crate) mod formats;
 mod json;
 mod limits;
 pub(crate) mod lines;
-pub(crate) mod pickle;
 pub(crate) mod profile;
 mod read;
 mod run;
@@ -43,7 +42,6 @@ use builder::{Builder, MAX_LABEL};
 pub use error::{CompressedProblem, TraceError, TracePlace, TraceProblem};
 pub use formats::SnapshotProblem;
 pub use limits::TraceLimits;
-pub use pickle::{Pickle, PickleProblem, Value as PickleValue};
 pub use profile::ProfileProblem;
 pub use read::ReadOptions;
 

@@ -9,11 +9,11 @@ use std::fmt;
 use std::io::{self, Write};
 
 use bfc_core::Category;
+use highwater_files::boundary::ceil_boundary;
 
 use super::json_writer::push_text;
 use super::segments::{Segments, events_by_pool};
 use super::{ExportError, Output};
-use crate::files::boundary::ceil_boundary;
 use crate::record::{BlockLife, Event, EventKind, Execution, Recording};
 use crate::scope::Phase;
 

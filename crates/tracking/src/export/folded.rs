@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use bfc_core::{Category, is_printable};
+use highwater_files::boundary::fitting;
 
 use super::{ExportError, Output, at_peak};
-use crate::record::{Recording, fitting};
+use crate::record::Recording;
 
 /// The most bytes of names on each side of a stack. A longer stack loses the names in its middle.
 const MOST_BYTES: usize = 8 << 10;

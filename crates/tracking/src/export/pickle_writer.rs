@@ -5,10 +5,10 @@
 //!
 //! Source: the descriptions of opcodes in Python's `pickletools`.
 
+use highwater_files::pickle::opcode;
 use rustc_hash::FxHashMap;
 
 use super::encoder::Encoder;
-use crate::trace::pickle::opcode;
 
 /// The number of items per piece of a list.
 const ITEMS_AT_A_TIME: u32 = 1000;

@@ -10,9 +10,10 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use highwater_files::varint;
 
 use super::{ExportError, Output, at_peak};
-use crate::record::{Recording, varint};
+use crate::record::Recording;
 use crate::scope::Phase;
 use crate::trace::profile::fields::{
     COMMENT, MODULE, function, label, location, profile, sample, value_type,

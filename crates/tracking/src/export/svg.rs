@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use bfc_core::{Bytes, Category};
+use highwater_files::markup::escaped;
 
 use super::{ExportError, Output};
-use crate::files::escaped;
 use crate::record::{Moment, Recording};
 
 const WIDTH: u32 = 1000;

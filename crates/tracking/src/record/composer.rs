@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bfc_core::Category;
+use highwater_files::boundary::floor_boundary;
+use highwater_files::lean::HeldMemory;
 
 use super::builder::{BlockProblem, Builder, RecordingLimits};
 use super::recording::Recording;
 use super::wire::{EventContext, MAX_TEXT, RawEvent};
-use crate::files::boundary::floor_boundary;
-use crate::files::lean::HeldMemory;
 use crate::report::RunFacts;
 use crate::scope::Phase;
 

@@ -26,10 +26,8 @@ use bfc_core::{BlockConstraint, Gap, Lifetime, Plan, PlanError, PlanOptions, Pla
 use crate::trace::{Trace, TraceComment, TraceEvent};
 
 mod step;
-mod text;
 
 pub use step::find_step;
-pub use text::{PlanLimits, PlanTextError, PlanTextProblem, parse_plan, write_plan};
 
 /// The part of a trace to plan for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use highwater_files::lean::{self, HeldMemory};
+
 use super::{Trace, TraceComment, TraceEvent, TraceLimits, TraceProblem};
-use crate::files::lean::{self, HeldMemory};
 
 mod finish;
 

@@ -4,13 +4,14 @@ use std::fmt;
 use std::io;
 
 use bfc_core::{Bytes, printable};
+use highwater_files::FileKind;
+use highwater_files::gzip::RatioExceeded;
+use highwater_files::lean::TooMuchHeld;
+use highwater_files::lines::LineProblem;
+use highwater_files::pickle::{PickleError, PickleProblem};
 
 use super::formats::{self, SnapshotProblem};
-use super::pickle::PickleProblem;
 use super::profile::ProfileProblem;
-use crate::files::FileKind;
-use crate::files::gzip::RatioExceeded;
-use crate::files::lean::TooMuchHeld;
 use crate::record::{BlockProblem, HwmError, HwmProblem};
 
 /// A file that is not a trace.
@@ -24,6 +25,12 @@ pub struct TraceError {
 }
 
 bfc_core::debug_as_message!(TraceError);
+
+impl From<PickleError> for TraceError {
+    fn from(error: PickleError) -> Self {
+        TracePlace::Byte(error.offset).of(error.problem)
+    }
+}
 
 impl From<HwmError> for TraceError {
     fn from(error: HwmError) -> Self {
@@ -218,7 +225,7 @@ pub enum TraceProblem {
     },
     /// The pickle cannot be read.
     #[error(transparent)]
-    Pickle(#[from] PickleProblem),
+    Pickle(PickleProblem),
     /// The recording cannot be read.
     #[error(transparent)]
     Recording(#[from] HwmProblem),
@@ -235,6 +242,27 @@ bfc_core::debug_as_message!(TraceProblem);
 impl From<BlockProblem> for TraceProblem {
     fn from(problem: BlockProblem) -> Self {
         Self::Recording(problem.into())
+    }
+}
+
+impl From<LineProblem> for TraceProblem {
+    fn from(problem: LineProblem) -> Self {
+        match problem {
+            LineProblem::Io(error) => error.into(),
+            LineProblem::TooLong { limit } => Self::LineTooLong { limit },
+            LineProblem::BadNumber { found } => Self::BadNumber { found },
+            _ => Self::NotUtf8,
+        }
+    }
+}
+
+impl From<PickleProblem> for TraceProblem {
+    fn from(problem: PickleProblem) -> Self {
+        match problem {
+            PickleProblem::Io(error) => error.into(),
+            PickleProblem::TooMuchHeld(problem) => problem.into(),
+            problem => Self::Pickle(problem),
+        }
     }
 }
 

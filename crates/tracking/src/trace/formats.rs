@@ -17,12 +17,14 @@ mod timeline;
 use std::borrow::Cow;
 use std::io::BufRead;
 
+use highwater_files::FileKind;
+use highwater_files::lines::MARK;
+
 pub use snapshot::SnapshotProblem;
 
-use super::lines::{MARK, beginning};
+use super::lines::beginning;
 use super::profile::recording_limits;
 use super::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
-use crate::files::FileKind;
 use crate::record::Recording;
 
 /// All formats. Detection takes the first one that recognizes a file.

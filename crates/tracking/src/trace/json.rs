@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io::{BufRead, BufReader};
 
+use highwater_files::lean::{HeldMemory, TooMuchHeld};
+use highwater_files::pickle::{Heap, Value};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::TraceProblem;
-use super::pickle::{Heap, Value};
 use super::read::Counted;
-use crate::files::lean::HeldMemory;
 
 /// The most texts that are stored once, and their greatest length. They include the keys. Each other text is stored
 /// separately.
@@ -28,7 +28,7 @@ pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Va
     let state = node.state.replace(State::default());
     match (read, state.problem) {
         (Ok(root), _) => Ok((state.heap, root)),
-        (Err(_), Some(problem)) => Err(problem),
+        (Err(_), Some(problem)) => Err(problem.into()),
         (Err(error), None) if error.is_io() => Err(std::io::Error::from(error).into()),
         (Err(error), None) => Err(TraceProblem::Json { message: error.to_string() }),
     }
@@ -41,7 +41,7 @@ struct State {
     /// The bytes of input that the memory limit includes.
     noted: u64,
     /// The error of the heap, which the parser cannot return.
-    problem: Option<TraceProblem>,
+    problem: Option<TooMuchHeld>,
 }
 
 /// A JSON value that becomes an object while it is parsed.
@@ -53,12 +53,12 @@ struct Node<'a> {
 
 impl Node<'_> {
     /// Changes the objects.
-    fn change<T, E: Error>(self, change: impl FnOnce(&mut Heap) -> Result<T, TraceProblem>) -> Result<T, E> {
+    fn change<T, E: Error>(self, change: impl FnOnce(&mut Heap) -> Result<T, TooMuchHeld>) -> Result<T, E> {
         let state = &mut *self.state.borrow_mut();
         let bytes = self.bytes.get();
-        state.heap.account.memory.note_input(bytes - std::mem::replace(&mut state.noted, bytes));
+        state.heap.note_input(bytes - std::mem::replace(&mut state.noted, bytes));
         change(&mut state.heap).map_err(|problem| {
-            let error = E::custom(&problem);
+            let error = E::custom(problem);
             state.problem = Some(problem);
             error
         })
@@ -105,7 +105,7 @@ impl<'de> Visitor<'de> for Node<'_> {
             return Ok(kept);
         }
         let value = self.change(|heap| {
-            heap.account.charge(text.len() as u64)?;
+            heap.charge(text.len() as u64)?;
             heap.text(text.to_owned())
         })?;
         let kept = &mut self.state.borrow_mut().kept;

@@ -1,8 +1,7 @@
 //! Limits of external traces and of their readers' memory.
 
 use bfc_core::{GIB, MIB};
-
-use crate::files::gzip;
+use highwater_files::gzip;
 
 /// Limits of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,11 @@
 //! Reads lines of bounded length and the numbers in them.
 
 use std::borrow::Cow;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
+
+use highwater_files::lines::{self, LineReader};
+
+pub(super) use highwater_files::lines::beginning;
 
 use super::builder::Builder;
 use super::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
@@ -63,74 +67,14 @@ pub(super) fn each_raw_line(
     }
 }
 
-/// Reads lines of bounded length and counts them.
-pub(crate) struct LineReader<R> {
-    reader: R,
-    limit: usize,
-    pub(crate) line: Vec<u8>,
-    /// The number of the last line, counted from 1.
-    pub(crate) number: u64,
-}
-
-impl<R: BufRead> LineReader<R> {
-    /// Creates a reader of lines of at most `limit` bytes.
-    pub(crate) const fn new(reader: R, limit: usize) -> Self {
-        Self { reader, limit, line: Vec::new(), number: 0 }
-    }
-
-    /// Reads one line without its end, and without a byte-order mark at the beginning. Returns `false` after the last
-    /// line.
-    pub(crate) fn read(&mut self) -> Result<bool, TraceProblem> {
-        let line = &mut self.line;
-        self.number += 1;
-        line.clear();
-        // Two bytes beyond the limit allow for a line end, or show that the line is too long.
-        let most = u64::try_from(self.limit).unwrap_or(u64::MAX).saturating_add(2);
-        if (&mut self.reader).take(most).read_until(b'\n', line)? == 0 {
-            return Ok(false);
-        }
-        let end = line.strip_suffix(b"\n").map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-        let length = end.map_or(line.len(), <[u8]>::len);
-        if length > self.limit {
-            return Err(TraceProblem::LineTooLong { limit: self.limit });
-        }
-        line.truncate(length);
-        if self.number == 1 && line.starts_with(MARK) {
-            line.drain(..MARK.len());
-        }
-        Ok(true)
-    }
-
-    /// Returns the last line.
-    pub(crate) fn text(&self) -> Result<&str, TraceProblem> {
-        text_of(&self.line)
-    }
-
-    /// Returns the beginning of the last line for an error message.
-    pub(crate) fn beginning(&self) -> String {
-        beginning(&String::from_utf8_lossy(&self.line))
-    }
-
-    /// Returns whether the input has ended.
-    pub(crate) fn at_end(&mut self) -> bool {
-        self.reader.fill_buf().is_ok_and(<[u8]>::is_empty)
-    }
-}
-
 /// Returns the text of a line.
 pub(super) fn text_of(line: &[u8]) -> Result<&str, TraceProblem> {
-    std::str::from_utf8(line).map_err(|_| TraceProblem::NotUtf8)
+    Ok(lines::text_of(line)?)
 }
 
-/// UTF-8's byte-order mark, which spreadsheets write.
-pub(super) const MARK: &[u8] = b"\xef\xbb\xbf";
-
 /// Parses an integer without a sign.
-pub(crate) fn number(text: &str) -> Result<u64, TraceProblem> {
-    // `parse` accepts a sign, which no trace contains.
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = if digits { text.parse().ok() } else { None };
-    number.ok_or_else(|| bad_number(text))
+pub(super) fn number(text: &str) -> Result<u64, TraceProblem> {
+    Ok(lines::number(text)?)
 }
 
 /// Parses an alignment in bytes.
@@ -143,16 +87,6 @@ pub(super) fn alignment_of(text: &str) -> Result<u32, TraceProblem> {
 /// Returns the error for a text that is not a number.
 pub(super) fn bad_number(text: &str) -> TraceProblem {
     TraceProblem::BadNumber { found: beginning(text) }
-}
-
-/// Shortens a text for an error message.
-pub(crate) fn beginning(text: &str) -> String {
-    const MOST: usize = 60;
-    let mut found: String = text.chars().take(MOST).collect();
-    if text.chars().nth(MOST).is_some() {
-        found.push('…');
-    }
-    found
 }
 
 /// Splits a line of CSV into its first `N` cells, trimmed. Returns `None` if there are fewer.

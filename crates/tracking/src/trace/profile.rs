@@ -15,10 +15,10 @@ pub(super) mod protobuf;
 pub(super) mod stacks;
 
 use super::{TraceError, TraceLimits, TracePlace, TraceProblem};
-use crate::files::lean::HeldMemory;
 use crate::record::{Composer, Recording, RecordingLimits};
 use crate::report::RunFacts;
 use bfc_core::printable;
+use highwater_files::lean::HeldMemory;
 
 /// The reason why a profile cannot be read.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]

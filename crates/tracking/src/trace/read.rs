@@ -3,11 +3,12 @@
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 
+use highwater_files::gzip::{self, Gzip, RatioExceeded};
+use highwater_files::lines::MARK;
+
 use super::error::{CompressedProblem, TooMuchInput};
 use super::formats::{Format, Reader};
-use super::lines::MARK;
 use super::{Trace, TraceError, TraceLimits, TracePlace};
-use crate::files::gzip::{self, Gzip, RatioExceeded};
 
 /// Options for reading a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

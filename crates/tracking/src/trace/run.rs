@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::io::BufRead;
 
 use bfc_core::Category;
+use highwater_files::lean::HeldMemory;
 
 use super::formats::Reader;
 use super::profile::{facts, recording_limits};
 use super::read::{self, Opened};
 use super::{ReadOptions, Trace, TraceError, TraceEvent, TraceLimits, TracePlace, TraceProblem};
-use crate::files::lean::HeldMemory;
 use crate::record::{Composer, NewBlock, Recording};
 use crate::scope::Phase;
 

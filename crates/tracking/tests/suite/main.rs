@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-mod atomic_file;
 mod collections;
 mod control_characters;
 mod foreign_traces;

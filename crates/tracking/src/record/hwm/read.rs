@@ -2,9 +2,10 @@
 
 use std::io::{self, Read};
 
+use highwater_files::FileKind;
+use highwater_files::lean::HeldMemory;
+
 use super::{BlockReader, Piece};
-use crate::files::FileKind;
-use crate::files::lean::HeldMemory;
 use crate::record::builder::{BlockProblem, Builder, RecordingLimits};
 use crate::record::recording::Recording;
 use crate::report::RunFacts;

@@ -1,4 +1,5 @@
 use bfc_core::{PlanError, PlanOptions};
+use highwater_files::{PlanLimits, PlanTextProblem, parse_plan, write_plan};
 use proptest::prelude::*;
 
 use super::*;

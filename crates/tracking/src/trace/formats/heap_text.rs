@@ -31,9 +31,9 @@ use std::io::BufRead;
 use std::ops::Range;
 
 use bfc_core::{Bytes, Category};
+use highwater_files::lean;
 
 use super::Format;
-use crate::files::lean;
 use crate::record::{NewBlock, Recording};
 use crate::report::Cut;
 use crate::trace::lines::{beginning, each_raw_line, number};

@@ -21,9 +21,9 @@ use std::io::BufRead;
 use std::ops::Range;
 
 use bfc_core::Category;
+use highwater_files::lean;
 
 use super::Format;
-use crate::files::lean;
 use crate::record::{BlockProblem, Composer, NewBlock, Recording};
 use crate::trace::lines::{bad_number, beginning, each_raw_line};
 use crate::trace::profile::stacks::{FRAME_BYTES, Frames, MOST_FRAMES, text_bytes};

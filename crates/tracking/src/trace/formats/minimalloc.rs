@@ -13,8 +13,9 @@ use std::borrow::Cow;
 use std::io::BufRead;
 use std::ops::Range;
 
+use highwater_files::lean;
+
 use super::Format;
-use crate::files::lean;
 use crate::trace::builder::Builder;
 use crate::trace::lines::{Cells, alignment_of, beginning, each_line, number};
 use crate::trace::{Trace, TraceError, TraceLimits, TracePlace, TraceProblem};

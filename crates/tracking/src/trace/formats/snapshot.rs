@@ -13,11 +13,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::BufRead;
 
 use super::Format;
-use crate::files::FileKind;
-use crate::files::lean::HeldMemory;
 use crate::trace::builder::{Builder, MAX_LABEL};
 use crate::trace::json;
-use crate::trace::pickle::{self, Heap, Value};
 use crate::trace::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 
 mod fields;
@@ -25,6 +22,9 @@ mod frame;
 
 use fields::Fields;
 use frame::{Frame, Rank};
+use highwater_files::FileKind;
+use highwater_files::lean::HeldMemory;
+use highwater_files::pickle::{self, Heap, Value};
 
 /// Both forms have one name.
 const NAME: &str = "a PyTorch snapshot";
@@ -114,7 +114,7 @@ fn parse_json(reader: impl BufRead, options: &ReadOptions) -> Result<Trace, Trac
 
 /// Builds the trace of a snapshot.
 fn trace_of(heap: &Heap, root: Value, options: &ReadOptions) -> Result<Trace, TraceError> {
-    let limits = TraceLimits { held_bytes: heap.account.memory.reserved(), ..options.limits };
+    let limits = TraceLimits { held_bytes: heap.reserved(), ..options.limits };
     let snapshot = Snapshot { heap, root };
     let mut reader =
         Reader { heap, builder: Builder::new(limits), labels: HashMap::new(), frames: HashMap::new() };

@@ -2,8 +2,9 @@
 //!
 //! Source: the description of the wire format in the documentation of Protocol Buffers.
 
+use highwater_files::varint;
+
 use super::ProfileProblem;
-use crate::record::varint;
 use crate::trace::{TraceError, TracePlace};
 
 /// A value of a field, and the offset of the field in the file.

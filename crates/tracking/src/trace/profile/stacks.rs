@@ -6,7 +6,8 @@
 //! A name may be long, and many stacks may contain it. Therefore [`Frames`] reads each text once and looks up owners by
 //! numbers, so that a frame of a stack costs one look-up.
 
-use crate::files::lean;
+use highwater_files::lean;
+
 use crate::record::{BlockProblem, Composer, MAX_DEPTH, Name};
 use crate::scope::Phase;
 

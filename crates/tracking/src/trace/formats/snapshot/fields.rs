@@ -1,7 +1,8 @@
 //! The entries of a dictionary in a snapshot.
 
+use highwater_files::pickle::{Heap, Value};
+
 use super::{MOST_ENTRIES, SnapshotProblem};
-use crate::trace::pickle::{Heap, Value};
 
 /// A dictionary that is small enough to be searched repeatedly.
 pub(super) struct Fields<'a> {

@@ -1,9 +1,10 @@
 //! The frames of a stack in a snapshot, and the one that names a block.
 
+use highwater_files::boundary::{ceil_boundary, floor_boundary};
+use highwater_files::pickle::{Heap, Value};
+
 use super::Fields;
-use crate::files::boundary::{ceil_boundary, floor_boundary};
 use crate::trace::builder::MAX_LABEL;
-use crate::trace::pickle::{Heap, Value};
 
 /// The most characters to search in the name of a file or function.
 const MOST_LETTERS: usize = MAX_LABEL;

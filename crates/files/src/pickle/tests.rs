@@ -1,9 +1,8 @@
 use super::*;
-use crate::trace::{TracePlace, TraceProblem};
 use bfc_core::KIB;
 
 /// Reads a pickle of protocol 4 with these instructions.
-fn read_with(instructions: &[u8], held_bytes: u64) -> Result<(Heap, Value), TraceError> {
+fn read_with(instructions: &[u8], held_bytes: u64) -> Result<(Heap, Value), PickleError> {
     read(&[b"\x80\x04", instructions].concat()[..], HeldMemory::new(held_bytes))
 }
 
@@ -127,8 +126,8 @@ fn every_truncation_is_refused_as_one() {
     let whole = b"}\x8c\x03keyM\x10\x27X\x02\x00\x00\x00ab\x8a\x02\x01\x02\x95\x00\x00\x00\x00\x00\x00\x00\x000(K\x01K\x02u.";
     for length in 0..whole.len() - 1 {
         let error = read_with(&whole[..length], 64 * KIB).unwrap_err();
-        assert!(matches!(error.problem, TraceProblem::Pickle(PickleProblem::Truncated)), "{length}: {error}");
-        assert!(matches!(error.place, TracePlace::Byte(at) if at <= 2 + length as u64), "{length}: {error}");
+        assert!(matches!(error.problem, PickleProblem::Truncated), "{length}: {error}");
+        assert!(error.offset <= 2 + length as u64, "{length}: {error}");
     }
 }
 
@@ -165,7 +164,10 @@ fn pickles_stop_at_the_memory_limit() {
         ([b"N".to_vec(), vec![0x94; long]].concat(), "the memo"),
     ] {
         let error = read_with(&pile, 64 * KIB).unwrap_err();
-        assert!(matches!(error.problem, TraceProblem::TooMuchHeld { limit: 65536 }), "{what}: {error}");
+        assert!(
+            matches!(error.problem, PickleProblem::TooMuchHeld(TooMuchHeld { limit: 65536 })),
+            "{what}: {error}"
+        );
     }
 }
 
@@ -205,17 +207,14 @@ fn calls_of_what_is_no_function_or_with_no_arguments_are_errors() {
         b"\x80\x02Q.",
     ] {
         let refused = Pickle::read(bytes, 1000).unwrap_err();
-        assert!(matches!(refused.problem, TraceProblem::Pickle(PickleProblem::Stack { .. })), "{refused}");
+        assert!(matches!(refused.problem, PickleProblem::Stack { .. }), "{refused}");
     }
     let long = [&b"\x80\x02c"[..], &[b'a'; 300]].concat();
     let refused = Pickle::read(&long[..], 10_000).unwrap_err();
-    assert!(
-        matches!(refused.problem, TraceProblem::Pickle(PickleProblem::LongName { most: 256 })),
-        "{refused}"
-    );
+    assert!(matches!(refused.problem, PickleProblem::LongName { most: 256 }), "{refused}");
     let many = [&b"\x80\x02"[..], &b"ca\nb\n".repeat(100)].concat();
     let refused = Pickle::read(&many[..], 1000).unwrap_err();
-    assert!(matches!(refused.problem, TraceProblem::TooMuchHeld { limit: 1000 }), "{refused}");
+    assert!(matches!(refused.problem, PickleProblem::TooMuchHeld(TooMuchHeld { limit: 1000 })), "{refused}");
 }
 
 fn class(instructions: &[u8]) -> String {

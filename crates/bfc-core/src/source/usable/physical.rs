@@ -1,6 +1,6 @@
 //! The physical memory of the machine, on systems with a call for it.
 
-use bfc_core::Bytes;
+use crate::base::Bytes;
 
 #[cfg(target_os = "macos")]
 pub(super) fn memory() -> Option<Bytes> {

@@ -1,8 +1,7 @@
 //! The heap of a pickle's objects, with an account of their memory.
 
 use super::account::Account;
-use crate::files::lean::HeldMemory;
-use crate::trace::TraceProblem;
+use crate::lean::{HeldMemory, TooMuchHeld};
 
 /// A simple value, or the index of an object in its pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +39,8 @@ pub enum Value {
 
 /// All texts, lists, tuples and dictionaries.
 #[derive(Debug, Default)]
-pub(in crate::trace) struct Heap {
-    pub(in crate::trace) account: Account,
+pub struct Heap {
+    pub(super) account: Account,
     texts: Vec<String>,
     /// Lists and tuples.
     lists: Vec<Vec<Value>>,
@@ -56,88 +55,130 @@ pub(in crate::trace) struct Heap {
 }
 
 /// Adds an object to those of its kind and returns its index.
-fn add<T>(account: &mut Account, objects: &mut Vec<T>, object: T) -> Result<u32, TraceProblem> {
+fn add<T>(account: &mut Account, objects: &mut Vec<T>, object: T) -> Result<u32, TooMuchHeld> {
     let number = u32::try_from(objects.len()).map_err(|_| account.too_much())?;
     account.push(objects, object)?;
     Ok(number)
 }
 
 impl Heap {
-    pub(in crate::trace) fn new(memory: HeldMemory) -> Self {
+    /// Creates an empty heap whose objects fit into `memory`.
+    #[must_use]
+    pub fn new(memory: HeldMemory) -> Self {
         Self { account: Account { memory }, ..Self::default() }
     }
 
+    /// Counts bytes of the file. The memory limit may be a multiple of them.
+    pub const fn note_input(&mut self, bytes: u64) {
+        self.account.memory.note_input(bytes);
+    }
+
+    /// Returns the bytes of the memory limit that are reserved for results that are made from the objects.
+    #[must_use]
+    pub const fn reserved(&self) -> u64 {
+        self.account.memory.reserved()
+    }
+
+    /// Charges for bytes before the caller allocates them.
+    ///
+    /// # Errors
+    /// [`TooMuchHeld`], as for each object that does not fit.
+    pub fn charge(&mut self, bytes: u64) -> Result<(), TooMuchHeld> {
+        self.account.charge(bytes)
+    }
+
     /// Adds a text, whose length was charged before.
-    pub(in crate::trace) fn text(&mut self, text: String) -> Result<Value, TraceProblem> {
+    ///
+    /// # Errors
+    /// [`TooMuchHeld`].
+    pub fn text(&mut self, text: String) -> Result<Value, TooMuchHeld> {
         add(&mut self.account, &mut self.texts, text).map(Value::Text)
     }
 
-    pub(in crate::trace) fn list(&mut self, items: &[Value]) -> Result<Value, TraceProblem> {
+    /// Adds a list.
+    ///
+    /// # Errors
+    /// [`TooMuchHeld`].
+    pub fn list(&mut self, items: &[Value]) -> Result<Value, TooMuchHeld> {
         self.add_items(items).map(Value::List)
     }
 
-    pub(super) fn tuple(&mut self, items: &[Value]) -> Result<Value, TraceProblem> {
+    pub(super) fn tuple(&mut self, items: &[Value]) -> Result<Value, TooMuchHeld> {
         self.add_items(items).map(Value::Tuple)
     }
 
-    fn add_items(&mut self, items: &[Value]) -> Result<u32, TraceProblem> {
+    fn add_items(&mut self, items: &[Value]) -> Result<u32, TooMuchHeld> {
         let mut own = Vec::new();
         self.account.extend(&mut own, items)?;
         add(&mut self.account, &mut self.lists, own)
     }
 
-    pub(in crate::trace) fn dict(&mut self, pairs: &[Value]) -> Result<Value, TraceProblem> {
+    /// Adds a dictionary of alternating keys and values.
+    ///
+    /// # Errors
+    /// [`TooMuchHeld`].
+    pub fn dict(&mut self, pairs: &[Value]) -> Result<Value, TooMuchHeld> {
         let mut own = Vec::new();
         self.account.extend(&mut own, pairs)?;
         add(&mut self.account, &mut self.dicts, own).map(Value::Dict)
     }
 
     /// Adds a function or class, whose names were charged before.
-    pub(super) fn global(&mut self, module: String, name: String) -> Result<Value, TraceProblem> {
+    pub(super) fn global(&mut self, module: String, name: String) -> Result<Value, TooMuchHeld> {
         add(&mut self.account, &mut self.globals, (module, name)).map(Value::Global)
     }
 
-    pub(super) fn call(&mut self, function: Value, arguments: Value) -> Result<Value, TraceProblem> {
+    pub(super) fn call(&mut self, function: Value, arguments: Value) -> Result<Value, TooMuchHeld> {
         add(&mut self.account, &mut self.calls, (function, arguments)).map(Value::Call)
     }
 
-    pub(super) fn persistent(&mut self, id: Value) -> Result<Value, TraceProblem> {
+    pub(super) fn persistent(&mut self, id: Value) -> Result<Value, TooMuchHeld> {
         add(&mut self.account, &mut self.persistents, id).map(Value::Persistent)
     }
 
     /// Appends to a list. Returns `false` if the value is not a list.
-    pub(in crate::trace) fn extend(&mut self, list: Value, items: &[Value]) -> Result<bool, TraceProblem> {
+    ///
+    /// # Errors
+    /// [`TooMuchHeld`].
+    pub fn extend(&mut self, list: Value, items: &[Value]) -> Result<bool, TooMuchHeld> {
         let Value::List(number) = list else { return Ok(false) };
         let Some(list) = self.lists.get_mut(number as usize) else { return Ok(false) };
         self.account.extend(list, items).map(|()| true)
     }
 
     /// Sets alternating keys and values of a dictionary. Returns `false` if the value is not a dictionary.
-    pub(in crate::trace) fn set(&mut self, dict: Value, items: &[Value]) -> Result<bool, TraceProblem> {
+    ///
+    /// # Errors
+    /// [`TooMuchHeld`].
+    pub fn set(&mut self, dict: Value, items: &[Value]) -> Result<bool, TooMuchHeld> {
         let Value::Dict(number) = dict else { return Ok(false) };
         let Some(dict) = self.dicts.get_mut(number as usize) else { return Ok(false) };
         self.account.extend(dict, items).map(|()| true)
     }
 
     /// Returns the contents of a text.
-    pub(in crate::trace) fn as_text(&self, value: Value) -> Option<&str> {
+    #[must_use]
+    pub fn as_text(&self, value: Value) -> Option<&str> {
         let Value::Text(number) = value else { return None };
         self.texts.get(number as usize).map(String::as_str)
     }
 
     /// Returns the items of a list or tuple.
-    pub(in crate::trace) fn as_list(&self, value: Value) -> Option<&[Value]> {
+    #[must_use]
+    pub fn as_list(&self, value: Value) -> Option<&[Value]> {
         let (Value::List(number) | Value::Tuple(number)) = value else { return None };
         self.lists.get(number as usize).map(Vec::as_slice)
     }
 
     /// Returns the number of entries that were set in a dictionary.
-    pub(in crate::trace) fn entries(&self, value: Value) -> Option<usize> {
+    #[must_use]
+    pub fn entries(&self, value: Value) -> Option<usize> {
         self.pairs(value).map(|pairs| pairs.len() / 2)
     }
 
     /// Returns the value of a dictionary for a key. The last value counts, as in Python.
-    pub(in crate::trace) fn get(&self, value: Value, key: &str) -> Option<Value> {
+    #[must_use]
+    pub fn get(&self, value: Value, key: &str) -> Option<Value> {
         let mut pairs = self.pairs(value)?.rchunks_exact(2);
         pairs.find(|pair| self.as_text(pair[0]) == Some(key)).map(|pair| pair[1])
     }

@@ -1,13 +1,22 @@
 //! Character boundaries of texts that are cut, like `str::floor_char_boundary` of Rust 1.91, which this crate does not require.
 
 /// Returns the last boundary at or before `index`, at most the length of the text.
-pub(crate) fn floor_boundary(text: &str, index: usize) -> usize {
+pub fn floor_boundary(text: &str, index: usize) -> usize {
     (0..=index.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }
 
 /// Returns the first boundary at or after `index`, at most the length of the text.
-pub(crate) fn ceil_boundary(text: &str, index: usize) -> usize {
+pub fn ceil_boundary(text: &str, index: usize) -> usize {
     (index..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
+}
+
+/// Returns how many of these names fit into so many bytes, with a separator behind each.
+pub fn fitting<'a>(names: impl Iterator<Item = &'a str>, most: usize) -> usize {
+    let bytes = names.scan(0, |sum, name| {
+        *sum += name.len() + 1;
+        Some(*sum)
+    });
+    bytes.take_while(|&sum| sum <= most).count()
 }
 
 #[cfg(test)]

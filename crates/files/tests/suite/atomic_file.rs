@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::{env, fs, thread};
 
-use highwater_tracking::AtomicFile;
+use highwater_files::AtomicFile;
 
 /// The target of a writer in a child process.
 const TARGET: &str = "HIGHWATER_TEST_ATOMIC_TARGET";

@@ -2,13 +2,12 @@
 
 use std::io::BufRead;
 
-use super::PickleProblem;
 use super::heap::{Heap, Value};
 use super::input::Input;
 use super::memo::Memo;
 use super::opcode;
-use crate::files::lean::HeldMemory;
-use crate::trace::{TraceError, TracePlace, TraceProblem};
+use super::{PickleError, PickleProblem};
+use crate::lean::HeldMemory;
 
 /// The supported protocols.
 const PROTOCOLS: std::ops::RangeInclusive<u8> = 2..=5;
@@ -21,7 +20,7 @@ pub(super) fn run(
     reader: impl BufRead,
     memory: HeldMemory,
     notes_calls: bool,
-) -> Result<(Heap, Value), TraceError> {
+) -> Result<(Heap, Value), PickleError> {
     let heap = Heap::new(memory);
     let input = Input { reader, offset: 0 };
     let (stack, marks, memo) = (Vec::new(), Vec::new(), Memo::default());
@@ -31,7 +30,7 @@ pub(super) fn run(
         match machine.step() {
             Ok(None) => {}
             Ok(Some(value)) => return Ok((machine.heap, value)),
-            Err(problem) => return Err(TracePlace::Byte(offset).of(problem)),
+            Err(problem) => return Err(PickleError { offset, problem }),
         }
     }
 }
@@ -51,7 +50,7 @@ struct Machine<R> {
 
 impl<R: BufRead> Machine<R> {
     /// Executes one opcode. Returns the value after the last one.
-    fn step(&mut self) -> Result<Option<Value>, TraceProblem> {
+    fn step(&mut self) -> Result<Option<Value>, PickleProblem> {
         self.code = self.input.byte()?;
         if self.code == opcode::STOP {
             return self.pop("a value").map(Some);
@@ -59,13 +58,13 @@ impl<R: BufRead> Machine<R> {
         if let Some(value) = self.value()? {
             self.push(value)?;
         } else if !(self.change()? || self.notes_calls && self.call()?) {
-            return Err(PickleProblem::Refused { opcode: self.code, name: opcode::name(self.code) }.into());
+            return Err(PickleProblem::Refused { opcode: self.code, name: opcode::name(self.code) });
         }
         Ok(None)
     }
 
     /// Returns the value that an opcode of plain data pushes; `None` for other opcodes.
-    fn value(&mut self) -> Result<Option<Value>, TraceProblem> {
+    fn value(&mut self) -> Result<Option<Value>, PickleProblem> {
         Ok(Some(match self.code {
             opcode::NONE => Value::None,
             opcode::NEWTRUE => Value::Bool(true),
@@ -132,7 +131,7 @@ impl<R: BufRead> Machine<R> {
     }
 
     /// Executes an opcode that changes the stack, a value or the memo. Returns `false` for other opcodes.
-    fn change(&mut self) -> Result<bool, TraceProblem> {
+    fn change(&mut self) -> Result<bool, PickleProblem> {
         match self.code {
             opcode::PROTO => self.check_protocol()?,
             opcode::FRAME => drop(self.input.exact::<8>()?),
@@ -180,7 +179,7 @@ impl<R: BufRead> Machine<R> {
     }
 
     /// Notes a call, an object, a set or a reference. Returns `false` for other opcodes.
-    fn call(&mut self) -> Result<bool, TraceProblem> {
+    fn call(&mut self) -> Result<bool, PickleProblem> {
         let noted = match self.code {
             opcode::GLOBAL => {
                 let (module, name) = (self.line()?, self.line()?);
@@ -192,7 +191,7 @@ impl<R: BufRead> Machine<R> {
                     return Err(self.needs("two texts"));
                 };
                 if module.len().max(name.len()) > MAX_NAME_BYTES {
-                    return Err(PickleProblem::LongName { most: MAX_NAME_BYTES }.into());
+                    return Err(PickleProblem::LongName { most: MAX_NAME_BYTES });
                 }
                 let (module, name) = (module.to_owned(), name.to_owned());
                 self.heap.account.charge((module.len() + name.len()) as u64)?;
@@ -247,7 +246,7 @@ impl<R: BufRead> Machine<R> {
     }
 
     /// Returns the value that stands for a call.
-    fn noted_call(&mut self, function: Value, arguments: Value) -> Result<Value, TraceProblem> {
+    fn noted_call(&mut self, function: Value, arguments: Value) -> Result<Value, PickleProblem> {
         let (Value::Global(_) | Value::Call(_), Some(items)) = (function, self.heap.as_list(arguments))
         else {
             return Err(self.needs("a global and a tuple"));
@@ -259,14 +258,14 @@ impl<R: BufRead> Machine<R> {
                 return Ok(dict);
             }
         }
-        self.heap.call(function, arguments)
+        Ok(self.heap.call(function, arguments)?)
     }
 
     /// Returns the dictionary that a class of `collections` builds from its last argument. That is nothing, a function
     /// for missing values, a dictionary, or a list of pairs from Python 2. `None` for another argument.
-    fn dict_of(&mut self, contents: Option<Value>) -> Result<Option<Value>, TraceProblem> {
+    fn dict_of(&mut self, contents: Option<Value>) -> Result<Option<Value>, PickleProblem> {
         match contents {
-            None | Some(Value::None | Value::Global(_)) => self.heap.dict(&[]).map(Some),
+            None | Some(Value::None | Value::Global(_)) => Ok(Some(self.heap.dict(&[])?)),
             Some(dict @ Value::Dict(_)) => Ok(Some(dict)),
             Some(list @ Value::List(_)) => {
                 let length = self.heap.as_list(list).map_or(0, <[Value]>::len);
@@ -276,7 +275,7 @@ impl<R: BufRead> Machine<R> {
                     let Some(pair @ [_, _]) = self.heap.as_list(item) else { return Ok(None) };
                     pairs.extend_from_slice(pair);
                 }
-                self.heap.dict(&pairs).map(Some)
+                Ok(Some(self.heap.dict(&pairs)?))
             }
             Some(_) => Ok(None),
         }
@@ -284,7 +283,7 @@ impl<R: BufRead> Machine<R> {
 
     /// Reads a text of this many bytes. Lone surrogates, which Python's texts may contain, become replacement
     /// characters.
-    fn text(&mut self, length: u64) -> Result<String, TraceProblem> {
+    fn text(&mut self, length: u64) -> Result<String, PickleProblem> {
         self.heap.account.charge(length)?;
         match String::from_utf8(self.input.bytes(length)?) {
             Ok(text) => Ok(text),
@@ -297,13 +296,13 @@ impl<R: BufRead> Machine<R> {
     }
 
     /// Reads the text up to the end of the line, within the limit on names.
-    fn line(&mut self) -> Result<String, TraceProblem> {
+    fn line(&mut self) -> Result<String, PickleProblem> {
         let mut line = Vec::new();
         loop {
             match self.input.byte()? {
                 b'\n' => break,
                 _ if line.len() == MAX_NAME_BYTES => {
-                    return Err(PickleProblem::LongName { most: MAX_NAME_BYTES }.into());
+                    return Err(PickleProblem::LongName { most: MAX_NAME_BYTES });
                 }
                 byte => line.push(byte),
             }
@@ -313,17 +312,17 @@ impl<R: BufRead> Machine<R> {
         Ok(line)
     }
 
-    fn check_protocol(&mut self) -> Result<(), TraceProblem> {
+    fn check_protocol(&mut self) -> Result<(), PickleProblem> {
         let protocol = self.input.byte()?;
-        if PROTOCOLS.contains(&protocol) { Ok(()) } else { Err(PickleProblem::Protocol { protocol }.into()) }
+        if PROTOCOLS.contains(&protocol) { Ok(()) } else { Err(PickleProblem::Protocol { protocol }) }
     }
 
-    fn push(&mut self, value: Value) -> Result<(), TraceProblem> {
-        self.heap.account.push(&mut self.stack, value)
+    fn push(&mut self, value: Value) -> Result<(), PickleProblem> {
+        Ok(self.heap.account.push(&mut self.stack, value)?)
     }
 
     /// Takes the items of the stack from `start` on as a tuple.
-    fn tuple_from(&mut self, start: usize) -> Result<Value, TraceProblem> {
+    fn tuple_from(&mut self, start: usize) -> Result<Value, PickleProblem> {
         let tuple = self.heap.tuple(self.stack.get(start..).unwrap_or_default())?;
         self.stack.truncate(start);
         Ok(tuple)
@@ -335,27 +334,27 @@ impl<R: BufRead> Machine<R> {
     }
 
     /// Returns the error of an opcode that does not find these values on the stack.
-    fn needs(&self, needs: &'static str) -> TraceProblem {
-        PickleProblem::Stack { opcode: opcode::name(self.code), needs }.into()
+    fn needs(&self, needs: &'static str) -> PickleProblem {
+        PickleProblem::Stack { opcode: opcode::name(self.code), needs }
     }
 
-    fn top(&self, needs: &'static str) -> Result<Value, TraceProblem> {
+    fn top(&self, needs: &'static str) -> Result<Value, PickleProblem> {
         let above = self.stack.get(self.floor()..).and_then(<[Value]>::last);
         above.copied().ok_or_else(|| self.needs(needs))
     }
 
-    fn pop(&mut self, needs: &'static str) -> Result<Value, TraceProblem> {
+    fn pop(&mut self, needs: &'static str) -> Result<Value, PickleProblem> {
         let value = self.top(needs)?;
         self.stack.pop();
         Ok(value)
     }
 
-    fn take_mark(&mut self) -> Result<usize, TraceProblem> {
+    fn take_mark(&mut self) -> Result<usize, PickleProblem> {
         self.marks.pop().ok_or_else(|| self.needs("a mark"))
     }
 
     /// Appends the items of the stack from `start` on to the list below them.
-    fn append(&mut self, start: usize) -> Result<(), TraceProblem> {
+    fn append(&mut self, start: usize) -> Result<(), PickleProblem> {
         let list = self.below(start, "a list")?;
         let items = self.stack.get(start..).unwrap_or_default();
         if !self.heap.extend(list, items)? && !self.is_object(list) {
@@ -366,7 +365,7 @@ impl<R: BufRead> Machine<R> {
     }
 
     /// Sets the alternating keys and values of the stack from `start` on in the dictionary below them.
-    fn set_items(&mut self, start: usize) -> Result<(), TraceProblem> {
+    fn set_items(&mut self, start: usize) -> Result<(), PickleProblem> {
         let dict = self.below(start, "a dictionary and pairs")?;
         let items = self.stack.get(start..).unwrap_or_default();
         let is_set = items.len() % 2 == 0 && (self.heap.set(dict, items)? || self.is_object(dict));
@@ -378,7 +377,7 @@ impl<R: BufRead> Machine<R> {
     }
 
     /// Returns the value below position `start` of the stack, within the last open mark.
-    fn below(&self, start: usize, needs: &'static str) -> Result<Value, TraceProblem> {
+    fn below(&self, start: usize, needs: &'static str) -> Result<Value, PickleProblem> {
         let place = start.checked_sub(1).filter(|&place| place >= self.floor());
         let value = place.and_then(|place| self.stack.get(place));
         value.copied().ok_or_else(|| self.needs(needs))
@@ -389,13 +388,13 @@ impl<R: BufRead> Machine<R> {
         self.notes_calls && matches!(value, Value::Call(_))
     }
 
-    fn keep(&mut self, index: u32) -> Result<(), TraceProblem> {
+    fn keep(&mut self, index: u32) -> Result<(), PickleProblem> {
         let value = self.top("a value")?;
-        self.memo.set(index, value, &mut self.heap)
+        Ok(self.memo.set(index, value, &mut self.heap)?)
     }
 
     /// Reads the number of a stored object.
-    fn index(&mut self) -> Result<u32, TraceProblem> {
+    fn index(&mut self) -> Result<u32, PickleProblem> {
         match self.code {
             opcode::BINGET | opcode::BINPUT => self.input.byte().map(u32::from),
             _ => self.input.exact().map(u32::from_le_bytes),
@@ -403,7 +402,7 @@ impl<R: BufRead> Machine<R> {
     }
 
     /// Reads the length of the data of this opcode.
-    fn length(&mut self) -> Result<u64, TraceProblem> {
+    fn length(&mut self) -> Result<u64, PickleProblem> {
         match self.code {
             opcode::LONG1 | opcode::SHORT_BINSTRING | opcode::SHORT_BINUNICODE | opcode::SHORT_BINBYTES => {
                 self.input.byte().map(u64::from)
@@ -416,11 +415,11 @@ impl<R: BufRead> Machine<R> {
     }
 
     /// Reads a signed little-endian integer of any length.
-    fn long(&mut self) -> Result<Value, TraceProblem> {
+    fn long(&mut self) -> Result<Value, PickleProblem> {
         const MOST: u64 = 1 << 10;
         let length = self.length()?;
         if length > MOST {
-            return Err(PickleProblem::LongNumber { bytes: length }.into());
+            return Err(PickleProblem::LongNumber { bytes: length });
         }
         let bytes = self.input.bytes(length)?;
         let negative = bytes.last().is_some_and(|&last| last >= 0x80);

@@ -16,7 +16,7 @@ mod physical;
 
 use std::fmt;
 
-use bfc_core::{Bytes, printable};
+use crate::base::{Bytes, printable};
 
 /// The largest reserve that a pool leaves to the rest of the process.
 const MOST_RESERVED: u64 = 1 << 30;
@@ -62,8 +62,7 @@ impl fmt::Display for MemoryBound {
 /// The memory available to a process.
 ///
 /// ```
-/// use bfc_core::Bytes;
-/// use highwater_tracking::{MemoryBound, UsableMemory};
+/// use bfc_core::{Bytes, MemoryBound, UsableMemory};
 /// let machine = UsableMemory { bytes: Bytes::gib(8), bound: MemoryBound::Physical };
 /// assert_eq!(machine.pool_limit(), Bytes::mib(7 * 1024 + 512));
 /// assert_eq!(machine.to_string(), "8.00 GiB of physical memory");

@@ -1,11 +1,13 @@
 //! The memory of readers: a limit in proportion to the file, and vectors that waste little of it while they grow.
 
+use bfc_core::Bytes;
+
 /// The bytes that a reader may hold per decompressed byte of a file, regardless of its limit.
 const HELD_PER_BYTE: u64 = 8;
 
 /// The memory of a reader: the bytes charged so far, and a limit that grows with the input.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct HeldMemory {
+pub struct HeldMemory {
     held: u64,
     limit: u64,
     input_bytes: u64,
@@ -13,26 +15,30 @@ pub(crate) struct HeldMemory {
     eighths: u64,
 }
 
-/// A reader needs more than `limit` bytes of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooMuchHeld {
-    pub(crate) limit: u64,
+/// The contents of a file need more memory than its reader may use.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the contents of the file need more than {} of memory", Bytes(*limit))]
+pub struct TooMuchHeld {
+    /// The limit, in bytes.
+    pub limit: u64,
 }
+
+bfc_core::debug_as_message!(TooMuchHeld);
 
 impl HeldMemory {
     /// Creates the account of a reader that may use `limit` bytes, or more for a large input.
-    pub(crate) const fn new(limit: u64) -> Self {
+    pub const fn new(limit: u64) -> Self {
         Self { held: 0, limit, input_bytes: 0, eighths: 8 }
     }
 
     /// Reserves a part of the limit for results that are made from the data.
-    pub(crate) const fn with_eighths(mut self, eighths: u64) -> Self {
+    pub const fn with_eighths(mut self, eighths: u64) -> Self {
         self.eighths = eighths;
         self
     }
 
     /// Counts decompressed bytes of the file.
-    pub(crate) const fn note_input(&mut self, bytes: u64) {
+    pub const fn note_input(&mut self, bytes: u64) {
         self.input_bytes = self.input_bytes.saturating_add(bytes);
     }
 
@@ -42,28 +48,36 @@ impl HeldMemory {
     }
 
     /// Returns the bytes of the limit that are reserved for results.
-    pub(crate) const fn reserved(&self) -> u64 {
+    pub const fn reserved(&self) -> u64 {
         self.total() / 8 * (8 - self.eighths)
     }
 
     /// Returns whether a part of the limit is reserved for results that are made from the data.
-    pub(crate) const fn has_reserve(&self) -> bool {
+    pub const fn has_reserve(&self) -> bool {
         self.eighths < 8
     }
 
     /// Returns the error of exceeding the limit.
-    pub(crate) const fn error(&self) -> TooMuchHeld {
+    pub const fn error(&self) -> TooMuchHeld {
         TooMuchHeld { limit: self.total() }
     }
 
     /// Checks that so many more bytes are within the limit.
-    pub(crate) fn check(&self, more: u64) -> Result<(), TooMuchHeld> {
+    ///
+    /// # Errors
+    /// [`TooMuchHeld`] with the limit.
+    #[inline]
+    pub fn check(&self, more: u64) -> Result<(), TooMuchHeld> {
         let limit = self.total() / 8 * self.eighths;
         if self.held.saturating_add(more) > limit { Err(self.error()) } else { Ok(()) }
     }
 
     /// Charges for memory before it is allocated.
-    pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), TooMuchHeld> {
+    ///
+    /// # Errors
+    /// [`TooMuchHeld`] with the limit. Nothing is charged then.
+    #[inline]
+    pub fn charge(&mut self, bytes: u64) -> Result<(), TooMuchHeld> {
         self.check(bytes)?;
         self.held += bytes;
         Ok(())
@@ -71,7 +85,7 @@ impl HeldMemory {
 }
 
 /// Appends an item. A full vector grows by a quarter, where [`Vec::push`] doubles it.
-pub(crate) fn push<T>(items: &mut Vec<T>, item: T) {
+pub fn push<T>(items: &mut Vec<T>, item: T) {
     if items.len() == items.capacity() {
         items.reserve_exact((items.len() / 4).max(16));
     }
@@ -79,6 +93,6 @@ pub(crate) fn push<T>(items: &mut Vec<T>, item: T) {
 }
 
 /// The bytes of an item, with its share of unused capacity.
-pub(crate) const fn cost<T>() -> u64 {
+pub const fn cost<T>() -> u64 {
     size_of::<T>() as u64 * 5 / 4
 }

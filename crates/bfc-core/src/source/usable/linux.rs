@@ -1,6 +1,6 @@
 //! Reads the limits of a process's memory from the files of Linux.
 
-use bfc_core::{Bytes, KIB};
+use crate::base::{Bytes, KIB};
 
 use super::{MemoryBound, UsableMemory};
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::heap::{Heap, Value};
-use crate::trace::TraceProblem;
+use crate::lean::TooMuchHeld;
 
 /// The largest cost of a hash table entry, while the table grows.
 const SPARSE_BYTES: u64 = 96;
@@ -25,7 +25,7 @@ impl Memo {
         self.in_order.len() + self.sparse.len()
     }
 
-    pub(super) fn set(&mut self, index: u32, value: Value, heap: &mut Heap) -> Result<(), TraceProblem> {
+    pub(super) fn set(&mut self, index: u32, value: Value, heap: &mut Heap) -> Result<(), TooMuchHeld> {
         let place = index as usize;
         if let Some(slot) = self.in_order.get_mut(place) {
             *slot = value;

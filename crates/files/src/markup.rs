@@ -3,7 +3,7 @@
 use bfc_core::printable_lines;
 
 /// Escapes text: the characters of markup, and those that are not printable, some of which XML does not allow.
-pub(crate) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in printable_lines(text).to_string().chars() {
         match character {

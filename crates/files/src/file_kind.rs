@@ -5,7 +5,7 @@ use std::fmt;
 /// A kind of file that is often passed by mistake. Its text is a noun with an article, for error messages.
 ///
 /// ```
-/// use highwater_tracking::FileKind;
+/// use highwater_files::FileKind;
 /// let kind = FileKind::of(b"<!DOCTYPE html><title>404</title>").expect("a known kind");
 /// assert_eq!(kind.to_string(), "an HTML page");
 /// assert!(kind.advice().starts_with("the server sent a page"));

@@ -2,7 +2,10 @@
 
 macro_rules! opcodes {
     ($($name:ident = $code:literal),* $(,)?) => {
-        $(pub(crate) const $name: u8 = $code;)*
+        $(
+            #[doc = concat!("The opcode `", stringify!($name), "`.")]
+            pub const $name: u8 = $code;
+        )*
 
         /// Returns the name of an opcode.
         pub(super) const fn name(code: u8) -> &'static str {

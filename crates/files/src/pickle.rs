@@ -10,29 +10,45 @@
 //!
 //! Source: the descriptions of opcodes in Python's `pickletools`.
 
-use std::io::BufRead;
+use std::io::{self, BufRead};
 
-use super::TraceError;
-use crate::files::lean::HeldMemory;
+use crate::lean::{HeldMemory, TooMuchHeld};
 
 mod account;
 mod heap;
 mod input;
 mod machine;
 mod memo;
-pub(crate) mod opcode;
+pub mod opcode;
 
-pub(super) use heap::Heap;
-pub use heap::Value;
+pub use heap::{Heap, Value};
 use machine::run;
 
 /// The first byte of a pickle of protocol 2 or later.
-pub(super) const MAGIC: u8 = opcode::PROTO;
+pub const MAGIC: u8 = opcode::PROTO;
+
+/// A file that is not a readable pickle.
+#[derive(thiserror::Error)]
+#[error("byte {offset}: {problem}")]
+pub struct PickleError {
+    /// The offset of the opcode in bytes.
+    pub offset: u64,
+    /// The problem.
+    pub problem: PickleProblem,
+}
+
+bfc_core::debug_as_message!(PickleError);
 
 /// The reason why a pickle cannot be read.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PickleProblem {
+    /// The file could not be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The objects need more memory than the limit.
+    #[error(transparent)]
+    TooMuchHeld(#[from] TooMuchHeld),
     /// The pickle is of an unknown protocol.
     #[error("pickle protocol {protocol}, expected 2 to 5")]
     Protocol {
@@ -84,7 +100,7 @@ bfc_core::debug_as_message!(PickleProblem);
 /// called or created. The dictionaries of Python's `collections` become dictionaries.
 ///
 /// ```
-/// use highwater_tracking::pickle::{Pickle, Value};
+/// use highwater_files::pickle::{Pickle, Value};
 /// // {"size": torch.Size((2, 3))}
 /// let bytes = b"\x80\x02}X\x04\0\0\0sizectorch\nSize\nK\x02K\x03\x86\x85Rs.";
 /// let pickle = Pickle::read(&bytes[..], 1 << 20)?;
@@ -95,7 +111,7 @@ bfc_core::debug_as_message!(PickleProblem);
 /// assert_eq!(pickle.global(function), Some(("torch", "Size")));
 /// let items = pickle.items(pickle.items(arguments).expect("a tuple")[0]);
 /// assert_eq!(items, Some(&[Value::Natural(2), Value::Natural(3)][..]));
-/// # Ok::<(), highwater_tracking::TraceError>(())
+/// # Ok::<(), highwater_files::pickle::PickleError>(())
 /// ```
 #[derive(Debug)]
 pub struct Pickle {
@@ -107,8 +123,8 @@ impl Pickle {
     /// Reads a pickle whose objects need at most `held_bytes` of memory. Ignores bytes after it.
     ///
     /// # Errors
-    /// [`TraceError`] with the offset and the [`PickleProblem`].
-    pub fn read(source: impl BufRead, held_bytes: u64) -> Result<Self, TraceError> {
+    /// [`PickleError`] with the offset and the [`PickleProblem`].
+    pub fn read(source: impl BufRead, held_bytes: u64) -> Result<Self, PickleError> {
         run(source, HeldMemory::new(held_bytes), true).map(|(heap, root)| Self { heap, root })
     }
 
@@ -165,11 +181,11 @@ impl Pickle {
     /// and the own name for a function or class.
     ///
     /// ```
-    /// use highwater_tracking::pickle::Pickle;
+    /// use highwater_files::pickle::Pickle;
     /// // argparse.Namespace()
     /// let pickle = Pickle::read(&b"\x80\x02cargparse\nNamespace\n)\x81."[..], 1 << 20)?;
     /// assert_eq!(pickle.class(pickle.root()), "argparse.Namespace");
-    /// # Ok::<(), highwater_tracking::TraceError>(())
+    /// # Ok::<(), highwater_files::pickle::PickleError>(())
     /// ```
     #[must_use]
     pub fn class(&self, value: Value) -> String {
@@ -213,8 +229,11 @@ impl Pickle {
     }
 }
 
-/// Reads a pickle of plain data. Returns its objects and its value.
-pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), TraceError> {
+/// Reads a pickle of plain data, whose objects fit into `memory`. Returns its objects and its value.
+///
+/// # Errors
+/// [`PickleError`], also for calls and objects.
+pub fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), PickleError> {
     run(reader, memory, false)
 }
 

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use fs4::FileExt;
 
-use super::boundary::floor_boundary;
+use crate::boundary::floor_boundary;
 
 /// Attempts to find an unused name. Names are random, so one is almost always enough.
 const ATTEMPTS: usize = 16;
@@ -48,7 +48,7 @@ const ENDING: &str = ".tmp";
 ///
 /// ```
 /// use std::io::Write;
-/// use highwater_tracking::AtomicFile;
+/// use highwater_files::AtomicFile;
 /// # let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("notes.txt");
 /// let mut file = AtomicFile::create(&path)?;

@@ -27,10 +27,9 @@ use std::io::{self, BufRead, Write};
 
 use bfc_core::{BlockConstraint, Gap, Lifetime, Plan, PlanBlock, PlanError};
 
-use crate::files::FileKind;
-use crate::files::lean::{self, HeldMemory};
-use crate::trace::TraceProblem;
-use crate::trace::lines::{self, LineReader};
+use crate::file_kind::FileKind;
+use crate::lean::{self, HeldMemory, TooMuchHeld};
+use crate::lines::{self, LineProblem, LineReader};
 
 /// The first line: the kind of file and the version of its format.
 const TITLE: &str = "highwater-plan 1";
@@ -79,7 +78,10 @@ bfc_core::debug_as_message!(PlanTextError);
 pub enum PlanTextProblem {
     /// The line is unreadable, too long, not text, or has an invalid number.
     #[error(transparent)]
-    Line(#[from] TraceProblem),
+    Line(#[from] LineProblem),
+    /// The blocks need more memory than the limit.
+    #[error(transparent)]
+    TooMuchHeld(#[from] TooMuchHeld),
     /// The line has another form than expected.
     #[error("expected `{expected}`, found {found:?}")]
     Unexpected {
@@ -295,8 +297,7 @@ impl<R: BufRead> Lines<'_, R> {
     /// Charges for the last block.
     fn charge(&mut self, constraint: Option<&BlockConstraint>) -> Result<(), PlanTextProblem> {
         let gaps = constraint.map_or(0, |constraint| 1 + constraint.gaps.len() as u64);
-        let charged = self.memory.charge(BLOCK_BYTES + GAP_BYTES * gaps);
-        charged.map_err(|problem| TraceProblem::from(problem).into())
+        Ok(self.memory.charge(BLOCK_BYTES + GAP_BYTES * gaps)?)
     }
 
     /// Checks that only empty lines follow.

@@ -1,7 +1,6 @@
 //! The memory account of a pickle's objects, exact to the byte and limited.
 
-use crate::files::lean::{HeldMemory, TooMuchHeld};
-use crate::trace::TraceProblem;
+use crate::lean::{HeldMemory, TooMuchHeld};
 
 /// The smallest capacity of a vector that grows.
 const MIN_CAPACITY: usize = 4;
@@ -11,28 +10,27 @@ const LARGE: usize = 1024;
 
 /// The bytes of vectors and texts, including unused capacity.
 #[derive(Debug, Default)]
-pub(in crate::trace) struct Account {
-    pub(in crate::trace) memory: HeldMemory,
+pub(super) struct Account {
+    pub(super) memory: HeldMemory,
 }
 
 impl Account {
-    pub(super) const fn too_much(&self) -> TraceProblem {
-        let TooMuchHeld { limit } = self.memory.error();
-        TraceProblem::TooMuchHeld { limit }
+    pub(super) const fn too_much(&self) -> TooMuchHeld {
+        self.memory.error()
     }
 
     /// Charges for bytes before the caller allocates them.
-    pub(in crate::trace) fn charge(&mut self, bytes: u64) -> Result<(), TraceProblem> {
-        Ok(self.memory.charge(bytes)?)
+    pub(super) fn charge(&mut self, bytes: u64) -> Result<(), TooMuchHeld> {
+        self.memory.charge(bytes)
     }
 
     /// Charges for copies of values before the caller makes them.
-    pub(super) fn charge_for_copies<T>(&mut self, count: usize) -> Result<(), TraceProblem> {
+    pub(super) fn charge_for_copies<T>(&mut self, count: usize) -> Result<(), TooMuchHeld> {
         self.charge((count as u64).saturating_mul(size_of::<T>() as u64))
     }
 
     /// Reserves capacity for more items. A growing vector is copied, so both copies have to fit.
-    fn reserve<T>(&mut self, items: &mut Vec<T>, more: usize) -> Result<(), TraceProblem> {
+    fn reserve<T>(&mut self, items: &mut Vec<T>, more: usize) -> Result<(), TooMuchHeld> {
         if items.capacity() - items.len() >= more {
             return Ok(());
         }
@@ -47,13 +45,13 @@ impl Account {
         self.charge(bytes(items.capacity() - before))
     }
 
-    pub(super) fn push<T>(&mut self, items: &mut Vec<T>, item: T) -> Result<(), TraceProblem> {
+    pub(super) fn push<T>(&mut self, items: &mut Vec<T>, item: T) -> Result<(), TooMuchHeld> {
         self.reserve(items, 1)?;
         items.push(item);
         Ok(())
     }
 
-    pub(super) fn extend<T: Copy>(&mut self, items: &mut Vec<T>, more: &[T]) -> Result<(), TraceProblem> {
+    pub(super) fn extend<T: Copy>(&mut self, items: &mut Vec<T>, more: &[T]) -> Result<(), TooMuchHeld> {
         self.reserve(items, more.len())?;
         items.extend_from_slice(more);
         Ok(())

@@ -1,11 +1,11 @@
 //! Variable-length integers: seven bits per byte, lowest first (LEB128), with zigzag for signed ones.
 
 /// The most bytes of a number.
-pub(super) const MAX_BYTES: usize = 10;
+pub const MAX_BYTES: usize = 10;
 
 /// Appends a number.
 #[inline]
-pub(crate) fn put(bytes: &mut Vec<u8>, mut value: u64) {
+pub fn put(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
         value >>= 7;
@@ -15,7 +15,7 @@ pub(crate) fn put(bytes: &mut Vec<u8>, mut value: u64) {
 
 /// Reads a number from the start of `bytes`. Returns it and its length; `None` if it is cut off or exceeds 64 bits.
 #[inline]
-pub(crate) fn get(bytes: &[u8]) -> Option<(u64, usize)> {
+pub fn get(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0;
     for (index, &byte) in bytes.iter().take(MAX_BYTES).enumerate() {
         let bits = u64::from(byte & 0x7f);
@@ -32,13 +32,13 @@ pub(crate) fn get(bytes: &[u8]) -> Option<(u64, usize)> {
 
 /// Encodes a difference as an unsigned number that is small for small differences of either sign.
 #[inline]
-pub(super) const fn zigzag(difference: i64) -> u64 {
+pub const fn zigzag(difference: i64) -> u64 {
     ((difference << 1) ^ (difference >> 63)) as u64
 }
 
 /// Decodes a difference encoded by [`zigzag`].
 #[inline]
-pub(super) const fn unzigzag(value: u64) -> i64 {
+pub const fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
