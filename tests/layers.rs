@@ -38,7 +38,10 @@ const CRATES: &[(&str, &[&str])] = &[
             "register self_check",
         ],
     ),
-    ("crates/files", &["boundary lean varint", "file_kind gzip lines markup", "atomic_file pickle plan_text"]),
+    (
+        "crates/files",
+        &["boundary lean varint", "file_kind gzip lines markup", "atomic_file pickle plan_text"],
+    ),
     (
         "crates/tracking",
         &[
@@ -47,12 +50,12 @@ const CRATES: &[(&str, &[&str])] = &[
             "heap",
             "record",
             "account",
-            "trace",
-            "export training_log replay plan_chart",
+            "training_log plan_chart",
             "page",
             "fuzz test_pool",
         ],
     ),
+    ("crates/traces", &["trace", "export replay", "fuzz"]),
     (
         "crates/capi",
         &[
@@ -131,6 +134,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("crates/bfc-cuda", &["bfc-core"]),
     ("crates/files", &["bfc-core"]),
     ("crates/tracking", &["bfc-core", "highwater-files"]),
+    ("crates/traces", &["bfc-core", "highwater-files", "highwater-tracking"]),
     ("crates/capi", &["bfc-core", "bfc-cuda", "highwater-tracking"]),
     ("crates/kernels", &["bfc-core", "bfc-cuda"]),
     ("crates/tensor", &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-kernels"]),

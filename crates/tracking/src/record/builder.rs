@@ -47,7 +47,7 @@ impl Default for RecordingLimits {
 }
 
 /// The deepest owner that is written. Deeper ones are charged to it.
-pub(crate) const MAX_DEPTH: u32 = OwnerId::MAX_DEPTH;
+pub(super) const MAX_DEPTH: u32 = OwnerId::MAX_DEPTH;
 
 /// The most failures of a recording with a complete report.
 pub(super) const MAX_REPORTS: usize = 64;

@@ -98,7 +98,10 @@ impl Recording {
     }
 
     /// Reads an `.hwm` file with so many eighths of the memory limit. Also returns the bytes of the other eighths.
-    pub(crate) fn read_within(
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_within(
         reader: impl Read,
         limits: &RecordingLimits,
         eighths: u64,
