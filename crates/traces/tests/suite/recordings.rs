@@ -39,8 +39,7 @@ fn file() -> Vec<u8> {
         let _scratch = Allocation::new(&run.track(&pool), &Request::new(5000)).unwrap();
     }
     tracker.finish_recording(&[pool]).unwrap().unwrap();
-    let bytes = file.0.lock().unwrap().clone();
-    bytes
+    std::mem::take(&mut *file.0.lock().unwrap())
 }
 
 #[test]
