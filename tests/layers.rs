@@ -177,6 +177,19 @@ fn crates_depend_downwards() {
     assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
 }
 
+/// Programs that train compile no trace tools: only the feature `traces` of the facade depends on them.
+#[test]
+fn traces_are_optional() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let uses = |section: &str| -> Vec<&str> {
+        let lines = manifest.split("\n[").find_map(|text| text.strip_prefix(section)).unwrap();
+        lines.lines().filter(|line| line.contains("traces") && !line.starts_with('#')).collect()
+    };
+    assert_eq!(uses("features]"), [r#"traces = ["dep:highwater-traces"]"#]);
+    assert_eq!(uses("dependencies]"), ["highwater-traces = { workspace = true, optional = true }"]);
+    assert_eq!(uses("dev-dependencies]"), [] as [&str; 0]);
+}
+
 #[test]
 fn the_reader_of_imports_finds_each_form() {
     let source = "\
