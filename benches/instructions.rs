@@ -13,8 +13,8 @@ use flate2::bufread::GzDecoder;
 use highwater::alloc::{AddressOnlyMemory, BfcAllocator, BfcConfig};
 use highwater::nn::{Conv2d, Embedding, Flatten, LayerNorm, MaxPool2d, Module, Parameter, TransformerBlock};
 use highwater::prelude::*;
-use highwater::tracking::{Replayer, Trace, TraceLimits};
 use highwater::{Conv2dOptions, Result, visit_parts};
+use highwater_traces::{Replayer, Trace, TraceLimits};
 
 /// One step of a program.
 type Program = Box<dyn FnMut() -> anyhow::Result<()>>;

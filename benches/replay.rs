@@ -15,7 +15,7 @@ use bfc_core::{
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use flate2::bufread::GzDecoder;
-use highwater_tracking::{Replayer, Step, Trace, TraceEvent, TraceLimits, plan_of};
+use highwater_traces::{Replayer, Step, Trace, TraceEvent, TraceLimits, plan_of};
 
 /// More than any of the traces needs.
 const POOL: Bytes = Bytes::gib(16);

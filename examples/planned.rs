@@ -1,13 +1,14 @@
 //! Plans the memory of a training step from a recording of a few, and trains on the plan.
 //!
-//! cargo run --release --example planned
+//! cargo run --release --features traces --example planned
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use highwater::alloc::{Bytes, DeviceId, DeviceKind, Plan, PlanOptions, PoolOptions};
 use highwater::prelude::*;
-use highwater::tracking::{PlanLimits, Step, Trace, parse_plan, plan_of, write_plan};
+use highwater::traces::{Step, Trace, plan_of};
+use highwater::tracking::{PlanLimits, parse_plan, write_plan};
 
 /// More memory than the recorded events need.
 const LOG_MEMORY: Bytes = Bytes::mib(16);

@@ -39,7 +39,7 @@
 //! | [`distributed`] | collective operations between several processes |
 //! | [`Runtime`], [`Device`] | where programs compute, and how large their pools are |
 //! | [`memory_report`], [`dry_run`], [`largest_fit`], [`testing`] | what a program needs, now and in advance |
-//! | [`alloc`], [`tracking`] | the pools and the accounts, without tensors |
+//! | [`alloc`], [`tracking`], `traces` | the pools, the accounts, and (with the feature `traces`) allocation traces, without tensors |
 //! | [`guide`] | one page per task: find where memory went, predict memory, handle out-of-memory, … |
 
 use std::sync::Arc;
@@ -50,6 +50,8 @@ pub use half;
 pub use highwater_distributed as distributed;
 pub use highwater_nn::{data, optim, visit_parts};
 pub use highwater_tensor as tensor;
+#[cfg(feature = "traces")]
+pub use highwater_traces as traces;
 pub use highwater_tracking as tracking;
 #[cfg(feature = "train")]
 pub use highwater_train as train;
@@ -158,7 +160,7 @@ pub mod guide {
 
     #[doc = "[files]: mod@files"]
     #[doc = "[memory]: mod@memory"]
-    #[doc = include_str!("../docs/other-runtimes.md")]
+    #[cfg_attr(feature = "traces", doc = include_str!("../docs/other-runtimes.md"))]
     pub mod other_runtimes {}
 
     #[doc = "[columns]: mod@columns"]

@@ -39,20 +39,23 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "crates/files",
+        &["boundary lean varint", "file_kind gzip lines markup", "atomic_file pickle plan_text"],
+    ),
+    (
         "crates/tracking",
         &[
-            "files",
             "scope",
             "report",
             "heap",
             "record",
             "account",
-            "trace",
-            "export training_log replay plan_chart",
+            "training_log plan_chart",
             "page",
             "fuzz test_pool",
         ],
     ),
+    ("crates/traces", &["trace", "export replay", "fuzz"]),
     (
         "crates/capi",
         &[
@@ -129,11 +132,13 @@ const CRATES: &[(&str, &[&str])] = &[
 const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("crates/bfc-core", &[]),
     ("crates/bfc-cuda", &["bfc-core"]),
-    ("crates/tracking", &["bfc-core"]),
+    ("crates/files", &["bfc-core"]),
+    ("crates/tracking", &["bfc-core", "highwater-files"]),
+    ("crates/traces", &["bfc-core", "highwater-files", "highwater-tracking"]),
     ("crates/capi", &["bfc-core", "bfc-cuda", "highwater-tracking"]),
     ("crates/kernels", &["bfc-core", "bfc-cuda"]),
     ("crates/tensor", &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-kernels"]),
-    ("crates/nn", &["bfc-core", "highwater-tracking", "highwater-tensor"]),
+    ("crates/nn", &["bfc-core", "highwater-files", "highwater-tracking", "highwater-tensor"]),
     (
         "crates/distributed",
         &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-tensor", "highwater-nn"],
@@ -170,6 +175,19 @@ fn crates_depend_downwards() {
         }
     }
     assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
+/// Programs that train compile no trace tools: only the feature `traces` of the facade depends on them.
+#[test]
+fn traces_are_optional() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let uses = |section: &str| -> Vec<&str> {
+        let lines = manifest.split("\n[").find_map(|text| text.strip_prefix(section)).unwrap();
+        lines.lines().filter(|line| line.contains("traces") && !line.starts_with('#')).collect()
+    };
+    assert_eq!(uses("features]"), [r#"traces = ["dep:highwater-traces"]"#]);
+    assert_eq!(uses("dependencies]"), ["highwater-traces = { workspace = true, optional = true }"]);
+    assert_eq!(uses("dev-dependencies]"), [] as [&str; 0]);
 }
 
 #[test]

@@ -20,7 +20,8 @@ use highwater_nn::io::{Array, Arrays, Safetensors, write_npy_to, write_npz_to, w
 use highwater_nn::modules::{Linear, Module};
 use highwater_nn::optim::{Adam, Optimizer};
 use highwater_tensor::{Rng, Runtime, Tensor};
-use highwater_tracking::{ReadOptions, RunFacts, Step, Trace, plan_of, write_plan};
+use highwater_traces::{ReadOptions, Step, Trace, plan_of};
+use highwater_tracking::{RunFacts, write_plan};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
@@ -81,7 +82,7 @@ fn traces() -> Outcome {
         write_plan(&plan_of(&read, &Step::Whole, &PlanOptions::default(), &mut |_| true)?, &mut plan)?;
         seed(&["plan"], &format!("digits-{lines}"), &plan)?;
     }
-    for folder in ["crates/tracking/tests/data", "crates/tracking/tests/data/runtimes"] {
+    for folder in ["crates/traces/tests/data", "crates/traces/tests/data/runtimes"] {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         for entry in fs::read_dir(root.join(folder))? {
             let path = entry?.path();
@@ -109,7 +110,7 @@ fn traces() -> Outcome {
 fn seed_trace(name: &str, file: &[u8]) -> Outcome {
     seed(&["trace_any"], name, file)?;
     let plain = if file.starts_with(&[0x1f, 0x8b]) { gunzip(file)? } else { file.to_vec() };
-    let input = highwater_tracking::fuzz::input_of_formats(&plain);
+    let input = highwater_traces::fuzz::input_of_formats(&plain);
     input.map_or(Ok(()), |input| seed(&["trace_formats"], name, &input))
 }
 

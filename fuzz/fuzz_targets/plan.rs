@@ -1,7 +1,7 @@
-//! A plan as text. The invariants are in `highwater_tracking::fuzz`.
+//! A plan as text. The invariants are in `highwater_traces::fuzz`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| highwater_tracking::fuzz::plan(data));
+fuzz_target!(|data: &[u8]| highwater_traces::fuzz::plan(data));

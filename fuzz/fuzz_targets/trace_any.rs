@@ -1,7 +1,7 @@
-//! A file of any format. The invariants are in `highwater_tracking::fuzz`.
+//! A file of any format. The invariants are in `highwater_traces::fuzz`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| highwater_tracking::fuzz::any(data));
+fuzz_target!(|data: &[u8]| highwater_traces::fuzz::any(data));

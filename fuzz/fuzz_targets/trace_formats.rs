@@ -1,7 +1,7 @@
-//! A file of the format that the first byte selects. The invariants are in `highwater_tracking::fuzz`.
+//! A file of the format that the first byte selects. The invariants are in `highwater_traces::fuzz`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| highwater_tracking::fuzz::formats(data));
+fuzz_target!(|data: &[u8]| highwater_traces::fuzz::formats(data));

@@ -1,7 +1,7 @@
-//! A compressed file. The invariants are in `highwater_tracking::fuzz`.
+//! A compressed file. The invariants are in `highwater_traces::fuzz`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| highwater_tracking::fuzz::gzip(data));
+fuzz_target!(|data: &[u8]| highwater_traces::fuzz::gzip(data));

@@ -1,7 +1,7 @@
-//! A problem of MiniMalloc with alignments and gaps. The invariants are in `highwater_tracking::fuzz`.
+//! A problem of MiniMalloc with alignments and gaps. The invariants are in `highwater_traces::fuzz`.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| highwater_tracking::fuzz::minimalloc_gaps(data));
+fuzz_target!(|data: &[u8]| highwater_traces::fuzz::minimalloc_gaps(data));

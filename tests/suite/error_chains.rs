@@ -6,13 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use highwater::alloc::{AllocError, BlockError, Bytes, Environment, SourceError};
+use highwater::alloc::{Bytes, Environment, SourceError};
 use highwater::data::{CsvOptions, read_csv};
 use highwater::io::{SafetensorsLimits, read_safetensors};
-use highwater::tracking::{
-    HwmError, HwmProblem, PlanLimits, Recording, RecordingLimits, ReplayError, TraceError, TracePlace,
-    TraceProblem, parse_plan,
-};
+use highwater::tracking::{HwmError, HwmProblem, PlanLimits, Recording, RecordingLimits, parse_plan};
 use highwater::{DeviceFault, DeviceProfile, Runtime};
 
 /// Fails if an error's text has the text of its cause in it.
@@ -32,8 +29,6 @@ fn no_such_file() -> io::Error {
 fn errors_do_not_return_a_cause_that_their_text_includes() {
     let runtime = Runtime::builder().environment(Environment::default()).build().unwrap();
     let reason = || DeviceFault::Driver(SourceError::Exhausted { bytes: 1 });
-    let source =
-        AllocError::Source { allocator: "pool".to_owned(), error: SourceError::Exhausted { bytes: 1 } };
     let errors: Vec<Box<dyn Error>> = vec![
         Box::new(runtime.device("sim:7".parse().unwrap()).unwrap_err()),
         Box::new(highwater::Error::Device { op: "add", device: "cuda:0".to_owned(), reason: reason() }),
@@ -41,12 +36,9 @@ fn errors_do_not_return_a_cause_that_their_text_includes() {
         Box::new(highwater::Error::from("toaster".parse::<DeviceProfile>().unwrap_err())),
         Box::new(read_csv("no/such/file.csv", &CsvOptions::default()).unwrap_err()),
         Box::new(read_safetensors("no/such/file", &SafetensorsLimits::default()).unwrap_err()),
-        Box::new(TraceError { place: TracePlace::Line(1), problem: TraceProblem::Io(no_such_file()) }),
         Box::new(HwmError { offset: 1, problem: HwmProblem::Io(no_such_file()) }),
         Box::new(Recording::read(&b"nonsense"[..], &RecordingLimits::default()).unwrap_err()),
         Box::new(parse_plan(&b"nonsense"[..], &PlanLimits::default()).unwrap_err()),
-        Box::new(ReplayError::Free { event: 1, error: BlockError::Untracked }),
-        Box::new(ReplayError::Alloc { event: 1, label: "x".to_owned(), bytes: 1, error: source }),
     ];
     errors.iter().for_each(|error| check(&**error));
 }

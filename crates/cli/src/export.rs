@@ -7,7 +7,7 @@ use std::time::Instant;
 use bfc_core::{Bytes, printable};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use highwater_tracking::{ExportError, ExportFormat, export};
+use highwater_traces::{ExportError, ExportFormat, export};
 
 use crate::error::{CommandError, STANDARD};
 use crate::files::input::remark;

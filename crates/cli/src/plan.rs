@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use bfc_core::{Bytes, Plan, PlanOptions, printable};
 use clap::Args;
-use highwater_tracking::{NoPlan, Step, Trace, plan_of, write_plan};
+use highwater_traces::{NoPlan, Step, Trace, plan_of};
+use highwater_tracking::write_plan;
 use serde::Serialize;
 
 use crate::error::{CommandError, STANDARD};

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use bfc_core::{DEFAULT_ALIGNMENT, PlanOptions, printable};
 use clap::Args;
-use highwater_tracking::Replayer;
+use highwater_traces::Replayer;
 
 use crate::error::{self, CommandError};
 use crate::files::input::remark;

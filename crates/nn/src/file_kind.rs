@@ -1,6 +1,6 @@
 //! Errors for files of the wrong kind, with advice.
 
-use highwater_tracking::FileKind;
+use highwater_files::FileKind;
 
 /// Returns a clause for an error message that names the kind of a file with these first bytes, unless it is `expected`.
 pub(crate) fn mistaken(start: &[u8], expected: &str) -> Option<String> {

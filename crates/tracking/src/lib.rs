@@ -1,4 +1,4 @@
-//! Memory accounting by op and module: tracking allocators, scopes, high-water marks, reports, recordings and traces.
+//! Memory accounting by op and module: tracking allocators, scopes, high-water marks, reports and recordings.
 //!
 //! Each fact about memory is stored exactly once:
 //!
@@ -52,12 +52,10 @@
 //! [`Budget`].
 //!
 //! A tracker records the events of its ops in memory ([`Tracker::start_log`]) or in a file
-//! ([`Tracker::start_recording`]). A [`Recording`] describes every live byte at every event. It converts to a
-//! [`Trace`], which another allocator can [`replay`].
+//! ([`Tracker::start_recording`]). A [`Recording`] describes every live byte at every event. It becomes a page
+//! ([`write_page`]) and an allocation trace as text ([`write_trace`]). The crate `highwater-traces` exports and replays it.
 
 mod account;
-mod export;
-mod files;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
@@ -65,31 +63,28 @@ mod heap;
 mod page;
 mod plan_chart;
 mod record;
-mod replay;
 mod report;
 mod scope;
 #[cfg(test)]
 mod test_pool;
-mod trace;
 mod training_log;
+
+pub use bfc_core::{MemoryBound, UsableMemory};
+pub use highwater_files::{
+    AtomicFile, FileKind, PlanLimits, PlanTextError, PlanTextProblem, parse_plan, write_plan,
+};
 
 pub use account::{
     AccountedPool, Budget, Context, ContextGuard, LimitedGuard, OpRun, OpTotals, Record, ScopedAllocator,
     Sizes, ThreadTotals, Tracker, TrackingAllocator, capture, op_name,
 };
-pub use export::{ExportError, ExportFormat, export};
-pub use files::{AtomicFile, FileKind, MemoryBound, UsableMemory, gzip};
 pub use heap::{HeapFigures, TrackedSystem};
-pub use page::{oom_page, write_page, write_page_with_plans, write_plans_page};
+pub use page::{category_colors, oom_page, write_page, write_page_with_plans, write_plans_page};
 pub use plan_chart::{PlanChart, PlanRow};
 pub use record::{
-    BlockLife, BlockProblem, Event, EventKind, EventProblem, Execution, Failure, Follower, HwmError,
-    HwmProblem, LiveBlock, Moment, Owner, Peak, PoolName, Recording, RecordingLimits, Region, Retag,
-    RunSummary, Timeline, Written,
-};
-pub use replay::{
-    NoPlan, PlanLimits, PlanTextError, PlanTextProblem, ReplayError, ReplaySummary, Replayer, Step,
-    find_step, parse_plan, plan_of, replay, write_plan,
+    BlockLife, BlockProblem, Composer, Event, EventKind, EventProblem, Execution, Failure, Follower,
+    HwmError, HwmProblem, LiveBlock, Moment, NewBlock, Owner, OwnerName, Peak, PoolName, Recording,
+    RecordingLimits, Region, Retag, RunSummary, Timeline, Written, write_trace,
 };
 pub use report::{
     CategoryRow, Change, Cut, FailureRow, GrowthRow, LiveRow, MarkRow, OpRow, OutsideRow, PeakPart,
@@ -100,15 +95,6 @@ pub use report::{
 pub use scope::{
     ModuleGuard, ModulePath, Phase, PhaseGuard, Scope, ScopeGuard, ScopePath, Walk, enter_path, here,
     intern_path, module, phase,
-};
-/// A reader of Python pickles that calls no code from them.
-pub mod pickle {
-    pub use crate::trace::{Pickle, PickleProblem, PickleValue as Value};
-}
-
-pub use trace::{
-    CompressedProblem, PickleProblem, ProfileProblem, ReadOptions, SnapshotProblem, Trace, TraceComment,
-    TraceError, TraceEvent, TraceLimits, TracePlace, TraceProblem,
 };
 pub use training_log::{
     Curve, CurvePoint, NonFinite, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,

@@ -21,16 +21,16 @@ use std::io::{self, Write};
 
 use base64::prelude::BASE64_STANDARD;
 use base64::write::EncoderWriter;
-use bfc_core::printable;
+use bfc_core::{Category, printable};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
+use highwater_files::markup::escaped;
 use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::{CharEscape, Formatter};
 
 pub use oom::oom_page;
 
-use crate::files::escaped;
 use crate::plan_chart::PlanChart;
 use crate::record::Recording;
 use crate::training_log::TrainingLog;
@@ -145,6 +145,20 @@ fn write_document(
         rest = after;
     }
     out.write_all(rest.as_bytes())
+}
+
+/// Returns the colors of a category on the page: on a light and on a dark background, as `#0a66a8`.
+///
+/// ```
+/// let [light, dark] = highwater_tracking::category_colors(bfc_core::Category::Parameter);
+/// assert!(light.starts_with('#') && dark.starts_with('#') && light != dark);
+/// ```
+#[must_use]
+pub fn category_colors(category: Category) -> [&'static str; 2] {
+    // The style defines `--parameter: #0a66a8;` once for each background.
+    let definition = format!("--{}: ", category.name());
+    let mut found = STYLE.split(&definition).skip(1).filter_map(|rest| rest.split(';').next());
+    std::array::from_fn(|_| found.next().unwrap_or_default())
 }
 
 fn write_data(data: &impl Serialize, out: &mut impl Write) -> io::Result<()> {

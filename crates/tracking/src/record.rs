@@ -3,7 +3,7 @@
 //! While a recorder is on, each event becomes about six bytes ([`wire`]). Blocks of bytes stay in memory ([`ring`]) or
 //! go to a file ([`hwm`]). Reading either yields a [`Recording`]: tables and events that are consistent with each other,
 //! whatever the file contains. [`tally`] counts its events into a [`Report`](crate::report::Report); a [`Follower`] does
-//! the same for a file that still grows.
+//! the same for a file that still grows. A [`Composer`] makes a recording of the events of another tool.
 
 mod builder;
 mod composer;
@@ -20,13 +20,12 @@ mod steps;
 mod summary;
 mod tally;
 mod timeline;
-pub(crate) mod varint;
+mod trace_text;
 mod wire;
 
-pub(crate) use builder::MAX_DEPTH;
 use builder::MAX_REPORTS;
 pub use builder::{BlockProblem, RecordingLimits};
-pub(crate) use composer::{Composer, Name, NewBlock};
+pub use composer::{Composer, NewBlock, OwnerName};
 pub use follow::Follower;
 pub use hwm::{HwmError, HwmProblem, Written};
 pub use peak::{LiveBlock, Peak};
@@ -36,8 +35,8 @@ pub use recording::{
 };
 pub(crate) use steps::StepPart;
 pub use summary::RunSummary;
-pub(crate) use tally::fitting;
 pub use timeline::{Moment, Timeline};
+pub use trace_text::write_trace;
 pub use wire::EventProblem;
 
 /// Decodes the events of one block, for the fuzz targets.
@@ -46,7 +45,8 @@ pub(crate) fn recording_of_events(
     block: &[u8],
     limits: &RecordingLimits,
 ) -> Result<Recording, (usize, BlockProblem)> {
-    let mut builder = builder::Builder::new(*limits, crate::files::lean::HeldMemory::new(limits.held_bytes));
+    let mut builder =
+        builder::Builder::new(*limits, highwater_files::lean::HeldMemory::new(limits.held_bytes));
     builder.add(block)?;
     Ok(builder.finish())
 }

@@ -63,8 +63,9 @@ impl Phase {
         }
     }
 
-    /// Returns the phase with this name.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    /// Returns the phase with this [name](Self::name).
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
         [Self::Forward, Self::Backward, Self::Optimizer, Self::Unknown]
             .into_iter()
             .find(|phase| phase.name() == name)
@@ -80,7 +81,8 @@ impl Phase {
     }
 
     /// Returns the phase that the suffix of an op's name states, if there is one.
-    pub(crate) fn of_suffix(name: &str) -> Option<Self> {
+    #[must_use]
+    pub fn of_suffix(name: &str) -> Option<Self> {
         [Self::Backward, Self::Optimizer].into_iter().find(|phase| name.ends_with(phase.suffix()))
     }
 }

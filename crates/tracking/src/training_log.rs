@@ -24,13 +24,11 @@ use std::collections::HashMap;
 use std::io::BufRead;
 
 use bfc_core::printable;
+use highwater_files::FileKind;
+use highwater_files::lean;
+use highwater_files::lines::{LineProblem, LineReader, beginning};
 use serde::Serialize;
 use serde_json::Value;
-
-use crate::files::FileKind;
-use crate::files::lean;
-use crate::trace::TraceProblem;
-use crate::trace::lines::{LineReader, beginning};
 
 /// Fields that a recording contains.
 const LEFT_OUT: &[&str] = &["step", "seconds", "bytes_in_use", "peak_bytes_in_use"];
@@ -74,7 +72,7 @@ bfc_core::debug_as_message!(TrainingLogError);
 pub enum TrainingLogProblem {
     /// The line is unreadable or too long.
     #[error(transparent)]
-    Line(TraceProblem),
+    Line(LineProblem),
     /// The file is of another kind.
     #[error("not a training log: {kind}; {}", kind.advice())]
     WrongFile {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use flate2::bufread::GzDecoder;
-use highwater_tracking::{Trace, TraceEvent, TraceLimits};
+use highwater_traces::{Trace, TraceEvent, TraceLimits};
 
 /// One event: an allocation of this many bytes into a slot, or the free of a slot.
 #[derive(Clone, Copy, Debug)]

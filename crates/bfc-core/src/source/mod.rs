@@ -3,6 +3,7 @@
 //! A pool takes large regions from a source and returns them rarely. [`HostMemory`] uses the system allocator,
 //! [`AddressOnlyMemory`] issues addresses without memory, [`DeviceMemory`] and [`PinnedMemory`] call a [`Driver`], and
 //! [`VirtualMemory`] maps device memory into one reserved range. [`Visitors`] observe regions as they come and go.
+//! [`UsableMemory`] is the memory that this process may use.
 
 pub(crate) mod address_only;
 pub(crate) mod driver;
@@ -10,6 +11,7 @@ pub(crate) mod error;
 pub(crate) mod host;
 pub(crate) mod stream;
 pub(crate) mod sub_allocator;
+pub(crate) mod usable;
 pub(crate) mod virtual_memory;
 pub(crate) mod visitors;
 
@@ -19,5 +21,6 @@ pub use error::{SourceError, VisitorError};
 pub use host::HostMemory;
 pub use stream::{Stream, StreamEvent};
 pub use sub_allocator::SubAllocator;
+pub use usable::{MemoryBound, UsableMemory};
 pub use virtual_memory::VirtualMemory;
 pub use visitors::*;

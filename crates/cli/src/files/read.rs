@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use bfc_core::{Bytes, Plan};
 use clap::Args;
-use highwater_tracking::{
-    BlockProblem, Cut, HwmProblem, PlanLimits, ReadOptions, Recording, Trace, TraceError, TraceLimits,
-    TraceProblem, parse_plan,
-};
+use highwater_traces::{ReadOptions, Trace, TraceError, TraceLimits, TraceProblem, read_recording};
+use highwater_tracking::{BlockProblem, Cut, HwmProblem, PlanLimits, Recording, parse_plan};
 
 use crate::error::CommandError;
 use crate::files::input;
@@ -70,7 +68,7 @@ impl ReadArguments {
 
     /// Reads a recording, or makes one of a trace or profile of another tool.
     pub(crate) fn recording(&self, path: &Path) -> Result<Recording, CommandError> {
-        input::read(path, |source| Recording::read_any(source, &self.options()).map_err(with_advice))
+        input::read(path, |source| read_recording(source, &self.options()).map_err(with_advice))
     }
 
     /// Reads the trace in a file of any format.

@@ -9,7 +9,7 @@ use bfc_core::{
     Buddy, BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GrowthRule, HostMemory, Plan, PlanOptions,
     Planned, PlannedConfig, PlannedOptions, PolicyAllocator, PoolConfig, SubAllocator, did_you_mean,
 };
-use highwater_tracking::{NoPlan, Step, Trace, plan_of};
+use highwater_traces::{NoPlan, Step, Trace, plan_of};
 
 use crate::pools::spec::{PoolSpec, PoolSpecError};
 
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use crate::pools::spec::PoolArguments;
     use bfc_core::{AllocationAttributes, Request};
-    use highwater_tracking::TraceLimits;
+    use highwater_traces::TraceLimits;
 
     #[test]
     fn an_unknown_policy_is_refused_with_the_names_of_all() {

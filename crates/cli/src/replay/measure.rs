@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::time::{Duration, Instant};
 
 use bfc_core::Allocator;
-use highwater_tracking::{ReplayError, Replayer, Trace};
+use highwater_traces::{ReplayError, Replayer, Trace};
 use serde::Serialize;
 
 use super::smallest::SmallestPool;

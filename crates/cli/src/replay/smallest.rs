@@ -1,7 +1,7 @@
 //! Finds the smallest single-region pool that serves a trace.
 
 use bfc_core::{Bytes, KIB};
-use highwater_tracking::Replayer;
+use highwater_traces::Replayer;
 use serde::Serialize;
 
 use crate::pools::policies::MakePool;

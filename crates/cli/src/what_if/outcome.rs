@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bfc_core::{Plan, PlanOptions};
-use highwater_tracking::{Replayer, Trace};
+use highwater_traces::{Replayer, Trace};
 use serde::Serialize;
 
 use super::variation::Variation;

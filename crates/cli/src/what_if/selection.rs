@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bfc_core::{did_you_mean, printable};
-use highwater_tracking::{BlockLife, Recording, Trace, TraceLimits, TraceProblem};
+use highwater_traces::{Trace, TraceLimits, TraceProblem};
+use highwater_tracking::{BlockLife, Recording};
 
 /// Which blocks share a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -97,9 +97,8 @@ fn names_reach_the_terminal_as_escapes() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (profile, missing) = (path(EVIL), path(&format!("{EVIL}missing")));
     // Heap profiles whose function and pool have such names, without and with a valid unit.
-    let data = |name: &str| {
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tracking/tests/data").join(name)
-    };
+    let data =
+        |name: &str| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/tests/data").join(name);
     let refused = path(&format!("{EVIL}refused"));
     std::fs::copy(data("control_characters.pb"), &refused).unwrap();
     std::fs::copy(data("control_characters_in_names.pb"), &profile).unwrap();

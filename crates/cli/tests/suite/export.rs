@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, Category, Request};
-use highwater_tracking::{ExportFormat, RunFacts, Tracker, module};
+use highwater_traces::ExportFormat;
+use highwater_tracking::{RunFacts, Tracker, module};
 use tempfile::TempDir;
 
 fn highwater(run: &Path, arguments: &[&str]) -> Output {

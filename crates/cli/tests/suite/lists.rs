@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use bfc_core::AllocatorChoice;
-use highwater_tracking::{ExportFormat, Trace};
+use highwater_traces::{ExportFormat, Trace};
 
 use crate::help::help;
 

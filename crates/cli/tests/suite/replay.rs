@@ -146,7 +146,7 @@ fn the_table_has_a_line_per_trace_with_its_policies_below() {
 
 #[test]
 fn every_format_is_read_whatever_its_name() {
-    let data = "crates/tracking/tests/data";
+    let data = "crates/traces/tests/data";
     let files = Files::new();
     let snapshot = fs::read(shipped(&format!("{data}/snapshot-4.pickle"))).unwrap();
     let renamed = files.add("no-name", gzip(&snapshot));
@@ -194,7 +194,7 @@ fn limits_are_options() {
     let output = highwater(&[&lists, "--max-memory", "1KiB"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("23.45 KiB of memory; --max-memory allows more"), "{output:?}");
-    let snapshot = shipped("crates/tracking/tests/data/snapshot-4.pickle");
+    let snapshot = shipped("crates/traces/tests/data/snapshot-4.pickle");
     for (option, value, message) in
         [("--device", "1", "recorded for device 1"), ("--split", "twice:500%", "100% at most")]
     {

@@ -9,12 +9,12 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
+use highwater_files::FileKind;
 use highwater_tensor::{
     DType, Error, Result, Rng, Shape,
     backend::RandomKey,
     error::{FileError, Mismatch, Skipped},
 };
-use highwater_tracking::FileKind;
 
 use crate::io::safetensors::write_arrays_to;
 use crate::io::state_dict::is_state_dict;

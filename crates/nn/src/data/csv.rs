@@ -22,7 +22,7 @@ use self::table::Table;
 use super::array_dataset::ArrayDataset;
 use super::lines::{LineTooLong, Lines};
 use crate::file_kind;
-use highwater_tracking::gzip::{self, Gzip, RatioExceeded};
+use highwater_files::gzip::{self, Gzip, RatioExceeded};
 
 /// Number of bytes to detect the delimiter from.
 const START_BYTES: u64 = 1 << 16;

@@ -7,15 +7,15 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use highwater_files::FileKind;
 use highwater_tensor::{DType, MAX_RANK, Shape, error::DataError};
-use highwater_tracking::FileKind;
 
 use super::answers::Answers;
 use super::array_dataset::ArrayDataset;
 use crate::file_kind;
 use crate::io::stored::{Kind, Place, Stored};
 use crate::io::{Array, FileError};
-use highwater_tracking::gzip::{self, Gzip, RatioExceeded};
+use highwater_files::gzip::{self, Gzip, RatioExceeded};
 
 /// Element types by their code.
 const KINDS: [(u8, Kind); 6] = [

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 
-use highwater_tracking::FileKind;
+use highwater_files::FileKind;
 
 /// Never returns bytes of two lines in one read.
 #[derive(Debug)]

@@ -8,7 +8,8 @@ use highwater_tensor::{DType, Error, Layout, Place, Result, Shape, Tensor, error
 
 use super::shuffle::numbers_below;
 use crate::file_kind;
-use highwater_tracking::{FileKind, module};
+use highwater_files::FileKind;
+use highwater_tracking::module;
 
 /// A tokenized text. A token is the index of a character among the text's characters, sorted by code point.
 ///

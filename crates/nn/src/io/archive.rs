@@ -14,8 +14,8 @@ use rawzip::{
     ZipLocator,
 };
 
+use highwater_files::gzip;
 use highwater_tensor::error::FileError;
-use highwater_tracking::gzip;
 
 /// A reader that can seek.
 pub(super) trait Source: Read + Seek {}

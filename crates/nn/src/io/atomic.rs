@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use highwater_files::AtomicFile;
 use highwater_tensor::error::FileError;
-use highwater_tracking::AtomicFile;
 
 /// Writes a file atomically: a crash at any moment leaves the old file or the new one, never a part.
 ///

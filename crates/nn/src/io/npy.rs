@@ -14,7 +14,7 @@ use self::header::Header;
 use super::array::Array;
 use super::atomic::write_atomically;
 use super::stored::Place;
-use highwater_tracking::gzip;
+use highwater_files::gzip;
 
 /// Limits for NumPy files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

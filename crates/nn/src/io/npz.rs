@@ -5,8 +5,8 @@ use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
 use crc32fast::Hasher;
+use highwater_files::FileKind;
 use highwater_tensor::error::FileError;
-use highwater_tracking::FileKind;
 use rawzip::path::{EntryPath, ZipFilePath};
 use rawzip::{DataDescriptorOutput, ErrorKind, ZipArchiveWriter};
 

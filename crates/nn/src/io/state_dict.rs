@@ -12,9 +12,9 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::Path;
 
+use highwater_files::FileKind;
+use highwater_files::pickle::{Pickle, PickleError, PickleProblem};
 use highwater_tensor::error::FileError;
-use highwater_tracking::pickle::Pickle;
-use highwater_tracking::{FileKind, TraceError, TracePlace, TraceProblem};
 
 use self::tensors::{ByStorage, Tensors};
 use super::archive::Source;
@@ -126,12 +126,9 @@ impl Reading<'_> {
     /// Reads a pickle; errors show `name`.
     fn pickle(&self, source: impl std::io::BufRead, name: &Path) -> Result<Pickle, FileError> {
         let held = (self.limits.header_bytes.saturating_mul(3) / 2).max(self.file_bytes.saturating_mul(3));
-        Pickle::read(source, held).map_err(|TraceError { place, problem }| {
-            let offset = if let TracePlace::Byte(offset) = place { offset } else { 0 };
-            match problem {
-                TraceProblem::Io(error) => FileError::read(name, offset, "the pickle", &error),
-                problem => FileError::malformed(name, offset, problem.to_string()),
-            }
+        Pickle::read(source, held).map_err(|PickleError { offset, problem }| match problem {
+            PickleProblem::Io(error) => FileError::read(name, offset, "the pickle", &error),
+            problem => FileError::malformed(name, offset, problem.to_string()),
         })
     }
 

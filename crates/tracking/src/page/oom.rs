@@ -1,9 +1,9 @@
 //! The report of a request that ran out of memory as an HTML page: no script, no network.
 
 use bfc_core::{Bytes, OomReport};
+use highwater_files::markup::escaped;
 
 use super::STYLE;
-use crate::files::escaped;
 
 const HEAD: &str = r#"<!doctype html>
 <html lang="en">

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use bfc_core::OwnerId;
+use highwater_files::lean::{self, HeldMemory, TooMuchHeld};
 
 use super::peak::Peak;
 use super::recording::{
@@ -10,7 +11,6 @@ use super::recording::{
 };
 use super::tally::MAX_PATH;
 use super::wire::{Decoder, EventContext, EventProblem, RawEvent};
-use crate::files::lean::{self, HeldMemory, TooMuchHeld};
 
 /// Limits of a recording that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Default for RecordingLimits {
 }
 
 /// The deepest owner that is written. Deeper ones are charged to it.
-pub(crate) const MAX_DEPTH: u32 = OwnerId::MAX_DEPTH;
+pub(super) const MAX_DEPTH: u32 = OwnerId::MAX_DEPTH;
 
 /// The most failures of a recording with a complete report.
 pub(super) const MAX_REPORTS: usize = 64;

@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bfc_core::Category;
+use highwater_files::boundary::floor_boundary;
+use highwater_files::lean::HeldMemory;
 
 use super::builder::{BlockProblem, Builder, RecordingLimits};
 use super::recording::Recording;
 use super::wire::{EventContext, MAX_TEXT, RawEvent};
-use crate::files::boundary::floor_boundary;
-use crate::files::lean::HeldMemory;
 use crate::report::RunFacts;
 use crate::scope::Phase;
 
@@ -21,25 +21,49 @@ const OWNER_ENTRY_BYTES: u64 = 48;
 
 /// A block to allocate.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NewBlock {
-    pub(crate) bytes: u64,
-    pub(crate) owner: u32,
-    pub(crate) category: Category,
+pub struct NewBlock {
+    /// The requested and granted bytes.
+    pub bytes: u64,
+    /// The number of its owner, from [`Composer::owner`].
+    pub owner: u32,
+    /// Its category.
+    pub category: Category,
 }
 
 /// A name of owners, stored in a [`Composer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Name(u32);
+pub struct OwnerName(u32);
 
-/// A recording in progress. Events belong to the current time, thread and pool.
+/// A recording in progress, of the events of another tool. Events belong to the current time, thread and pool.
+///
+/// The limits of a recording apply, and all memory is charged to one account.
+///
+/// ```
+/// use bfc_core::{Category, MIB};
+/// use highwater_files::lean::HeldMemory;
+/// use highwater_tracking::{Composer, NewBlock, Phase, RecordingLimits, Report, RunFacts};
+/// let mut composer = Composer::new(RecordingLimits::default(), HeldMemory::new(MIB));
+/// composer.select_pool("heap", "host")?;
+/// let (module, op) = (composer.name("net")?, composer.name("matmul")?);
+/// let module = composer.owner(0, module, None)?;
+/// let owner = composer.owner(module, op, Some(Phase::Forward))?;
+/// let block = composer.alloc(NewBlock { bytes: 1000, owner, category: Category::Output })?;
+/// composer.free(block)?;
+/// let (recording, _) = composer.finish(RunFacts::new("example"))?;
+/// assert_eq!(Report::from_recording(&recording).places[0].path(), "net.matmul");
+/// # Ok::<(), highwater_tracking::BlockProblem>(())
+/// ```
+///
+/// # Errors
+/// Methods fail with a [`BlockProblem`] for an event beyond a limit, or one that contradicts earlier events.
 #[derive(Debug)]
-pub(crate) struct Composer {
+pub struct Composer {
     builder: Builder,
     /// The numbers of the names. Many owners share a name, and each is stored and hashed once.
-    names: HashMap<Arc<str>, Name>,
+    names: HashMap<Arc<str>, OwnerName>,
     texts: Vec<Arc<str>>,
     /// The numbers of the owners by parent and name.
-    owners: HashMap<(u32, Name), u32>,
+    owners: HashMap<(u32, OwnerName), u32>,
     pools: HashMap<String, u32>,
     context: EventContext,
     now_ns: u64,
@@ -48,7 +72,9 @@ pub(crate) struct Composer {
 }
 
 impl Composer {
-    pub(crate) fn new(limits: RecordingLimits, memory: HeldMemory) -> Self {
+    /// Creates an empty recording.
+    #[must_use]
+    pub fn new(limits: RecordingLimits, memory: HeldMemory) -> Self {
         Self {
             builder: Builder::new(limits, memory),
             names: HashMap::new(),
@@ -63,17 +89,17 @@ impl Composer {
     }
 
     /// Returns the memory account, to which the reader adds its own data.
-    pub(crate) const fn memory(&mut self) -> &mut HeldMemory {
+    pub const fn memory(&mut self) -> &mut HeldMemory {
         self.builder.memory_mut()
     }
 
     /// Sets the time of the following events, in nanoseconds since the first one.
-    pub(crate) const fn at(&mut self, now_ns: u64) {
+    pub const fn at(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
     }
 
     /// Makes this pool the one of the following events.
-    pub(crate) fn select_pool(&mut self, name: &str, memory: &str) -> Result<(), BlockProblem> {
+    pub fn select_pool(&mut self, name: &str, memory: &str) -> Result<(), BlockProblem> {
         let name = cut(name);
         self.context.pool = match self.pools.get(name) {
             Some(&pool) => pool,
@@ -89,30 +115,26 @@ impl Composer {
     }
 
     /// Returns whether no pool was selected yet.
-    pub(crate) fn is_without_pool(&self) -> bool {
+    #[must_use]
+    pub fn is_without_pool(&self) -> bool {
         self.pools.is_empty()
     }
 
     /// Stores a name, and returns its number. A reader that looks up many owners of one name stores the name before.
-    pub(crate) fn name(&mut self, text: &str) -> Result<Name, BlockProblem> {
+    pub fn name(&mut self, text: &str) -> Result<OwnerName, BlockProblem> {
         let text = cut(text);
         if let Some(&known) = self.names.get(text) {
             return Ok(known);
         }
         self.builder.memory_mut().charge(NAME_BYTES + text.len() as u64)?;
-        let (name, text) = (Name(self.texts.len() as u32), Arc::<str>::from(text));
+        let (name, text) = (OwnerName(self.texts.len() as u32), Arc::<str>::from(text));
         self.texts.push(Arc::clone(&text));
         self.names.insert(text, name);
         Ok(name)
     }
 
     /// Returns the number of an owner below `parent`. The root is 0. Ops have a phase, and their names contain it.
-    pub(crate) fn owner(
-        &mut self,
-        parent: u32,
-        name: Name,
-        phase: Option<Phase>,
-    ) -> Result<u32, BlockProblem> {
+    pub fn owner(&mut self, parent: u32, name: OwnerName, phase: Option<Phase>) -> Result<u32, BlockProblem> {
         let known = self.owners.get(&(parent, name)).copied();
         // A module that is also an op counts as an op.
         if let Some(owner) = known.filter(|&owner| phase.is_none() || self.builder.owner(owner).is_op()) {
@@ -127,12 +149,13 @@ impl Composer {
     }
 
     /// Returns how deep an owner is below the root, which has depth 0.
-    pub(crate) fn depth(&self, owner: u32) -> u32 {
+    #[must_use]
+    pub fn depth(&self, owner: u32) -> u32 {
         self.builder.depth(owner)
     }
 
     /// Allocates a block and returns its id.
-    pub(crate) fn alloc(&mut self, block: NewBlock) -> Result<u64, BlockProblem> {
+    pub fn alloc(&mut self, block: NewBlock) -> Result<u64, BlockProblem> {
         let NewBlock { bytes, owner, category } = block;
         let id = self.blocks;
         let (requested, granted, address) = (bytes, bytes, self.next_address);
@@ -143,11 +166,12 @@ impl Composer {
     }
 
     /// Frees a block of the current pool.
-    pub(crate) fn free(&mut self, id: u64) -> Result<(), BlockProblem> {
+    pub fn free(&mut self, id: u64) -> Result<(), BlockProblem> {
         self.take(&RawEvent::Free { id })
     }
 
-    pub(crate) fn mark(&mut self, text: &str) -> Result<(), BlockProblem> {
+    /// Marks the part of the run that follows.
+    pub fn mark(&mut self, text: &str) -> Result<(), BlockProblem> {
         self.take(&RawEvent::Mark { text: cut(text) })
     }
 
@@ -156,7 +180,7 @@ impl Composer {
     }
 
     /// Returns the recording, and the bytes of the memory limit that are reserved for results.
-    pub(crate) fn finish(mut self, facts: RunFacts) -> Result<(Recording, u64), BlockProblem> {
+    pub fn finish(mut self, facts: RunFacts) -> Result<(Recording, u64), BlockProblem> {
         self.builder.check_rows()?;
         let reserved = self.builder.memory().reserved();
         let mut recording = self.builder.finish();

@@ -12,11 +12,11 @@ use super::hwm::{BlockReader, HwmError, Piece};
 use super::recording::Owner;
 use super::tally::{Charge, Tally};
 use super::wire::{EventContext, RawEvent};
-use crate::files::lean::HeldMemory;
 use crate::report::{Report, RunFacts};
 
 mod history;
 
+use highwater_files::lean::HeldMemory;
 use history::LevelHistory;
 
 /// Follows an `.hwm` file while it grows.

@@ -14,6 +14,9 @@ use super::timeline::Timeline;
 use crate::report::{Cut, RunFacts};
 use crate::scope::Phase;
 
+/// The longest label of a block in a trace, in characters of up to 4 bytes. A line with it is within the limit of readers.
+pub(super) const MAX_LABEL: usize = 1000;
+
 /// The begin of the names of a dry device's pools.
 const DRY: &str = "dry";
 
@@ -304,8 +307,9 @@ impl Recording {
         self.cut.as_ref()
     }
 
-    /// Notes that the file was cut off.
-    pub(crate) fn with_cut(self, cut: Option<Cut>) -> Self {
+    /// Notes where the file was cut off.
+    #[must_use]
+    pub fn with_cut(self, cut: Option<Cut>) -> Self {
         Self { cut, ..self }
     }
 
@@ -447,6 +451,20 @@ impl Recording {
     #[must_use]
     pub fn owner_path(&self, owner: u32) -> String {
         super::tally::path(&self.owners, owner)
+    }
+
+    /// Returns the path of an owner as one word of at most 1,000 characters: the label of its blocks in a trace.
+    ///
+    /// # Panics
+    /// As [`owner`](Self::owner).
+    #[must_use]
+    pub fn owner_label(&self, owner: u32) -> String {
+        let path = self.owner_path(owner);
+        if path.is_empty() {
+            return "unowned".to_owned();
+        }
+        let word = |letter: char| if letter.is_control() || letter.is_whitespace() { '_' } else { letter };
+        path.chars().take(MAX_LABEL).map(word).collect()
     }
 
     /// Returns the module of an owner: the parent of an op, or the owner itself.

@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use super::builder::{Builder, RecordingLimits};
 use super::recording::Recording;
 use super::wire::Decoder;
-use crate::files::lean::HeldMemory;
 use carried::Carried;
+use highwater_files::lean::HeldMemory;
 
 /// Blocks of events, the oldest first.
 #[derive(Debug)]

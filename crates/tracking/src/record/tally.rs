@@ -4,6 +4,7 @@
 //! owner above it. Memory grows with the number of owners, not with the number of events.
 
 use bfc_core::Category;
+use highwater_files::boundary::fitting;
 
 use super::recording::{BlockLife, Execution, Owner};
 use crate::report::{CategoryRow, Class, OpRow, PeakRow, Report, SavedRow, ScopeRow};
@@ -419,15 +420,6 @@ pub(super) fn path<'a>(owners: &'a [Owner], owner: u32) -> String {
         .filter(|part| !part.is_empty())
         .collect::<Vec<_>>()
         .join(".")
-}
-
-/// Returns how many of these names fit into so many bytes, with a separator behind each.
-pub(crate) fn fitting<'a>(names: impl Iterator<Item = &'a str>, most: usize) -> usize {
-    let bytes = names.scan(0, |sum, name| {
-        *sum += name.len() + 1;
-        Some(*sum)
-    });
-    bytes.take_while(|&sum| sum <= most).count()
 }
 
 #[cfg(test)]

@@ -207,7 +207,7 @@ fn deep_module_paths_use_the_last_named_module() {
     let run = tracker.begin("op");
     drop(Allocation::new(&run.track(&pool), &Request::new(1).with_tag(tag)).unwrap());
     let recording = tracker.take_log();
-    assert_eq!(recording.lineage(recording.block(0).owner).len(), MAX_DEPTH as usize);
+    assert_eq!(recording.lineage(recording.block(0).owner).len(), OwnerId::MAX_DEPTH as usize);
 }
 
 proptest! {
@@ -234,6 +234,6 @@ proptest! {
         let names = [10, 1, 0, 0, 0, 10, 2, 1, 1, 0, 11, 0, 0, 0, 11, 1, 0, 0];
         let bytes = [&names[..], &bytes].concat();
         crate::fuzz::hwm_shown(&bytes);
-        crate::fuzz::hwm_exported(&bytes);
+        crate::fuzz::hwm_followed(&bytes);
     }
 }

@@ -6,9 +6,9 @@
 //! decode it without earlier blocks.
 
 use bfc_core::Category;
+use highwater_files::boundary::floor_boundary;
+use highwater_files::varint;
 
-use super::varint;
-use crate::files::boundary::floor_boundary;
 use crate::scope::Phase;
 
 /// The longest name or text in bytes; longer ones are cut.

@@ -90,6 +90,14 @@ pub struct Cut {
     pub reason: String,
 }
 
+impl Cut {
+    /// Creates a cut at a byte, with the problem there.
+    #[must_use]
+    pub const fn new(offset: u64, reason: String) -> Self {
+        Self { offset, reason }
+    }
+}
+
 /// The memory of this process according to the system, in bytes. It includes pools of host memory, program code,
 /// stacks, heaps and a driver's memory. On Linux, from `/proc/self/status`; elsewhere all `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,13 +1,7 @@
-//! Tests of the public interface of reports and traces.
+//! Tests of the public interface of reports and recordings.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-mod atomic_file;
 mod collections;
-mod control_characters;
-mod foreign_traces;
 mod guarded;
-mod heap_profiles;
-mod other_runtimes;
 mod report_threads;
-mod traces;

@@ -19,8 +19,7 @@ use highwater_tensor::{
     Device, DeviceProfile, DryRun, DryRunOptions, Error, Parameter, Runtime, StepGraph, StepTime,
 };
 use highwater_tracking::{
-    PlanChart, PlanLimits, PlanTextError, Report, RunFacts, Trace, TraceProblem, parse_plan,
-    write_page_with_plans,
+    PlanChart, PlanLimits, PlanTextError, Report, RunFacts, parse_plan, write_page_with_plans, write_trace,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -57,9 +56,6 @@ pub enum RunError {
         /// The problem.
         error: PlanTextError,
     },
-    /// The recording cannot be written as a trace.
-    #[error(transparent)]
-    Trace(#[from] TraceProblem),
     /// No plan of `--fit` can be used.
     #[error(transparent)]
     Fit(#[from] FitError),
@@ -510,14 +506,8 @@ impl Run {
     fn write_trace(&self) -> Result<(), RunError> {
         let Some(output) = &self.trace else { return Ok(()) };
         let log = self.runtime.tracker().take_log();
-        let mut trace = Trace::from_recording(&log)?;
-        trace.add_header(&format!("trace: {} on {}, seed {}", self.name, self.device, self.options.seed));
-        trace.add_header(&format!("events: {}", trace.events().len()));
-        trace.add_header(&format!("peak_live_bytes: {}", trace.peak_live_bytes()));
-        if log.overflowed() {
-            trace.add_header(&format!("events lost at the beginning: {}", log.lost_events()));
-        }
-        Ok(output.write(|file| trace.write(file))?)
+        let header = format!("trace: {} on {}, seed {}", self.name, self.device, self.options.seed);
+        Ok(output.write(|file| write_trace(&log, &[header], file))?)
     }
 
     /// Completes the recording, and writes the page from it.

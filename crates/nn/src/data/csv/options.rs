@@ -1,6 +1,6 @@
 //! Options and limits of the CSV reader.
 
-use highwater_tracking::gzip;
+use highwater_files::gzip;
 
 use super::encoding::Encoding;
 use crate::data::ArrayDataset;

@@ -3,8 +3,8 @@
 use std::io::{self, Read};
 use std::path::Path;
 
+use highwater_files::FileKind;
 use highwater_tensor::{DType, MAX_RANK, Shape};
-use highwater_tracking::FileKind;
 
 use super::NpyLimits;
 use crate::file_kind;

@@ -7,8 +7,8 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 
+use highwater_files::FileKind;
 use highwater_tensor::{DType, MAX_RANK, Shape};
-use highwater_tracking::FileKind;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, json};

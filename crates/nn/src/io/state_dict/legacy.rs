@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
 
-use highwater_tracking::pickle::{Pickle, Value};
+use highwater_files::pickle::{Pickle, Value};
 
 use super::tensors::StorageId;
 use super::{Budget, Reading};

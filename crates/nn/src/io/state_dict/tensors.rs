@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use highwater_files::pickle::{Pickle, Value};
 use highwater_tensor::{DType, MAX_RANK, Shape};
-use highwater_tracking::pickle::{Pickle, Value};
 
 use super::Reading;
 use crate::io::skipped::Collector;

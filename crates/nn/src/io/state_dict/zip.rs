@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use highwater_tracking::pickle::Pickle;
+use highwater_files::pickle::Pickle;
 
 use super::{Budget, Reading};
 use crate::io::FileError;

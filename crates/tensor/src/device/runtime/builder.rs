@@ -105,7 +105,7 @@ impl RuntimeBuilder {
     /// ```
     /// use highwater::alloc::{Bytes, DeviceId, PlanOptions};
     /// use highwater::{Device, Runtime, Tensor};
-    /// use highwater::tracking::{Step, Trace, plan_of};
+    /// use highwater::traces::{Step, Trace, plan_of};
     /// use std::sync::Arc;
     ///
     /// fn step(device: &Device) -> highwater::Result<()> {

@@ -2,10 +2,10 @@
 
 use std::io::{self, Read};
 
+use highwater_files::FileKind;
 use serde::de::DeserializeOwned;
 
 use super::{HEAD_BYTES, HwmError, HwmProblem, MAGIC, VERSION, checksum, kind, label, most_bytes};
-use crate::files::FileKind;
 use crate::record::builder::BlockProblem;
 use crate::report::Cut;
 

@@ -2,9 +2,10 @@
 
 use std::io::{self, Read};
 
+use highwater_files::FileKind;
+use highwater_files::lean::HeldMemory;
+
 use super::{BlockReader, Piece};
-use crate::files::FileKind;
-use crate::files::lean::HeldMemory;
 use crate::record::builder::{BlockProblem, Builder, RecordingLimits};
 use crate::record::recording::Recording;
 use crate::report::RunFacts;
@@ -97,7 +98,10 @@ impl Recording {
     }
 
     /// Reads an `.hwm` file with so many eighths of the memory limit. Also returns the bytes of the other eighths.
-    pub(crate) fn read_within(
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_within(
         reader: impl Read,
         limits: &RecordingLimits,
         eighths: u64,

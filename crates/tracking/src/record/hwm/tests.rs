@@ -92,17 +92,6 @@ fn a_complete_file_has_the_memory_outside_the_pools() {
 }
 
 #[test]
-fn a_file_is_a_trace_too() {
-    let trace = crate::Trace::read(&file(3)[..], &crate::ReadOptions::default()).unwrap();
-    assert_eq!((trace.events().len(), trace.labels()), (12, &["hwm-net.fc1.matmul".to_owned()][..]));
-    let mut damaged = file(3);
-    let middle = damaged.len() / 2;
-    damaged[middle] ^= 1;
-    let error = crate::Trace::read(&damaged[..], &crate::ReadOptions::default()).unwrap_err();
-    assert!(error.to_string().ends_with("the block is damaged: its checksum is wrong"), "{error}");
-}
-
-#[test]
 fn memory_and_file_hold_the_same_events() {
     let (tracker, pool) = (Tracker::new(), pool());
     tracker.start_log(Bytes::mib(1));
@@ -262,7 +251,7 @@ fn damaged_files_have_consistent_pages() {
     let file = file(3);
     let shown = |file: &[u8]| {
         fuzz::hwm_shown(file);
-        fuzz::hwm_exported(file);
+        fuzz::hwm_followed(file);
     };
     shown(&file);
     for at in (0..file.len()).step_by(53) {

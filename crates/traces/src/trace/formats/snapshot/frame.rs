@@ -1,0 +1,111 @@
+//! The frames of a stack in a snapshot, and the one that names a block.
+
+use highwater_files::boundary::{ceil_boundary, floor_boundary};
+use highwater_files::pickle::{Heap, Value};
+
+use super::Fields;
+use crate::trace::builder::MAX_LABEL;
+
+/// The most characters to search in the name of a file or function.
+const MOST_LETTERS: usize = MAX_LABEL;
+
+/// The most bytes of a function's name. Many stacks may contain it.
+const MOST_FUNCTION_BYTES: usize = 4 * MOST_LETTERS;
+
+/// Functions of PyTorch's allocator and of its stack traces, which say nothing about the caller.
+const INTERNAL: &[&str] =
+    &["torch::unwind", "torch::CapturedTraceback", "torch::cuda::", "c10::", "at::detail::", "std::"];
+
+/// The beginning of the nodes of PyTorch's backward pass, and that of its ops.
+const NODES: &str = "torch::autograd::generated::";
+const OPS: &str = "at::_ops::";
+
+/// How well a frame names a block. Of equal frames the innermost counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    /// A line of Python.
+    Python,
+    /// A node of the backward pass, such as `AddmmBackward0`.
+    Node,
+    /// An op, such as `aten::mm`.
+    Op,
+    Other,
+    Internal,
+}
+
+/// One line of a stack.
+pub(super) struct Frame<'a> {
+    function: &'a str,
+    file: &'a str,
+    line: Option<u64>,
+}
+
+impl<'a> Frame<'a> {
+    pub(super) fn of(heap: &'a Heap, value: Value) -> Option<Self> {
+        let fields = Fields::of(heap, value, "a frame").ok()?;
+        let (function, file) = (fields.text("name")?, fields.text("filename").unwrap_or_default());
+        let function = &function[..floor_boundary(function, MOST_FUNCTION_BYTES)];
+        Some(Self { function, file: file_name(file), line: fields.number("line") })
+    }
+
+    pub(super) fn rank(&self) -> Rank {
+        let starts = |start: &&str| self.function.starts_with(*start);
+        match () {
+            () if self.file.ends_with(".py") => Rank::Python,
+            () if self.node().is_some() => Rank::Node,
+            () if self.op().is_some() => Rank::Op,
+            () if INTERNAL.iter().any(starts) => Rank::Internal,
+            () => Rank::Other,
+        }
+    }
+
+    /// The node of the backward pass whose `apply` this is.
+    fn node(&self) -> Option<&'a str> {
+        let (node, rest) = self.function.strip_prefix(NODES)?.split_once("::")?;
+        rest.starts_with("apply(").then_some(node)
+    }
+
+    /// The op that this is a call of.
+    fn op(&self) -> Option<&'a str> {
+        let (op, _) = self.function.strip_prefix(OPS)?.split_once("::")?;
+        Some(op)
+    }
+
+    pub(super) fn label(&self) -> String {
+        if let Some(node) = self.node() {
+            return node.chars().take(MOST_LETTERS / 2).collect();
+        }
+        if let Some(op) = self.op() {
+            return format!("aten::{}", op.chars().take(MOST_LETTERS / 2).collect::<String>());
+        }
+        let function: String = self.function.chars().take(MOST_LETTERS / 2).collect();
+        let function = without_address(function);
+        match self.line {
+            // PyTorch writes such lines for unknown ones.
+            Some(0) | None => function,
+            Some(line) if !self.file.is_empty() => format!("{function} {}:{line}", self.file),
+            _ => function,
+        }
+    }
+}
+
+/// Removes the address of a Python object, which differs between runs.
+fn without_address(mut function: String) -> String {
+    const MARK: &str = " object at 0x";
+    if let Some(start) = function.find(MARK) {
+        let digits = function[start + MARK.len()..].bytes().take_while(u8::is_ascii_hexdigit).count();
+        function.replace_range(start..start + MARK.len() + digits, "");
+    }
+    function
+}
+
+/// Returns the part of a path after its last separator; empty if that is too long.
+fn file_name(path: &str) -> &str {
+    let start = ceil_boundary(path, path.len().saturating_sub(MOST_LETTERS + 1));
+    let tail = &path[start..];
+    match tail.rsplit_once(['/', '\\']) {
+        Some((_, name)) => name,
+        None if tail.len() > MOST_LETTERS || start > 0 => "",
+        None => tail,
+    }
+}
