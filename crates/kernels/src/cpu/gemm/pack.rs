@@ -159,11 +159,27 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for Strided<'_, S> {
     fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]) {
         let data = &self.data[lane * self.lane_stride..];
         let part = Self { data, lanes: width.min(self.lanes - lane), ..*self };
-        match (part.lane_stride, part.depth_stride, width) {
-            (1, _, COLUMNS) => simd::run(CopyRows { part, depth, panel: panel.as_chunks_mut::<COLUMNS>().0 }),
-            (1, _, ROWS) => simd::run(CopyRows { part, depth, panel: panel.as_chunks_mut::<ROWS>().0 }),
-            (_, 1, _) => simd::run(Transpose { part, depth, width, panel }),
-            _ => gather(&part, depth, width, panel),
+        match width {
+            COLUMNS => part.pack_rows::<P, COLUMNS>(depth, panel),
+            HALF => part.pack_rows::<P, HALF>(depth, panel),
+            _ => part.pack_rows::<P, ROWS>(depth, panel),
+        }
+    }
+}
+
+impl<S: Copy + Default> Strided<'_, S> {
+    /// Packs all lanes into a panel of `W` lanes.
+    fn pack_rows<P: Depth, const W: usize>(self, depth: Range<usize>, panel: &mut [P])
+    where
+        S: PackInto<P>,
+    {
+        let (panel, _) = panel.as_chunks_mut::<W>();
+        if self.lane_stride == 1 {
+            simd::run(CopyRows { part: self, depth, panel });
+        } else if self.depth_stride == 1 {
+            simd::run(Transpose { part: self, depth, panel });
+        } else {
+            gather(&self, depth, W, panel.as_flattened_mut());
         }
     }
 }
@@ -176,7 +192,7 @@ struct CopyRows<'a, S, P, const W: usize> {
 }
 
 impl<P: Depth, S: PackInto<P>, const W: usize> Loop for CopyRows<'_, S, P, W> {
-    type Element = P;
+    type Element = ();
     type Output = ();
 
     #[inline(always)]
@@ -221,26 +237,24 @@ pub(crate) const RUN: usize = 32;
 pub(crate) const GROUP: usize = 4;
 
 /// Packs lanes whose elements are contiguous, four lanes at a time.
-struct Transpose<'a, S, P> {
+struct Transpose<'a, S, P, const W: usize> {
     part: Strided<'a, S>,
     depth: Range<usize>,
-    /// The lanes of the panel.
-    width: usize,
-    panel: &'a mut [P],
+    panel: &'a mut [[P; W]],
 }
 
-impl<P: Depth, S: PackInto<P>> Loop for Transpose<'_, S, P> {
-    type Element = P;
+impl<P: Depth, S: PackInto<P>, const W: usize> Loop for Transpose<'_, S, P, W> {
+    type Element = ();
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let Self { part, depth, width, panel } = self;
+        let Self { part, depth, panel } = self;
         let mut staged = [[S::default(); 2 * RUN]; GROUP];
-        for (run, rows) in panel.chunks_mut(RUN * width).enumerate() {
+        for (run, rows) in panel.chunks_mut(RUN).enumerate() {
             let start = depth.start + run * RUN * P::PER_ROW;
             let len = (depth.end - start).min(RUN * P::PER_ROW);
-            for group in (0..width).step_by(GROUP) {
+            for group in (0..W).step_by(GROUP) {
                 for (lane, staged) in (group..).zip(&mut staged) {
                     let from = match lane < part.lanes {
                         true => &part.data[lane * part.lane_stride + start..][..len],
@@ -254,19 +268,18 @@ impl<P: Depth, S: PackInto<P>> Loop for Transpose<'_, S, P> {
                         staged[from.len()..].fill(S::default());
                     }
                 }
-                interleave(&staged, group, rows, width);
+                interleave(&staged, group, rows);
             }
         }
     }
 }
 
-/// Packs the elements of [`GROUP`] lanes into at most [`RUN`] rows of a panel of `width` lanes, from lane `first` on.
+/// Packs the elements of [`GROUP`] lanes into at most [`RUN`] rows of a panel, from lane `first` on.
 #[inline(always)]
-pub(crate) fn interleave<S: PackInto<P>, P: Depth, const LEN: usize>(
+pub(crate) fn interleave<S: PackInto<P>, P: Depth, const W: usize, const LEN: usize>(
     lanes: &[[S; LEN]; GROUP],
     first: usize,
-    rows: &mut [P],
-    width: usize,
+    rows: &mut [[P; W]],
 ) {
     let zero = S::default().pack(S::default());
     let mut packed = [[zero; RUN]; GROUP];
@@ -280,17 +293,7 @@ pub(crate) fn interleave<S: PackInto<P>, P: Depth, const LEN: usize>(
     for (index, to) in interleaved.iter_mut().enumerate() {
         *to = [packed[0][index], packed[1][index], packed[2][index], packed[3][index]];
     }
-    // Only the stores are compiled for each width.
-    match width {
-        COLUMNS => store::<P, COLUMNS>(&interleaved, first, rows),
-        HALF => store::<P, HALF>(&interleaved, first, rows),
-        _ => store::<P, ROWS>(&interleaved, first, rows),
-    }
-}
-
-#[inline(always)]
-fn store<P: Copy, const W: usize>(from: &[[P; GROUP]; RUN], first: usize, rows: &mut [P]) {
-    for (row, from) in rows.as_chunks_mut::<W>().0.iter_mut().zip(from) {
+    for (row, from) in rows.iter_mut().zip(&interleaved) {
         row[first..first + GROUP].copy_from_slice(from);
     }
 }

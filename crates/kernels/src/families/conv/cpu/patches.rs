@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::cpu::gemm::{COLUMNS, Depth, GROUP, HALF, Operand, PackInto, RUN, Stored, interleave};
+use crate::cpu::gemm::{COLUMNS, Depth, GROUP, HALF, Operand, PackInto, ROWS, RUN, Stored, interleave};
 use crate::cpu::short;
 use crate::cpu::simd::{self, Loop};
 
@@ -271,7 +271,7 @@ impl<S, P> FillRows<'_, S, P> {
 struct WithCopiesOf<const LEN: usize, L>(L);
 
 impl<P: Depth, S: PackInto<P>, const LEN: usize> Loop for WithCopiesOf<LEN, FillRows<'_, S, P>> {
-    type Element = P;
+    type Element = ();
     type Output = ();
 
     #[inline(always)]
@@ -327,22 +327,28 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByTap<'_, S> {
         let end = taps.len().min(lane + width);
         let mut lanes = [None; COLUMNS];
         lanes.iter_mut().zip(lane..end).for_each(|(to, tap)| *to = Some(taps.at(tap)));
-        simd::run(FillLanes { data, lanes: &lanes[..width], places: *places, depth, panel });
+        if width == COLUMNS {
+            let (panel, _) = panel.as_chunks_mut::<COLUMNS>();
+            simd::run(FillLanes { data, lanes, places: *places, depth, panel });
+        } else {
+            let (panel, _) = panel.as_chunks_mut::<ROWS>();
+            simd::run(FillLanes { data, lanes, places: *places, depth, panel });
+        }
     }
 }
 
 /// Fills a panel of taps.
-struct FillLanes<'a, S, P> {
+struct FillLanes<'a, S, P, const W: usize> {
     data: &'a [S],
-    /// The offset of each lane; `None` past the last tap, for lanes that no result depends on.
-    lanes: &'a [Option<usize>],
+    /// The offset of each lane; `None` past the last tap, for lanes that no result depends on. Only the first `W`.
+    lanes: [Option<usize>; COLUMNS],
     places: Places,
     depth: Range<usize>,
-    panel: &'a mut [P],
+    panel: &'a mut [[P; W]],
 }
 
-impl<P: Depth, S: PackInto<P>> Loop for FillLanes<'_, S, P> {
-    type Element = P;
+impl<P: Depth, S: PackInto<P>, const W: usize> Loop for FillLanes<'_, S, P, W> {
+    type Element = ();
     type Output = ();
 
     #[inline(always)]
@@ -355,7 +361,7 @@ impl<P: Depth, S: PackInto<P>> Loop for FillLanes<'_, S, P> {
     }
 }
 
-impl<S, P> FillLanes<'_, S, P> {
+impl<S, P, const W: usize> FillLanes<'_, S, P, W> {
     /// Fills the panel with copies of a constant length; no piece is longer.
     #[inline(always)]
     fn fill<const LEN: usize>(self)
@@ -364,18 +370,16 @@ impl<S, P> FillLanes<'_, S, P> {
         S: PackInto<P>,
     {
         let Self { data, lanes, places, depth, panel } = self;
-        let width = lanes.len();
         // The elements of a group of lanes, in the order of depth, and the excess of the last piece.
         let mut staged = [[S::default(); 2 * RUN + PIECE]; GROUP];
         let zero = S::default().pack(S::default());
-        for (number, rows) in panel.chunks_mut(RUN * width).enumerate() {
+        for (number, rows) in panel.chunks_mut(RUN).enumerate() {
             let start = depth.start + number * RUN * P::PER_ROW;
             let end = depth.end.min(start + RUN * P::PER_ROW);
             let pieces = Pieces::new(&places, start..end);
-            for (group, lanes) in lanes.chunks(GROUP).enumerate() {
+            for (group, lanes) in lanes[..W].chunks(GROUP).enumerate() {
                 if lanes[0].is_none() {
-                    let rows = rows.chunks_mut(width);
-                    rows.for_each(|row| row[group * GROUP..][..GROUP].fill(zero));
+                    rows.iter_mut().for_each(|row| row[group * GROUP..][..GROUP].fill(zero));
                     continue;
                 }
                 for (lane, staged) in lanes.iter().zip(&mut staged) {
@@ -388,7 +392,7 @@ impl<S, P> FillLanes<'_, S, P> {
                         staged[pieces.places..].fill(S::default());
                     }
                 }
-                interleave(&staged, group * GROUP, rows, width);
+                interleave(&staged, group * GROUP, rows);
             }
         }
     }

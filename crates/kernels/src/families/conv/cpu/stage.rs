@@ -219,7 +219,7 @@ struct CopyPlanes<'a, I, S> {
 }
 
 impl<I: StageAs<S>, S: StageAs<S> + Default> Loop for CopyPlanes<'_, I, S> {
-    type Element = S;
+    type Element = ();
     type Output = ();
 
     #[inline(always)]

@@ -297,7 +297,7 @@ struct CopyLanes<'a, P> {
 }
 
 impl<P: Copy> Loop for CopyLanes<'_, P> {
-    type Element = P;
+    type Element = ();
     type Output = ();
 
     #[inline(always)]
