@@ -124,8 +124,8 @@ impl Pickle {
     ///
     /// # Errors
     /// [`PickleError`] with the offset and the [`PickleProblem`].
-    pub fn read(source: impl BufRead, held_bytes: u64) -> Result<Self, PickleError> {
-        run(source, HeldMemory::new(held_bytes), true).map(|(heap, root)| Self { heap, root })
+    pub fn read(mut source: impl BufRead, held_bytes: u64) -> Result<Self, PickleError> {
+        run(&mut source, HeldMemory::new(held_bytes), true).map(|(heap, root)| Self { heap, root })
     }
 
     /// Returns the value of the pickle.
@@ -233,8 +233,8 @@ impl Pickle {
 ///
 /// # Errors
 /// [`PickleError`], also for calls and objects.
-pub fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), PickleError> {
-    run(reader, memory, false)
+pub fn read(mut reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), PickleError> {
+    run(&mut reader, memory, false)
 }
 
 #[cfg(test)]

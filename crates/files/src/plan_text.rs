@@ -168,7 +168,12 @@ pub fn write_plan(plan: &Plan, mut writer: impl Write) -> io::Result<()> {
 /// # Errors
 /// A [`PlanTextError`] for the first line that is unreadable, malformed, beyond a limit, or inconsistent with other
 /// blocks.
-pub fn parse_plan(reader: impl BufRead, limits: &PlanLimits) -> Result<Plan, PlanTextError> {
+pub fn parse_plan(mut reader: impl BufRead, limits: &PlanLimits) -> Result<Plan, PlanTextError> {
+    parse(&mut reader, limits)
+}
+
+/// As [`parse_plan`]. Not generic, so that it is compiled once.
+fn parse(reader: &mut dyn BufRead, limits: &PlanLimits) -> Result<Plan, PlanTextError> {
     let memory = HeldMemory::new(limits.held_bytes);
     let mut lines = Lines { lines: LineReader::new(reader, limits.line_bytes), limits, comments: 0, memory };
     read(&mut lines).map_err(|problem| PlanTextError { line: lines.lines.number, problem })

@@ -81,8 +81,8 @@ const SEARCH_SCRIPTS: &[&str] = &[
 /// assert!(page.starts_with(b"<!doctype html>"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn write_page(recording: &Recording, log: Option<&TrainingLog>, out: impl Write) -> io::Result<()> {
-    write_page_with_plans(recording, log, None, out)
+pub fn write_page(recording: &Recording, log: Option<&TrainingLog>, mut out: impl Write) -> io::Result<()> {
+    write_run(recording, log, None, &mut out)
 }
 
 /// Like [`write_page`], with a section for the plans that a search compared before the run.
@@ -93,7 +93,18 @@ pub fn write_page_with_plans(
     recording: &Recording,
     log: Option<&TrainingLog>,
     plans: Option<&PlanChart>,
-    out: impl Write,
+    mut out: impl Write,
+) -> io::Result<()> {
+    write_run(recording, log, plans, &mut out)
+}
+
+/// As [`write_page_with_plans`]. Not generic, like all functions below, so that it is compiled once and not in each crate
+/// that writes a page.
+fn write_run(
+    recording: &Recording,
+    log: Option<&TrainingLog>,
+    plans: Option<&PlanChart>,
+    out: &mut dyn Write,
 ) -> io::Result<()> {
     let program = &recording.facts().program;
     let title = format!("{}: memory", if program.is_empty() { "a run" } else { program });
@@ -114,7 +125,11 @@ pub fn write_page_with_plans(
 /// assert!(page.starts_with(b"<!doctype html>"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn write_plans_page(plans: &PlanChart, out: impl Write) -> io::Result<()> {
+pub fn write_plans_page(plans: &PlanChart, mut out: impl Write) -> io::Result<()> {
+    write_plans(plans, &mut out)
+}
+
+fn write_plans(plans: &PlanChart, out: &mut dyn Write) -> io::Result<()> {
     let title = format!("{}: plans", if plans.device.is_empty() { "a device" } else { &plans.device });
     write_document(&title, [SEARCH, PLANS], SEARCH_SCRIPTS, &data::SearchData { plans }, out)
 }
@@ -125,7 +140,7 @@ fn write_document(
     [sections, plans]: [&str; 2],
     scripts: &[&str],
     data: &impl Serialize,
-    mut out: impl Write,
+    out: &mut dyn Write,
 ) -> io::Result<()> {
     let (before_plans, after_plans) = sections.split_once("{plans}").unwrap_or((sections, ""));
     // The template's placeholders in their order.
@@ -139,7 +154,7 @@ fn write_document(
             "{sections}" => [before_plans, plans, after_plans]
                 .iter()
                 .try_for_each(|part| out.write_all(part.as_bytes()))?,
-            "{data}" => write_data(data, &mut out)?,
+            "{data}" => write_data(data, out)?,
             _ => scripts.iter().try_for_each(|script| out.write_all(script.as_bytes()))?,
         }
         rest = after;
@@ -161,7 +176,7 @@ pub fn category_colors(category: Category) -> [&'static str; 2] {
     std::array::from_fn(|_| found.next().unwrap_or_default())
 }
 
-fn write_data(data: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+fn write_data(data: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
     let base64 = EncoderWriter::new(out, &BASE64_STANDARD);
     let mut deflate = ZlibEncoder::new(base64, Compression::default());
     data.serialize(&mut Serializer::with_formatter(&mut deflate, ShownText))?;

@@ -4,13 +4,13 @@ use std::io::{self, BufRead, ErrorKind, Read};
 
 use super::PickleProblem;
 
-/// The source of the opcodes.
-pub(super) struct Input<R> {
-    pub(super) reader: R,
+/// The source of the opcodes. Not generic, so that the machine is compiled once and not in each crate that reads pickles.
+pub(super) struct Input<'r> {
+    pub(super) reader: &'r mut dyn BufRead,
     pub(super) offset: u64,
 }
 
-impl<R: BufRead> Input<R> {
+impl Input<'_> {
     pub(super) fn exact<const N: usize>(&mut self) -> Result<[u8; N], PickleProblem> {
         let mut bytes = [0; N];
         self.reader.read_exact(&mut bytes).map_err(truncated)?;

@@ -17,7 +17,7 @@ const MAX_NAME_BYTES: usize = 256;
 
 /// Runs a pickle whose objects fit into `memory`. Returns its objects and its value.
 pub(super) fn run(
-    reader: impl BufRead,
+    reader: &mut dyn BufRead,
     memory: HeldMemory,
     notes_calls: bool,
 ) -> Result<(Heap, Value), PickleError> {
@@ -35,8 +35,8 @@ pub(super) fn run(
     }
 }
 
-struct Machine<R> {
-    input: Input<R>,
+struct Machine<'r> {
+    input: Input<'r>,
     heap: Heap,
     stack: Vec<Value>,
     /// The height of the stack at each open mark.
@@ -48,7 +48,7 @@ struct Machine<R> {
     notes_calls: bool,
 }
 
-impl<R: BufRead> Machine<R> {
+impl Machine<'_> {
     /// Executes one opcode. Returns the value after the last one.
     fn step(&mut self) -> Result<Option<Value>, PickleProblem> {
         self.code = self.input.byte()?;

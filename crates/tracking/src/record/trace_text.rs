@@ -40,6 +40,11 @@ const MOST_MARKS: usize = 65_000;
 /// # Errors
 /// Errors of the writer.
 pub fn write_trace(recording: &Recording, headers: &[String], mut out: impl Write) -> io::Result<()> {
+    write(recording, headers, &mut out)
+}
+
+/// As [`write_trace`]. Not generic, so that it is compiled once.
+fn write(recording: &Recording, headers: &[String], out: &mut dyn Write) -> io::Result<()> {
     for header in headers {
         writeln!(out, "# {}", one_line(header))?;
     }

@@ -102,7 +102,16 @@ impl Recording {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn read_within(
-        reader: impl Read,
+        mut reader: impl Read,
+        limits: &RecordingLimits,
+        eighths: u64,
+    ) -> Result<(Self, u64), HwmError> {
+        Self::read_from(&mut reader, limits, eighths)
+    }
+
+    /// As [`read_within`](Self::read_within). Not generic, so that it is compiled once and not in each crate that reads.
+    fn read_from(
+        reader: &mut dyn Read,
         limits: &RecordingLimits,
         eighths: u64,
     ) -> Result<(Self, u64), HwmError> {
