@@ -50,9 +50,13 @@ pub fn read_csv_from(
     name: impl AsRef<Path>,
     options: &CsvOptions,
 ) -> Result<ArrayDataset, DataError> {
-    let path = name.as_ref();
+    read_from(&mut source, name.as_ref(), options)
+}
+
+/// As [`read_csv_from`]. Not generic, so that it is compiled once.
+fn read_from(source: &mut dyn Read, path: &Path, options: &CsvOptions) -> Result<ArrayDataset, DataError> {
     let mut head = Vec::with_capacity(BYTE_ORDER_MARK.len());
-    let read = source.by_ref().take(BYTE_ORDER_MARK.len() as u64).read_to_end(&mut head);
+    let read = (&mut *source).take(BYTE_ORDER_MARK.len() as u64).read_to_end(&mut head);
     read.map_err(|error| io_error(path, &error))?;
     if head == BYTE_ORDER_MARK {
         head.clear();

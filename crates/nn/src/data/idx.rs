@@ -82,16 +82,7 @@ impl IdxArray {
         name: impl AsRef<Path>,
         options: &IdxOptions,
     ) -> Result<Self, DataError> {
-        let path = name.as_ref();
-        let mut magic = [0; 2];
-        fill(&mut source, &mut magic, path)?;
-        let whole = io::Cursor::new(magic).chain(source);
-        let array = if magic == gzip::MAGIC {
-            parse(Gzip::new(whole, options.max_ratio), path, options)
-        } else {
-            parse(whole, path, options)
-        };
-        array.map(|array| Self { array })
+        read_from(&mut source, name.as_ref(), options).map(|array| Self { array })
     }
 
     /// Returns the sizes of the axes.
@@ -107,7 +98,19 @@ impl IdxArray {
     }
 }
 
-fn parse(mut source: impl Read, path: &Path, options: &IdxOptions) -> Result<Array, DataError> {
+/// Not generic, as [`parse`], so that it is compiled once.
+fn read_from(source: &mut dyn Read, path: &Path, options: &IdxOptions) -> Result<Array, DataError> {
+    let mut magic = [0; 2];
+    fill(source, &mut magic, path)?;
+    let mut whole = io::Cursor::new(magic).chain(source);
+    if magic == gzip::MAGIC {
+        parse(&mut Gzip::new(whole, options.max_ratio), path, options)
+    } else {
+        parse(&mut whole, path, options)
+    }
+}
+
+fn parse(mut source: &mut dyn Read, path: &Path, options: &IdxOptions) -> Result<Array, DataError> {
     let not_idx = |message: String| DataError::NotIdx { path: path.to_owned(), message };
     let mut head = [0; 4];
     fill(&mut source, &mut head, path)?;
@@ -174,7 +177,7 @@ impl<R: Read> Read for ErrorCapture<'_, R> {
 }
 
 /// Reads until `bytes` is full or the source ends.
-fn fill(source: &mut impl Read, bytes: &mut [u8], path: &Path) -> Result<(), DataError> {
+fn fill(source: &mut dyn Read, bytes: &mut [u8], path: &Path) -> Result<(), DataError> {
     source.read_exact(bytes).map_err(|error| failed(&error, path))
 }
 

@@ -70,7 +70,11 @@ pub fn read_npy_from(
     name: impl AsRef<Path>,
     limits: &NpyLimits,
 ) -> Result<Array, FileError> {
-    let path = name.as_ref();
+    read_from(&mut source, name.as_ref(), limits)
+}
+
+/// As [`read_npy_from`]. Not generic, so that it is compiled once.
+fn read_from(mut source: &mut dyn Read, path: &Path, limits: &NpyLimits) -> Result<Array, FileError> {
     let Header { stored, shape, data_start } = Header::read(&mut source, path, limits)?;
     // Tensors need at least as many bytes as the file.
     let bytes = shape.checked_elements().and_then(|count| count.checked_mul(stored.kind.dtype().size()));

@@ -86,7 +86,15 @@ pub fn read_safetensors_from(
     name: impl AsRef<Path>,
     limits: &SafetensorsLimits,
 ) -> Result<Safetensors, FileError> {
-    let path = name.as_ref();
+    read_from(&mut source, name.as_ref(), limits)
+}
+
+/// As [`read_safetensors_from`]. Not generic, so that it is compiled once.
+fn read_from(
+    mut source: &mut dyn Read,
+    path: &Path,
+    limits: &SafetensorsLimits,
+) -> Result<Safetensors, FileError> {
     let Header { entries, metadata, data_start } = Header::read(&mut source, path, limits)?;
     let (mut collector, mut offset) = (Collector::default(), data_start);
     for Entry { name, contents, bytes } in entries {

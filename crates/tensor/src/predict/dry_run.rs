@@ -133,6 +133,14 @@ impl DryRunOptions {
     /// # Errors
     /// As [`dry_run`].
     pub fn run<R>(&self, program: impl FnOnce(&Device) -> Result<R>) -> Result<DryRun<R>> {
+        let device = self.device()?;
+        let result = with_device(&device, || program(&device))?;
+        let DryRun { result: (), profile, peak, page_locked, time, report } = self.figures(&device)?;
+        Ok(DryRun { result, profile, peak, page_locked, time, report })
+    }
+
+    /// The device without memory that the program runs on.
+    fn device(&self) -> Result<Device> {
         let mut builder = Runtime::builder()
             .dry_profile(self.profile.clone())
             .dry_values_of(self.values.clone())
@@ -140,8 +148,11 @@ impl DryRunOptions {
         if let Some(environment) = &self.environment {
             builder = builder.environment(environment.clone());
         }
-        let device = builder.build()?.dry()?;
-        let result = with_device(&device, || program(&device))?;
+        builder.build()?.dry()
+    }
+
+    /// The figures of a program that ran on the device.
+    fn figures(&self, device: &Device) -> Result<DryRun<()>> {
         let pool = Arc::clone(device.default_allocator()?);
         let report = Report::new(device.tracker(), std::slice::from_ref(&pool));
         let peak = DryPeak::of(&pool.stats());
@@ -152,7 +163,7 @@ impl DryRunOptions {
             }
         };
         let time = device.estimated_time();
-        Ok(DryRun { result, profile: self.profile.clone(), peak, page_locked, time, report })
+        Ok(DryRun { result: (), profile: self.profile.clone(), peak, page_locked, time, report })
     }
 }
 

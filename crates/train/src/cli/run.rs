@@ -384,7 +384,8 @@ impl Run {
         }
         self.world.report_outside(self.device.tracker());
         let report = Report::new(self.device.tracker(), &pools);
-        self.finish_with(summary, &report, &self.device.to_string(), &self.place, results)
+        let results = || serde_json::to_value(&results);
+        self.finish_with(summary, &report, &self.device.to_string(), &self.place, &results)
     }
 
     /// Like [`finish`](Self::finish), for a dry run that the program made itself.
@@ -397,16 +398,18 @@ impl Run {
         run: &DryRun<T>,
         results: impl Serialize,
     ) -> Result<(), RunError> {
-        self.finish_with(summary, &run.report, "dry:0", &dry_name(&run.profile), results)
+        let results = || serde_json::to_value(&results);
+        self.finish_with(summary, &run.report, "dry:0", &dry_name(&run.profile), &results)
     }
 
+    /// Not generic, so that it is compiled once and not in each program.
     fn finish_with(
         &self,
         summary: &str,
         report: &Report,
         device: &str,
         place: &str,
-        results: impl Serialize,
+        results: &dyn Fn() -> serde_json::Result<Value>,
     ) -> Result<(), RunError> {
         let (seconds, threads) = (self.started.elapsed().as_secs_f64(), self.runtime.threads());
         let plural = if threads == 1 { "" } else { "s" };
@@ -486,15 +489,13 @@ impl Run {
     fn write_json(
         &self,
         fields: Value,
-        (plans, results): (Map<String, Value>, impl Serialize),
+        (plans, results): (Map<String, Value>, &dyn Fn() -> serde_json::Result<Value>),
         report: &Report,
     ) -> Result<(), FileError> {
         let Some(output) = &self.json else { return Ok(()) };
         output.write(|file| {
             let mut all = Map::new();
-            for part in
-                [fields, Value::Object(plans), serde_json::to_value(results)?, serde_json::to_value(report)?]
-            {
+            for part in [fields, Value::Object(plans), results()?, serde_json::to_value(report)?] {
                 if let Value::Object(part) = part {
                     all.extend(part);
                 }
