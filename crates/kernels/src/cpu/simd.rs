@@ -90,8 +90,7 @@ const fn has_avx512_form<T>() -> bool {
 /// It is a type and not a closure, so that its method can be `inline(always)`. Without inlining, the loop would be compiled
 /// for the baseline instruction set.
 pub(crate) trait Loop {
-    /// The type that the loop computes in, which decides on a form for AVX-512. `()` for a loop that copies or converts, for
-    /// which that form is not faster.
+    /// The type that the loop computes in, which decides on a form for AVX-512.
     type Element;
 
     /// The result of the loop.

@@ -192,7 +192,7 @@ struct CopyRows<'a, S, P, const W: usize> {
 }
 
 impl<P: Depth, S: PackInto<P>, const W: usize> Loop for CopyRows<'_, S, P, W> {
-    type Element = ();
+    type Element = P;
     type Output = ();
 
     #[inline(always)]
@@ -244,7 +244,7 @@ struct Transpose<'a, S, P, const W: usize> {
 }
 
 impl<P: Depth, S: PackInto<P>, const W: usize> Loop for Transpose<'_, S, P, W> {
-    type Element = ();
+    type Element = P;
     type Output = ();
 
     #[inline(always)]

@@ -271,7 +271,7 @@ impl<S, P> FillRows<'_, S, P> {
 struct WithCopiesOf<const LEN: usize, L>(L);
 
 impl<P: Depth, S: PackInto<P>, const LEN: usize> Loop for WithCopiesOf<LEN, FillRows<'_, S, P>> {
-    type Element = ();
+    type Element = P;
     type Output = ();
 
     #[inline(always)]
@@ -348,7 +348,7 @@ struct FillLanes<'a, S, P, const W: usize> {
 }
 
 impl<P: Depth, S: PackInto<P>, const W: usize> Loop for FillLanes<'_, S, P, W> {
-    type Element = ();
+    type Element = P;
     type Output = ();
 
     #[inline(always)]

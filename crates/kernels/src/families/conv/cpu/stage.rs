@@ -219,7 +219,7 @@ struct CopyPlanes<'a, I, S> {
 }
 
 impl<I: StageAs<S>, S: StageAs<S> + Default> Loop for CopyPlanes<'_, I, S> {
-    type Element = ();
+    type Element = S;
     type Output = ();
 
     #[inline(always)]

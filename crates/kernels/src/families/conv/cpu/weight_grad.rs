@@ -297,7 +297,7 @@ struct CopyLanes<'a, P> {
 }
 
 impl<P: Copy> Loop for CopyLanes<'_, P> {
-    type Element = ();
+    type Element = P;
     type Output = ();
 
     #[inline(always)]

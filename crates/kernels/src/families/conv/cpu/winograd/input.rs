@@ -80,7 +80,7 @@ pub(super) struct Pad<'a, T, S> {
 }
 
 impl<T: Float + Depth, S: PackInto<T>> Loop for Pad<'_, T, S> {
-    type Element = ();
+    type Element = T;
     type Output = ();
 
     #[inline(always)]
