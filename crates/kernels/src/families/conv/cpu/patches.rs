@@ -187,18 +187,15 @@ struct Piece {
     offset: usize,
 }
 
-/// The largest number of places that are divided at a time.
-const MOST: usize = 2 * RUN;
-
-/// At most [`MOST`] pieces.
-struct Pieces {
+/// At most `MOST` pieces.
+struct Pieces<const MOST: usize> {
     pieces: [Piece; MOST],
     count: usize,
     /// The places of all pieces.
     places: usize,
 }
 
-impl Pieces {
+impl<const MOST: usize> Pieces<MOST> {
     /// Divides places.
     fn new(places: &Places, range: Range<usize>) -> Self {
         let mut all = Self { pieces: [Piece::default(); MOST], count: 0, places: 0 };
@@ -212,8 +209,8 @@ impl Pieces {
         all
     }
 
-    fn iter(&self) -> std::slice::Iter<'_, Piece> {
-        self.pieces[..self.count].iter()
+    fn as_slice(&self) -> &[Piece] {
+        &self.pieces[..self.count]
     }
 }
 
@@ -234,12 +231,12 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
 
     fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]) {
         let Self(Patches { data, taps, places, .. }) = self;
-        let pieces = Pieces::new(places, lane..places.len().min(lane + width));
+        let pieces = Pieces::<COLUMNS>::new(places, lane..places.len().min(lane + width));
         if pieces.places < width {
             panel.fill(S::default().pack(S::default()));
         }
-        let (offsets, depth) = (taps.from(depth.start), depth.len());
-        let rows = FillRows { data, pieces, offsets, depth, width, panel };
+        let (pieces, offsets) = (pieces.as_slice(), taps.from(depth.start));
+        let rows = FillRows { data, pieces, offsets, depth: depth.len(), width, panel };
         match places.row() {
             ..=4 => simd::run(rows.with_copies_of::<4>()),
             5..=8 => simd::run(rows.with_copies_of::<8>()),
@@ -251,7 +248,7 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
 /// Fills the rows of a panel of places.
 struct FillRows<'a, S, P> {
     data: &'a [S],
-    pieces: Pieces,
+    pieces: &'a [Piece],
     /// The offset of each depth.
     offsets: Offsets<'a>,
     depth: usize,
@@ -283,7 +280,7 @@ impl<P: Depth, S: PackInto<P>, const LEN: usize> Loop for WithCopiesOf<LEN, Fill
             let second = if P::PER_ROW == 1 { None } else { offsets.next() };
             let second = second.filter(|_| number * P::PER_ROW + 1 < depth);
             let panel = &mut panel[number * width..];
-            for piece in pieces.iter() {
+            for piece in pieces {
                 let from = &data[first + piece.offset..];
                 let next = second.map(|second| &data[second + piece.offset..]);
                 pack_piece::<LEN, P, S>(&mut panel[piece.number..], from, next, piece.len);
@@ -376,7 +373,7 @@ impl<S, P, const W: usize> FillLanes<'_, S, P, W> {
         for (number, rows) in panel.chunks_mut(RUN).enumerate() {
             let start = depth.start + number * RUN * P::PER_ROW;
             let end = depth.end.min(start + RUN * P::PER_ROW);
-            let pieces = Pieces::new(&places, start..end);
+            let pieces = Pieces::<{ 2 * RUN }>::new(&places, start..end);
             for (group, lanes) in lanes[..W].chunks(GROUP).enumerate() {
                 if lanes[0].is_none() {
                     rows.iter_mut().for_each(|row| row[group * GROUP..][..GROUP].fill(zero));
@@ -384,7 +381,7 @@ impl<S, P, const W: usize> FillLanes<'_, S, P, W> {
                 }
                 for (lane, staged) in lanes.iter().zip(&mut staged) {
                     let data = lane.map_or(data, |lane| &data[lane..]);
-                    for piece in pieces.iter() {
+                    for piece in pieces.as_slice() {
                         let to = &mut staged[piece.number..];
                         copy_piece::<LEN, S>(to, &data[piece.offset..], piece.len);
                     }
