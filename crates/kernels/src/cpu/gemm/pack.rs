@@ -12,8 +12,8 @@ use super::kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Stored};
 
 /// An operand that is packed before it is multiplied.
 pub(crate) trait Operand<P>: Sync {
-    /// Fills a panel with the lanes from `lane` on, at the depths in `depth`. Its rows have `width` lanes, which are
-    /// [`COLUMNS`], [`HALF`] or [`ROWS`]. It has one row per [packed element](Depth::PER_ROW) of that range.
+    /// Fills a panel with the lanes from `lane` on, at the depths in `depth`. Its rows have `width` lanes: [`COLUMNS`] or
+    /// [`ROWS`] in a product. It has one row per [packed element](Depth::PER_ROW) of that range.
     fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]);
 
     /// The panel of the right operand with the lanes from `lane` on, if the kernel reads it without packing.
@@ -162,7 +162,8 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for Strided<'_, S> {
         match width {
             COLUMNS => part.pack_rows::<P, COLUMNS>(depth, panel),
             HALF => part.pack_rows::<P, HALF>(depth, panel),
-            _ => part.pack_rows::<P, ROWS>(depth, panel),
+            ROWS => part.pack_rows::<P, ROWS>(depth, panel),
+            _ => gather(&part, depth, width, panel),
         }
     }
 }

@@ -263,7 +263,7 @@ impl Sizes {
 struct Slot {
     /// Staged planes of a few images.
     staged: usize,
-    /// The same with the channels last.
+    /// These planes with the channels last.
     transposed: usize,
     /// Packed panels.
     panels: usize,
