@@ -65,6 +65,7 @@ mod plan_chart;
 mod record;
 mod report;
 mod scope;
+mod tally;
 #[cfg(test)]
 mod test_pool;
 mod training_log;
@@ -96,6 +97,7 @@ pub use scope::{
     ModuleGuard, ModulePath, Phase, PhaseGuard, Scope, ScopeGuard, ScopePath, Walk, enter_path, here,
     intern_path, module, phase,
 };
+pub use tally::CallTotals;
 pub use training_log::{
     Curve, CurvePoint, NonFinite, TrainingLog, TrainingLogError, TrainingLogLimits, TrainingLogProblem,
 };

@@ -2,7 +2,7 @@
 //!
 //! While a recorder is on, each event becomes about six bytes ([`wire`]). Blocks of bytes stay in memory ([`ring`]) or
 //! go to a file ([`hwm`]). Reading either yields a [`Recording`]: tables and events that are consistent with each other,
-//! whatever the file contains. [`tally`] counts its events into a [`Report`](crate::report::Report); a [`Follower`] does
+//! whatever the file contains. [`recount`] counts its events for a [`Report`](crate::report::Report); a [`Follower`] does
 //! the same for a file that still grows. A [`Composer`] makes a recording of the events of another tool.
 
 mod builder;
@@ -10,15 +10,16 @@ mod composer;
 mod follow;
 pub(crate) mod hwm;
 mod parts;
+mod path;
 mod peak;
 mod recorder;
 mod recording;
+mod recount;
 mod regions;
 mod report;
 mod ring;
 mod steps;
 mod summary;
-mod tally;
 mod timeline;
 mod trace_text;
 mod wire;
@@ -29,7 +30,7 @@ pub use composer::{Composer, NewBlock, OwnerName};
 pub use follow::Follower;
 pub use hwm::{HwmError, HwmProblem, Written};
 pub use peak::{LiveBlock, Peak};
-pub(crate) use recorder::Recorder;
+pub(crate) use recorder::{Allocated, Recorder};
 pub use recording::{
     BlockLife, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
 };

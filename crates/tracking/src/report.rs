@@ -44,9 +44,11 @@ pub struct Report {
     /// The recorded run; `None` for a live tracker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RecordedRun>,
-    /// The peak; `None` if nothing was ever allocated. A tracker reports the pool with the highest peak, a recording
-    /// the sum over all pools.
+    /// The peak of the pool with the highest one; `None` if nothing was ever allocated.
     pub peak: Option<PeakRow>,
+    /// The peak of all pools together, if there are several. Only recordings know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_peak: Option<PeakRow>,
     /// Ops by phase over all modules, sorted by phase, then by falling high-water mark.
     pub ops: Vec<OpRow>,
     /// Ops by module and phase, in the same order.
@@ -54,8 +56,8 @@ pub struct Report {
     pub places: Vec<OpRow>,
     /// Modules, each before the modules below it. The first is the whole run.
     ///
-    /// A recording omits modules that only held memory in passing, such as the temporary name of a layer that is
-    /// moved into a network.
+    /// Modules without calls that only held memory in passing are omitted, such as the temporary name of a layer that
+    /// is moved into a network.
     pub scopes: Vec<ScopeRow>,
     /// Phases, in the order of a training step.
     pub phases: Vec<PhaseRow>,

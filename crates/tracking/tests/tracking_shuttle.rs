@@ -128,10 +128,10 @@ fn results_are_dropped_while_ops_come_and_go() {
         dropper.join().expect("no panic");
     }
     let rows = tracker.op_totals();
-    let figures: Vec<_> = rows.iter().map(|row| (row.calls, row.total_bytes, row.high_water_bytes)).collect();
+    let figures: Vec<_> = rows.iter().map(|row| row.totals).map(|row| (row.calls, row.total_bytes, row.high_water_bytes)).collect();
     assert_eq!(figures, [(1, 30, 30), (1, 7, 7), (1, 7, 7)]);
-    assert!(rows[0].outliving_bytes <= 30);
-    assert!(rows[1..].iter().all(|row| row.outliving_bytes == 0));
+    assert!(rows[0].totals.outliving_bytes <= 30);
+    assert!(rows[1..].iter().all(|row| row.totals.outliving_bytes == 0));
     assert_eq!(pool.live_bytes(), 0);
     assert_eq!(bfc_core::failed_drops(), 0);
     drop(memory);
@@ -161,7 +161,7 @@ fn workers_and_the_op_finish_in_any_order() {
 
     let rows = tracker.op_totals();
     let figures = |op| {
-        let row = rows.iter().find(|row| row.op == op)?;
+        let row = rows.iter().find(|row| row.op == op)?.totals;
         Some((row.calls, row.total_bytes, row.high_water_bytes))
     };
     let of_op = [(1, 3, 3), (1, 8, 3), (1, 8, 5), (1, 8, 8)];
@@ -194,7 +194,7 @@ fn concurrent_ops_keep_their_figures_apart() {
     for worker in workers {
         worker.join().expect("no panic");
     }
-    let row = tracker.op_totals()[0];
+    let row = tracker.op_totals()[0].totals;
     assert_eq!((row.calls, row.total_bytes, row.high_water_bytes, row.outliving_bytes), (6, 66, 11, 0));
 
     let log = tracker.take_log();

@@ -369,12 +369,27 @@ impl Ledger {
     #[cold]
     #[inline(never)]
     fn open(&mut self, owner: OwnerId) {
-        // Parents are interned before their children, so the ids below `owner` include all owners above it.
+        self.open_below(owner, OwnerId::parent);
+    }
+
+    /// Creates the missing accounts up to that of `owner`, for owners that are no interned ids, such as those of a
+    /// recorded run. `parent` returns the owner above another one, which has a smaller index.
+    ///
+    /// ```
+    /// use bfc_core::{Category, Ledger, OwnerId, Tag};
+    /// let [module, op] = [1, 2].map(OwnerId::from_index);
+    /// let mut ledger = Ledger::new();
+    /// ledger.open_below(op, |owner| if owner == op { module } else { OwnerId::ROOT });
+    /// ledger.add(Tag { owner: op, category: Category::Output }, 100);
+    /// assert_eq!((ledger.owner(module).own, ledger.owner(module).live), (0, 100));
+    /// ```
+    pub fn open_below(&mut self, owner: OwnerId, parent: impl Fn(OwnerId) -> OwnerId) {
+        // Parents have smaller ids than their children, so the ids below `owner` include all owners above it.
         let first = self.accounts.len();
         self.accounts.extend((first..=owner.index()).map(|index| Account {
             bytes: OwnerBytes::default(),
             own_at_peak: AtPeak::default(),
-            parent: OwnerId::from_index(index).parent(),
+            parent: parent(OwnerId::from_index(index)),
         }));
     }
 

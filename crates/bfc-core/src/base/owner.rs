@@ -10,9 +10,6 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use crate::base::printable::printable;
 
-/// The most owners. Later names count as their parent, so hostile input cannot grow the table without limit.
-pub(crate) const MAX_OWNERS: usize = 1 << 20;
-
 /// The longest path, in bytes. Each row of a report contains a path, so this bounds the size of a row.
 const MAX_PATH_BYTES: u32 = 16 << 10;
 
@@ -55,7 +52,7 @@ impl Table {
     fn entry(&self, parent: OwnerId, name: &str) -> Option<Entry> {
         let above = self.entries.get(parent.index())?;
         let path_bytes = above.path_bytes_below(name, OwnerId::MAX_DEPTH, MAX_PATH_BYTES)?;
-        let is_full = self.entries.len() >= MAX_OWNERS;
+        let is_full = self.entries.len() >= OwnerId::MAX_COUNT as usize;
         (!is_full).then(|| Entry { parent, name: Arc::from(name), depth: above.depth + 1, path_bytes })
     }
 }
@@ -74,6 +71,9 @@ impl OwnerId {
 
     /// The most names in a path.
     pub const MAX_DEPTH: u32 = 256;
+
+    /// The most owners. Later names get the owner above them.
+    pub const MAX_COUNT: u32 = 1 << 20;
 
     /// Returns the owner called `name` below `parent`, interned on first use.
     ///
@@ -163,7 +163,7 @@ impl OwnerId {
     /// Returns the owner of a table index, for tables that [`OwnerId::index`] indexes.
     #[inline]
     pub const fn from_index(index: usize) -> Self {
-        if index < MAX_OWNERS { Self(index as u32) } else { Self::ROOT }
+        if index < Self::MAX_COUNT as usize { Self(index as u32) } else { Self::ROOT }
     }
 }
 

@@ -185,7 +185,7 @@ fn paths_of_parameters_are_the_scopes_their_layers_run_in() {
     net.forward(&Tensor::ones(&device, [1, 3]).unwrap()).unwrap();
     let scope_of = |op: &str| {
         let totals = runtime.tracker().op_totals();
-        let rows = totals.iter().filter(|row| row.op == op && row.calls > 0);
+        let rows = totals.iter().filter(|row| row.op == op && row.totals.calls > 0);
         rows.map(|row| row.module.path()).collect::<Vec<_>>()
     };
     assert_eq!(scope_of("linear_relu"), ["block.fc"]);
@@ -214,7 +214,7 @@ fn parameters_are_parameters_in_the_accounts() {
     assert_eq!(ledger.category(Category::Parameter), (64 * 128 + 128) * 4);
     assert_eq!(ledger.total(), ledger.category(Category::Parameter));
     let totals = runtime.tracker().op_totals();
-    assert!(totals.iter().all(|row| row.persistent_bytes == row.total_bytes));
+    assert!(totals.iter().all(|row| row.totals.persistent_bytes == row.totals.total_bytes));
     drop(layer);
     assert_eq!(device.default_allocator().unwrap().stats().bytes_in_use, 0);
 }

@@ -228,7 +228,7 @@ mod tests {
         let drawn = scores.categorical(&Rng::new(1)).unwrap();
         assert!(!drawn.requires_grad());
         let totals = device.tracker().op_totals();
-        assert!(totals.iter().any(|row| row.op == "categorical" && row.calls == 1));
+        assert!(totals.iter().any(|row| row.op == "categorical" && row.totals.calls == 1));
         assert!(totals.iter().all(|row| row.op != "argmax" && row.op != "log"));
     }
 

@@ -276,7 +276,7 @@ mod tests {
         runtime.tracker().reset();
         let _mask = x.gt(0.5).unwrap();
         let totals = runtime.tracker().op_totals();
-        let ops: Vec<_> = totals.iter().filter(|row| row.calls > 0).map(|row| row.op).collect();
+        let ops: Vec<_> = totals.iter().filter(|row| row.totals.calls > 0).map(|row| row.op).collect();
         assert_eq!(ops, ["gt"]);
     }
 }

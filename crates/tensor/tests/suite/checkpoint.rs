@@ -236,7 +236,7 @@ fn the_second_run_is_charged_to_the_module_of_the_first() {
         let of = totals.iter().filter(|row| {
             row.op == "linear_gelu" && row.module.path() == "block0.up" && row.phase.name() == phase
         });
-        of.map(|row| row.calls).sum::<u64>()
+        of.map(|row| row.totals.calls).sum::<u64>()
     };
     let loss = net.forward(&input(&device)).unwrap().sum_all().unwrap();
     assert_eq!((calls("forward"), calls("backward")), (1, 0));

@@ -35,7 +35,7 @@ const CAPACITY: usize = 64;
 ///     let run = tracker.begin_over("relu", pool.pool(), Some(&pool));
 ///     drop(Allocation::new(run.allocator().expect("the tracker is enabled"), &Request::new(1000))?);
 /// }
-/// assert_eq!((tracker.op_totals()[0].calls, tracker.op_totals()[0].total_bytes), (2, 2048));
+/// assert_eq!((tracker.op_totals()[0].totals.calls, tracker.op_totals()[0].totals.total_bytes), (2, 2048));
 /// # Ok::<(), bfc_core::AllocError>(())
 /// ```
 #[derive(Debug)]
@@ -109,6 +109,6 @@ mod tests {
         assert_eq!(Arc::strong_count(&pool), 2 + CAPACITY);
         (0..2 * CAPACITY).for_each(|_| drop(run_op()));
         assert_eq!((memory.finished.lock().len(), Arc::strong_count(&pool)), (CAPACITY, 2 + CAPACITY));
-        assert_eq!(tracker.op_totals()[0].calls, 4 * CAPACITY as u64);
+        assert_eq!(tracker.op_totals()[0].totals.calls, 4 * CAPACITY as u64);
     }
 }

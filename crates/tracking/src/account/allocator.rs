@@ -8,7 +8,6 @@
 //! The pool's ledger alone stores live bytes by owner. This account stores the figures of one execution.
 
 mod accounting;
-mod counts;
 mod notes;
 mod resize;
 mod sizing;
@@ -19,15 +18,14 @@ use std::time::Instant;
 use bfc_core::sync::{Mutex, SpinGuard, SpinMutex, lock};
 use bfc_core::{
     Accounting, AddressSpace, AllocError, Allocator, Block, BlockError, Category, Inspection, LastResort,
-    MemoryKind, OwnerId, Request, Resize, Stats, StreamOrder, Upkeep, WaitHints,
+    MemoryKind, OwnerId, Request, Resize, Stats, StreamOrder, Tag, Upkeep, WaitHints,
 };
 
-use self::counts::Counts;
 use self::sizing::Sizing;
 use super::budget;
 use super::state::TrackerState;
-use super::totals::Figures;
-use crate::record::Recorder;
+use crate::record::{Allocated, Recorder};
+use crate::tally::{Counts, Figures};
 
 /// The bytes that a [`TrackingAllocator`] has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,11 +75,21 @@ pub struct TrackingAllocator {
     tracker: Option<Arc<TrackerState>>,
     /// The owner of requests without an owner.
     owner: OwnerId,
+    /// The number of the thread that began the op.
+    thread: u64,
     /// Bytes live in the inner allocator when the op began to use it.
     live_before: u64,
     sizing: Sizing,
     records: Option<Mutex<Vec<Record>>>,
-    counts: SpinMutex<Counts>,
+    held: SpinMutex<Held>,
+}
+
+/// The bytes of an allocator. They change together, under one lock.
+#[derive(Debug, Default)]
+struct Held {
+    counts: Counts,
+    /// Live bytes that are saved for a backward pass.
+    saved: u64,
 }
 
 impl TrackingAllocator {
@@ -103,10 +111,11 @@ impl TrackingAllocator {
     pub(crate) fn for_op(
         inner: &Arc<dyn Allocator>,
         owner: OwnerId,
+        thread: u64,
         tracker: &Arc<TrackerState>,
     ) -> Arc<Self> {
         let tracker = Some(Arc::clone(tracker));
-        Arc::new(Self { tracker, ..Self::build(Arc::clone(inner), true, owner) })
+        Arc::new(Self { tracker, thread, ..Self::build(Arc::clone(inner), true, owner) })
     }
 
     fn build(inner: Arc<dyn Allocator>, track_sizes: bool, owner: OwnerId) -> Self {
@@ -116,28 +125,34 @@ impl TrackingAllocator {
             inner,
             tracker: None,
             owner,
+            thread: 0,
             records: None,
-            counts: SpinMutex::default(),
+            held: SpinMutex::default(),
         }
     }
 
-    /// Begins another execution, for `owner`. Nothing refers to the previous one.
-    pub(super) fn reopen(&mut self, owner: OwnerId) {
-        self.owner = owner;
+    /// Begins another execution, for `owner` on this thread. Nothing refers to the previous one.
+    pub(super) fn reopen(&mut self, owner: OwnerId, thread: u64) {
+        (self.owner, self.thread) = (owner, thread);
         self.live_before = self.inner.bytes_in_use();
-        *self.counts.get_mut() = Counts::default();
+        *self.held.get_mut() = Held::default();
         self.sizing.reset();
     }
 
-    /// The counts. No other code runs while they are locked.
-    fn counts(&self) -> SpinGuard<'_, Counts> {
-        self.counts.lock()
+    /// The bytes. No other code runs while they are locked.
+    fn held(&self) -> SpinGuard<'_, Held> {
+        self.held.lock()
     }
 
     /// Returns the bytes counted so far.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
-        self.counts().sizes()
+        let counts = self.held().counts;
+        Sizes {
+            total_bytes: counts.total(),
+            high_water_bytes: counts.high_water,
+            live_bytes: counts.live,
+        }
     }
 
     /// Returns all allocations and frees so far, in order; empty unless made by [`TrackingAllocator::with_records`].
@@ -154,8 +169,12 @@ impl TrackingAllocator {
 
     /// Adds the counts so far to the figures of the op.
     pub(crate) fn add_to(&self, figures: &mut Figures) {
-        figures.live_before = figures.live_before.saturating_add(self.live_before);
-        self.counts().add_to(figures);
+        self.held().counts.add_to(figures);
+    }
+
+    /// Returns the bytes that were live in the inner allocator when the op began to use it.
+    pub(crate) const fn live_before(&self) -> u64 {
+        self.live_before
     }
 
     fn inner(&self) -> &Arc<dyn Allocator> {
@@ -170,8 +189,8 @@ impl TrackingAllocator {
     /// are live, counts nothing and returns `None`.
     fn subtract(&self, bytes: u64) -> Option<bool> {
         let any_saved = {
-            let mut counts = self.counts();
-            counts.subtract(bytes).then_some(counts.saved > 0)
+            let held = &mut *self.held();
+            held.counts.subtract(bytes).then_some(held.saved > 0)
         };
         if any_saved.is_some() {
             self.record(i64::try_from(bytes).map_or(i64::MIN, |bytes| -bytes));
@@ -196,6 +215,12 @@ impl TrackingAllocator {
         }
     }
 
+    /// A new block for the recording.
+    fn allocated<'a>(&'a self, block: &'a Block, requested: u64, tag: Tag) -> Allocated<'a> {
+        let (pool, id, thread) = (&*self.inner, self.recorded_id(block), self.thread);
+        Allocated { pool, block, id, requested, tag, replaced: None, thread }
+    }
+
     /// Counts and records a block that the inner allocator has granted. Gives it an id of this allocator where the inner
     /// one does not track sizes.
     fn count(&self, block: &mut Block, request: &Request<'_>) {
@@ -211,19 +236,18 @@ impl TrackingAllocator {
         let bytes = if self.sizing.is_tracked() { block.bytes } else { request.bytes };
         let is_saved = request.tag.category == Category::Activation;
         {
-            let mut counts = self.counts();
-            counts.add(bytes, request.bytes, request.tag.category, self.sizing.is_tracked());
+            let held = &mut *self.held();
+            held.counts.add(bytes, request.bytes, request.tag.category, self.sizing.is_tracked());
             if is_saved && self.tracker.is_some() {
-                counts.saved += bytes;
+                held.saved += bytes;
             }
         }
         if let Some(tracker) = self.tracker.as_ref().filter(|_| is_saved) {
-            tracker.saves.add(self.owner, bytes);
+            tracker.saves.add(request.tag.owner, bytes);
         }
         self.record(i64::try_from(bytes).unwrap_or(i64::MAX));
         if let Some(recorder) = self.recorder() {
-            let id = self.recorded_id(block);
-            recorder.post_alloc(&*self.inner, block, id, request.bytes, request.tag, None);
+            recorder.post_alloc(&self.allocated(block, request.bytes, request.tag));
         }
     }
 
@@ -325,8 +349,8 @@ unsafe impl Allocator for TrackingAllocator {
             false
         };
         // Queries the pool only if some live bytes of this op are saved.
-        let is_saved =
-            any_saved && self.inner().tag(&inner_block).is_ok_and(|tag| tag.category == Category::Activation);
+        let saved = if any_saved { self.inner().tag(&inner_block).ok() } else { None };
+        let saved = saved.filter(|tag| tag.category == Category::Activation);
         if let Some(recorder) = self.recorder() {
             recorder.post_free(&**self.inner(), &block, self.recorded_id(&block));
         }
@@ -334,8 +358,8 @@ unsafe impl Allocator for TrackingAllocator {
         let freed = unsafe { self.inner().deallocate(inner_block) };
         if freed.as_ref().err().is_some_and(|error| !error.took_back()) {
             self.note_still_live(&block, entry);
-        } else if is_saved {
-            self.note_released(block.bytes);
+        } else if let Some(tag) = saved {
+            self.note_released(tag.owner, block.bytes);
         }
         freed
     }

@@ -7,7 +7,7 @@ use bfc_core::{Allocator, OwnerId};
 
 use super::allocator::TrackingAllocator;
 use super::state::TrackerState;
-use super::totals::Figures;
+use crate::tally::Figures;
 
 /// One execution of an op, shared by its thread, its nested ops and its workers.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(crate) struct Execution {
     /// The op's row in the totals.
     pub(super) row: usize,
     pub(super) owner: OwnerId,
+    /// The number of the thread that began the op.
+    pub(super) thread: u64,
     accounts: SpinMutex<Accounts>,
 }
 
@@ -36,7 +38,8 @@ impl Accounts {
 
     /// Returns the figures of the op.
     fn figures(&self) -> Figures {
-        let mut figures = Figures::default();
+        let live_before = self.first.as_ref().map_or(0, |first| first.live_before());
+        let mut figures = Figures { live_before, ..Figures::default() };
         if let Some(first) = &self.first {
             first.add_to(&mut figures);
         }
@@ -50,10 +53,11 @@ impl Execution {
         tracker: u64,
         row: usize,
         owner: OwnerId,
+        thread: u64,
         first: Option<Arc<TrackingAllocator>>,
     ) -> Self {
         let accounts = SpinMutex::new(Accounts { first, ..Accounts::default() });
-        Self { tracker, row, owner, accounts }
+        Self { tracker, row, owner, thread, accounts }
     }
 
     /// Whether this is an op of `tracker` that has not finished.
@@ -70,7 +74,7 @@ impl Execution {
         if let Some(account) = accounts.iter().find(|account| account.is_for(base)) {
             return Arc::clone(account) as Arc<dyn Allocator>;
         }
-        let account = TrackingAllocator::for_op(base, self.owner, tracker);
+        let account = TrackingAllocator::for_op(base, self.owner, self.thread, tracker);
         match accounts.first {
             None => accounts.first = Some(Arc::clone(&account)),
             Some(_) => accounts.others.push(Arc::clone(&account)),
@@ -101,13 +105,14 @@ impl Execution {
         tracker: u64,
         row: usize,
         owner: OwnerId,
+        thread: u64,
     ) -> Option<Arc<TrackingAllocator>> {
         let own = Arc::get_mut(self).filter(|own| own.tracker == tracker)?;
         let accounts = own.accounts.get_mut();
         let account = accounts.first.as_mut()?;
-        Arc::get_mut(account)?.reopen(owner);
+        Arc::get_mut(account)?.reopen(owner, thread);
         accounts.is_closed = false;
-        (own.row, own.owner) = (row, owner);
+        (own.row, own.owner, own.thread) = (row, owner, thread);
         Some(Arc::clone(account))
     }
 }

@@ -1,154 +1,56 @@
-//! Memory that ops add for backward passes, and for how long.
-//!
-//! A block counts from the moment it gets the category "activation". No time is stored per block: the product of bytes
-//! and time grows with every change, so the mean is exact and costs no memory.
+//! The memory that the ops of a tracker save for backward passes, with its clock.
 
 use bfc_core::OwnerId;
 use bfc_core::sync::SpinMutex;
 use quanta::Clock;
 
-/// Saved memory of one op, or of all ops.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SavedBytes {
-    /// The number of blocks.
-    pub(crate) blocks: u64,
-    /// The sum of their bytes.
-    pub(crate) bytes: u64,
-    /// Bytes saved now.
-    pub(crate) live: u64,
-    /// The most bytes saved at a time.
-    pub(crate) peak: u64,
-    /// Bytes times nanoseconds, up to `since`.
-    byte_ns: u128,
-    since: u64,
-}
-
-impl SavedBytes {
-    /// Returns the mean time that a byte was saved, in nanoseconds. Bytes that are still saved count up to the last
-    /// change.
-    pub(crate) fn mean_ns(&self) -> u64 {
-        u64::try_from(self.byte_ns / u128::from(self.bytes.max(1))).unwrap_or(u64::MAX)
-    }
-
-    fn advance(&mut self, now: u64) {
-        let passed = u128::from(now.saturating_sub(self.since));
-        self.byte_ns = self.byte_ns.saturating_add(u128::from(self.live).saturating_mul(passed));
-        self.since = self.since.max(now);
-    }
-
-    fn add(&mut self, bytes: u64, now: u64) {
-        self.advance(now);
-        self.blocks += 1;
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.live = self.live.saturating_add(bytes);
-        self.peak = self.peak.max(self.live);
-    }
-
-    fn remove(&mut self, bytes: u64, now: u64) {
-        self.advance(now);
-        self.live = self.live.saturating_sub(bytes);
-    }
-
-    /// Resets the sums to the bytes saved now.
-    fn reset(&mut self, now: u64) {
-        let live = self.live;
-        *self = Self { blocks: u64::from(live > 0), bytes: live, live, peak: live, byte_ns: 0, since: now };
-    }
-}
+use crate::tally::SavedTotals;
 
 /// Saved memory of all ops of a tracker.
 #[derive(Debug)]
 pub(crate) struct SavedAccounts {
     clock: Clock,
     started: u64,
-    state: SpinMutex<SavedSnapshot>,
-}
-
-/// Saved memory at one moment.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SavedSnapshot {
-    /// Saved memory of all ops.
-    pub(crate) total: SavedBytes,
-    /// By [`OwnerId::index`] of the op that allocated the memory.
-    by_owner: Vec<SavedBytes>,
-}
-
-impl SavedSnapshot {
-    /// Returns the saved memory of one op.
-    pub(crate) fn of(&self, owner: OwnerId) -> SavedBytes {
-        self.by_owner.get(owner.index()).copied().unwrap_or_default()
-    }
+    totals: SpinMutex<SavedTotals>,
 }
 
 impl Default for SavedAccounts {
     fn default() -> Self {
         let clock = Clock::new();
-        Self { started: clock.raw(), clock, state: SpinMutex::default() }
+        Self { started: clock.raw(), clock, totals: SpinMutex::default() }
     }
 }
 
 impl SavedAccounts {
-    pub(crate) fn add(&self, owner: OwnerId, bytes: u64) {
-        self.change(owner, |saved, now| saved.add(bytes, now));
-    }
-
-    pub(crate) fn remove(&self, owner: OwnerId, bytes: u64) {
-        self.change(owner, |saved, now| saved.remove(bytes, now));
-    }
-
-    pub(crate) fn reset(&self) {
+    pub(super) fn add(&self, owner: OwnerId, bytes: u64) {
         let now = self.elapsed_ns();
-        let state = &mut *self.state.lock();
-        state.total.reset(now);
-        state.by_owner.iter_mut().for_each(|saved| saved.reset(now));
+        self.totals.lock().add(owner, bytes, now);
+    }
+
+    pub(super) fn remove(&self, owner: OwnerId, bytes: u64) {
+        let now = self.elapsed_ns();
+        self.totals.lock().remove(owner, bytes, now);
+    }
+
+    pub(super) fn charge_to(&self, from: OwnerId, to: OwnerId, bytes: u64) {
+        let now = self.elapsed_ns();
+        self.totals.lock().charge_to(from, to, bytes, now);
+    }
+
+    pub(super) fn reset(&self) {
+        let now = self.elapsed_ns();
+        self.totals.lock().reset(now);
     }
 
     /// Returns all saved memory up to now.
-    pub(crate) fn now(&self) -> SavedSnapshot {
+    pub(super) fn now(&self) -> SavedTotals {
         let now = self.elapsed_ns();
-        let mut saves = self.state.lock().clone();
-        saves.total.advance(now);
-        saves.by_owner.iter_mut().for_each(|saved| saved.advance(now));
-        saves
+        let mut totals = self.totals.lock().clone();
+        totals.advance(now);
+        totals
     }
 
     fn elapsed_ns(&self) -> u64 {
         self.clock.delta_as_nanos(self.started, self.clock.raw())
-    }
-
-    fn change(&self, owner: OwnerId, change: impl Fn(&mut SavedBytes, u64)) {
-        let now = self.elapsed_ns();
-        let state = &mut *self.state.lock();
-        change(&mut state.total, now);
-        if state.by_owner.len() <= owner.index() {
-            state.by_owner.resize(owner.index() + 1, SavedBytes::default());
-        }
-        change(&mut state.by_owner[owner.index()], now);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_kept_for_as_long_as_they_are_there() {
-        let mut saved = SavedBytes::default();
-        saved.add(100, 10);
-        saved.add(300, 20);
-        saved.remove(100, 50);
-        saved.remove(300, 60);
-        assert_eq!((saved.blocks, saved.bytes, saved.live, saved.peak), (2, 400, 0, 400));
-        // 100 bytes for 40 ns, 300 bytes for 40 ns.
-        assert_eq!(saved.mean_ns(), 40);
-    }
-
-    #[test]
-    fn a_reset_starts_over_with_what_is_there() {
-        let mut saved = SavedBytes::default();
-        saved.add(100, 0);
-        saved.reset(1000);
-        saved.remove(100, 1010);
-        assert_eq!((saved.bytes, saved.peak, saved.mean_ns()), (100, 100, 10));
     }
 }

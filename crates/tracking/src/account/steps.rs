@@ -4,7 +4,7 @@
 //! allocation of each step yields the step of every block. A block stores no time.
 
 use bfc_core::sync::atomic::{AtomicBool, Ordering};
-use bfc_core::sync::{SpinMutex, ThreadNumber};
+use bfc_core::sync::SpinMutex;
 use bfc_core::{Block, PoolId};
 
 use crate::record::StepPart;
@@ -24,15 +24,14 @@ pub(crate) struct StepCount {
 }
 
 impl StepCount {
-    /// Notes that an op begins. Returns the number of steps before it if it begins another step.
+    /// Notes that an op begins on a thread. Returns the number of steps before it if it begins another step.
     #[inline]
-    pub(super) fn begin_op(&mut self, phase: Phase) -> Option<u64> {
+    pub(super) fn begin_op(&mut self, phase: Phase, thread: u64) -> Option<u64> {
         let next = self.part.followed_by(phase);
         // Most ops belong to the same part as the op before.
         if next == self.part {
             return None;
         }
-        let thread = ThreadNumber::current().get();
         if thread != *self.thread.get_or_insert(thread) {
             return None;
         }
@@ -134,13 +133,13 @@ mod tests {
             Optimizer, Forward, Backward, Forward, Backward, Optimizer, Optimizer, Forward, Backward,
             Optimizer,
         ];
-        let begun = phases.map(|phase| (steps.begin_op(phase), steps.completed()));
+        let begun = phases.map(|phase| (steps.begin_op(phase, 1), steps.completed()));
         assert_eq!(begun.map(|(_, completed)| completed), [0, 0, 0, 0, 0, 1, 1, 1, 1, 2]);
         assert_eq!(begun.iter().filter_map(|(begun, _)| *begun).collect::<Vec<_>>(), [1]);
         assert_eq!(begun[7].0, Some(1));
         // Ops of other threads begin no step.
-        std::thread::scope(|scope| scope.spawn(|| assert_eq!(steps.begin_op(Forward), None)).join().unwrap());
-        assert_eq!(steps.begin_op(Forward), Some(2));
+        assert_eq!(steps.begin_op(Forward, 2), None);
+        assert_eq!(steps.begin_op(Forward, 1), Some(2));
     }
 
     #[test]

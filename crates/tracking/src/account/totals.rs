@@ -1,4 +1,4 @@
-//! The totals of finished op executions.
+//! The totals of a tracker's finished calls, by op and scope and by thread.
 
 use std::hash::{Hash, Hasher};
 
@@ -6,10 +6,10 @@ use bfc_core::OwnerId;
 use rustc_hash::FxHashMap;
 
 use super::steps::StepCount;
-pub(crate) use crate::report::Class;
 use crate::scope::{Phase, ScopePath};
+use crate::tally::{CallTotals, Figures};
 
-/// The totals of all finished executions of one op in one scope. Sizes are granted bytes and include nested ops.
+/// The finished calls of one op in one scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpTotals {
@@ -21,124 +21,18 @@ pub struct OpTotals {
     pub op: &'static str,
     /// The phase of the op.
     pub phase: Phase,
-    /// The number of finished executions.
-    pub calls: u64,
-    /// The time that the host spent in them, in nanoseconds, including nested ops. 0 on a dry device. If an op takes less
-    /// than 4 µs on average, every 17th call is timed.
-    pub time_ns: u64,
-    /// Bytes requested by all executions.
-    pub requested_bytes: u64,
-    /// Bytes allocated by all executions.
-    pub total_bytes: u64,
-    /// The most bytes that one execution held at a time, of its own allocations.
-    pub high_water_bytes: u64,
-    /// Bytes that were live when the execution that allocated them returned, of all executions together.
-    pub outliving_bytes: u64,
-    /// The most bytes that were still live when one execution returned.
-    pub max_outliving_bytes: u64,
-    /// The most bytes that were live in the pools of an execution when it first used them.
-    pub live_before_bytes: u64,
-    /// Bytes allocated as temporaries and workspaces.
-    pub temporary_bytes: u64,
-    /// Bytes allocated for results: outputs, activations, gradients, inputs.
-    pub output_bytes: u64,
-    /// Bytes allocated for state that persists between steps: parameters and optimizer state.
-    pub persistent_bytes: u64,
+    /// The figures of the calls.
+    pub totals: CallTotals,
 }
 
-impl OpTotals {
-    const fn new(owner: OwnerId, place: ScopePath, op: &'static str) -> Self {
-        Self {
-            owner,
-            module: place.module,
-            op,
-            phase: place.phase,
-            calls: 0,
-            time_ns: 0,
-            requested_bytes: 0,
-            total_bytes: 0,
-            high_water_bytes: 0,
-            outliving_bytes: 0,
-            max_outliving_bytes: 0,
-            live_before_bytes: 0,
-            temporary_bytes: 0,
-            output_bytes: 0,
-            persistent_bytes: 0,
-        }
-    }
-
-    /// Adds one finished execution.
-    fn fold(&mut self, figures: &Figures) {
-        let [temporary, output, persistent] = figures.classes;
-        self.calls += 1;
-        self.time_ns = self.time_ns.saturating_add(figures.time_ns);
-        self.requested_bytes = self.requested_bytes.saturating_add(figures.requested());
-        self.total_bytes = self.total_bytes.saturating_add(figures.total());
-        self.high_water_bytes = self.high_water_bytes.max(figures.high_water);
-        self.outliving_bytes = self.outliving_bytes.saturating_add(figures.outliving);
-        self.max_outliving_bytes = self.max_outliving_bytes.max(figures.outliving);
-        self.live_before_bytes = self.live_before_bytes.max(figures.live_before);
-        self.temporary_bytes = self.temporary_bytes.saturating_add(temporary);
-        self.output_bytes = self.output_bytes.saturating_add(output);
-        self.persistent_bytes = self.persistent_bytes.saturating_add(persistent);
-    }
-}
-
-/// The totals of all finished executions that one thread began. Sizes are granted bytes unless stated otherwise.
+/// The finished calls that one thread began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ThreadTotals {
     /// The thread's number in the process.
     pub thread: u64,
-    /// The number of finished executions.
-    pub calls: u64,
-    /// The time that the host spent in them, in nanoseconds, including nested ops. 0 on a dry device.
-    pub time_ns: u64,
-    /// Bytes requested by all executions.
-    pub requested_bytes: u64,
-    /// Bytes allocated by all executions.
-    pub total_bytes: u64,
-    /// The most bytes that one execution held at a time, of its own allocations.
-    pub high_water_bytes: u64,
-    /// Bytes that were live when the execution that allocated them returned, of all executions together.
-    pub outliving_bytes: u64,
-}
-
-impl ThreadTotals {
-    /// Adds one finished execution.
-    fn fold(&mut self, figures: &Figures) {
-        self.calls += 1;
-        self.time_ns = self.time_ns.saturating_add(figures.time_ns);
-        self.requested_bytes = self.requested_bytes.saturating_add(figures.requested());
-        self.total_bytes = self.total_bytes.saturating_add(figures.total());
-        self.high_water_bytes = self.high_water_bytes.max(figures.high_water);
-        self.outliving_bytes = self.outliving_bytes.saturating_add(figures.outliving);
-    }
-}
-
-/// The figures of one execution, over all allocators that it used.
-///
-/// The high-water marks of several allocators are added. The sum is exact for one allocator and an upper bound for
-/// several, because their marks may come from different moments.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Figures {
-    pub(crate) time_ns: u64,
-    pub(crate) high_water: u64,
-    pub(crate) outliving: u64,
-    pub(crate) live_before: u64,
-    /// Granted bytes that were not requested.
-    pub(crate) rounding: u64,
-    pub(crate) classes: [u64; Class::COUNT],
-}
-
-impl Figures {
-    fn total(&self) -> u64 {
-        self.classes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
-    }
-
-    fn requested(&self) -> u64 {
-        self.total().saturating_sub(self.rounding)
-    }
+    /// The figures of the calls.
+    pub totals: CallTotals,
 }
 
 /// The key of a row.
@@ -200,7 +94,8 @@ impl Totals {
     fn add_row(&mut self, place: ScopePath, op: &'static str) -> (usize, OwnerId) {
         let owner = OwnerId::intern(place.module, &leaf_name(op, place.phase));
         let row = self.rows.len();
-        self.rows.push(OpTotals::new(owner, place, op));
+        let ScopePath { module, phase } = place;
+        self.rows.push(OpTotals { owner, module, op, phase, totals: CallTotals::default() });
         self.untimed.push(Untimed::default());
         self.index.insert(RowKey { place, op }, row);
         (row, owner)
@@ -216,7 +111,7 @@ impl Totals {
                 0
             }
             None => {
-                let OpTotals { calls, time_ns, .. } = self.rows[row];
+                let CallTotals { calls, time_ns, .. } = self.rows[row].totals;
                 let calls_before = std::mem::take(&mut untimed.before);
                 if calls >= ALWAYS_TIMED && time_ns < calls.saturating_mul(SHORT_NS) {
                     *untimed = Untimed { left: UNTIMED_CALLS, before: UNTIMED_CALLS };
@@ -228,30 +123,25 @@ impl Totals {
 
     /// Adds a finished execution to its row and to the totals of its thread.
     pub(crate) fn fold(&mut self, row: usize, thread: u64, figures: &Figures) {
-        self.rows[row].fold(figures);
+        self.rows[row].totals.add_call(figures);
         let found = self.threads.binary_search_by_key(&thread, |known| known.thread);
         let index = found.unwrap_or_else(|index| {
             self.threads.insert(index, ThreadTotals { thread, ..ThreadTotals::default() });
             index
         });
-        self.threads[index].fold(figures);
+        self.threads[index].totals.add_call(figures);
     }
 
     /// Sets all figures to zero. Rows and owners stay, because running ops refer to them.
     pub(crate) fn reset(&mut self) {
-        for row in &mut self.rows {
-            let place = ScopePath { module: row.module, phase: row.phase };
-            *row = OpTotals::new(row.owner, place, row.op);
-        }
+        self.rows.iter_mut().for_each(|row| row.totals = CallTotals::default());
         self.untimed.fill(Untimed::default());
-        for thread in &mut self.threads {
-            *thread = ThreadTotals { thread: thread.thread, ..ThreadTotals::default() };
-        }
+        self.threads.iter_mut().for_each(|thread| thread.totals = CallTotals::default());
     }
 
     /// Returns the threads that have finished an execution since the last reset.
     pub(crate) fn threads(&self) -> Vec<ThreadTotals> {
-        self.threads.iter().filter(|thread| thread.calls > 0).copied().collect()
+        self.threads.iter().filter(|thread| thread.totals.calls > 0).copied().collect()
     }
 
     pub(crate) fn rows(&self) -> &[OpTotals] {
@@ -283,12 +173,12 @@ mod tests {
                 totals.fold(row, 1, &Figures { time_ns: time_ns * calls, ..Figures::default() });
             }
         }
-        let [short, long] = [totals.rows()[0], totals.rows()[1]];
+        let [short, long] = [totals.rows()[0].totals, totals.rows()[1].totals];
         assert_eq!((short.calls, long.calls, timed["long"]), (6000, 3000, 3000));
         assert_eq!(long.time_ns, (0..3000).map(|step| 5000 + step % 7).sum::<u64>());
         assert!((5_950_000..=6_050_000).contains(&short.time_ns), "{}", short.time_ns);
         assert!((380..420).contains(&timed["short"]), "{}", timed["short"]);
-        assert_eq!(totals.threads()[0].time_ns, short.time_ns + long.time_ns);
+        assert_eq!(totals.threads()[0].totals.time_ns, short.time_ns + long.time_ns);
     }
 
     #[test]

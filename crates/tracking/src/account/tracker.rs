@@ -14,10 +14,11 @@ use super::execution::Execution;
 use super::saved::SavedAccounts;
 use super::state::TrackerState;
 use super::steps::StepLog;
-use super::totals::{Figures, OpTotals, ThreadTotals};
+use super::totals::{OpTotals, ThreadTotals};
 use crate::record::{Recording, RunSummary, Written};
 use crate::report::{OutsideRow, ProcessMemory, Report, RunFacts, set_outside};
 use crate::scope::here;
+use crate::tally::Figures;
 
 /// Accounts for the memory of one device's ops.
 ///
@@ -39,8 +40,8 @@ use crate::scope::here;
 /// };
 ///
 /// let totals = tracker.op_totals();
-/// assert_eq!((totals[0].op, totals[0].calls), ("matmul", 1));
-/// assert_eq!((totals[0].high_water_bytes, totals[0].outliving_bytes), (5120, 1024));
+/// assert_eq!((totals[0].op, totals[0].totals.calls), ("matmul", 1));
+/// assert_eq!((totals[0].totals.high_water_bytes, totals[0].totals.outliving_bytes), (5120, 1024));
 /// assert_eq!(pool.ledger().owner(totals[0].owner).own, 1024);
 /// # drop(result);
 /// # Ok::<(), bfc_core::AllocError>(())
@@ -117,10 +118,10 @@ impl Tracker {
             run.allocator = base.map(|base| run.track(base));
             return run;
         }
-        let place = here();
+        let (place, thread) = (here(), ThreadNumber::current().get());
         let ((row, owner), timed_calls) = {
             let totals = &mut *self.state.totals.lock();
-            if let Some(step) = totals.steps.begin_op(place.phase) {
+            if let Some(step) = totals.steps.begin_op(place.phase, thread) {
                 self.state.steps.begin(step);
             }
             let (row, owner) = totals.row(place, op);
@@ -129,18 +130,18 @@ impl Tracker {
         run.finished =
             finished.filter(|finished| base.is_some_and(|base| Arc::ptr_eq(base, finished.pool())));
         let mut next = run.finished.and_then(AccountedPool::next);
-        let reopened = next.as_mut().and_then(|execution| execution.reopen(self.id, row, owner));
+        let reopened = next.as_mut().and_then(|execution| execution.reopen(self.id, row, owner, thread));
         let (execution, account) = match (next, reopened) {
             (Some(execution), Some(account)) => (execution, Some(account)),
             (in_use, _) => {
                 if let (Some(finished), Some(execution)) = (run.finished, in_use) {
                     finished.add(execution);
                 }
-                let account = base.map(|base| TrackingAllocator::for_op(base, owner, &self.state));
-                (Arc::new(Execution::new(self.id, row, owner, account.clone())), account)
+                let account = base.map(|base| TrackingAllocator::for_op(base, owner, thread, &self.state));
+                (Arc::new(Execution::new(self.id, row, owner, thread, account.clone())), account)
             }
         };
-        self.state.recorder.post_enter(owner, place.phase);
+        self.state.recorder.post_enter(owner, place.phase, base.map(|base| &**base));
         run.frame = FrameGuard::enter(Arc::clone(&execution));
         run.allocator = account.map(|account| account as Arc<dyn Allocator>);
         (run.execution, run.owner, run.is_nested) = (Some(execution), owner, false);
@@ -325,7 +326,7 @@ impl Tracker {
     /// Ends an execution, adds its figures to the totals, and its account to the free list.
     fn finish(&self, mut execution: Arc<Execution>, finished: Option<&AccountedPool>, time_ns: u64) {
         let figures = Figures { time_ns, ..execution.close() };
-        self.state.totals.lock().fold(execution.row, ThreadNumber::current().get(), &figures);
+        self.state.totals.lock().fold(execution.row, execution.thread, &figures);
         self.state.recorder.post_leave(figures.high_water, figures.outliving);
         if let Some(finished) = finished {
             finished.add(execution);

@@ -9,7 +9,7 @@ use super::peak::Peak;
 use super::recording::{
     BlockLife, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
 };
-use super::tally::MAX_PATH;
+use super::path::MAX_PATH;
 use super::wire::{Decoder, EventContext, EventProblem, RawEvent};
 
 /// Limits of a recording that is read.
@@ -62,6 +62,9 @@ const OWNER_BYTES: u64 = 1040;
 const STACK_ENTRY_BYTES: u64 = 32;
 const FAILURE_BYTES: u64 = 300;
 const REGION_BYTES: u64 = 64;
+
+/// The cost of an owner in the ledger of a pool.
+pub(super) const LEVEL_BYTES: u64 = 80;
 
 /// The most copies of an owner's path in a report, in its rows and in its text.
 pub(super) const PATH_COPIES: u64 = 8;
@@ -249,7 +252,9 @@ impl Builder {
                 }
                 room(count, self.limits.pools, "pools")?;
                 in_turn(pool, count, "pool")?;
-                self.charge(TEXT_BYTES * 2 + (name.name.len() + name.memory.len()) as u64)?;
+                let levels = if self.is_for_reports() { self.recording.owners.len() } else { 0 };
+                let levels = LEVEL_BYTES * levels as u64;
+                self.charge(TEXT_BYTES * 2 + (name.name.len() + name.memory.len()) as u64 + levels)?;
                 self.recording.pools.push(name);
                 Ok(())
             }
@@ -292,7 +297,10 @@ impl Builder {
         let built = path.min(MAX_PATH as u64 + name);
         let stack = u64::from(above + 1) * STACK_ENTRY_BYTES;
         let rows = match (self.is_for_reports(), named.is_op()) {
-            (true, _) => OWNER_BYTES + PATH_COPIES * built + stack,
+            (true, _) => {
+                let levels = LEVEL_BYTES * self.recording.pools.len() as u64;
+                OWNER_BYTES + levels + PATH_COPIES * built + stack
+            }
             // The label of its blocks in a trace.
             (false, true) => built,
             (false, false) => 0,
@@ -368,6 +376,7 @@ impl Builder {
                 check_named_owner(&self.recording.owners, owner)?;
                 let execution = Execution {
                     owner,
+                    pool: context.pool,
                     entered: index,
                     left: None,
                     live_before: self.live_bytes,
@@ -466,9 +475,7 @@ impl Builder {
     }
 
     fn check_named(&self, owner: u32, pool: u32) -> Result<(), BlockProblem> {
-        if pool as usize >= self.recording.pools.len() {
-            return Err(BlockProblem::Unnamed { what: "pool", number: pool });
-        }
+        check_named_pool(self.recording.pools.len(), pool)?;
         check_named_owner(&self.recording.owners, owner)
     }
 }
@@ -504,7 +511,7 @@ pub(super) fn check_owner(
         }
         return Ok(None);
     }
-    room(owners.len(), limits.owners, "owners")?;
+    room(owners.len(), limits.owners.min(OwnerId::MAX_COUNT), "owners")?;
     in_turn(number, owners.len(), "owner")?;
     check_named_owner(owners, named.parent)?;
     Ok(Some(named.parent as usize))
@@ -519,6 +526,11 @@ pub(super) const fn check_named_owner(owners: &[Owner], number: u32) -> Result<(
     }
 }
 
+/// Checks that a pool has a name, if there are `count` pools.
+pub(super) const fn check_named_pool(count: usize, pool: u32) -> Result<(), BlockProblem> {
+    if (pool as usize) < count { Ok(()) } else { Err(BlockProblem::Unnamed { what: "pool", number: pool }) }
+}
+
 /// Adds a row and returns its index.
 fn push<T>(rows: &mut Vec<T>, row: T) -> u32 {
     lean::push(rows, row);
@@ -530,6 +542,6 @@ pub(super) const fn room(count: usize, limit: u32, what: &'static str) -> Result
     if count < limit as usize { Ok(()) } else { Err(BlockProblem::TooMany { what, limit }) }
 }
 
-const fn in_turn(number: u32, count: usize, what: &'static str) -> Result<(), BlockProblem> {
+pub(super) const fn in_turn(number: u32, count: usize, what: &'static str) -> Result<(), BlockProblem> {
     if number as usize == count { Ok(()) } else { Err(BlockProblem::OutOfTurn { what, number }) }
 }

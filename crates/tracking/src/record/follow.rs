@@ -7,10 +7,13 @@ use std::io::Read;
 
 use rustc_hash::FxHashMap;
 
-use super::builder::{BlockProblem, RecordingLimits, check_named_owner, check_owner, each_event, room};
+use super::builder::{
+    BlockProblem, LEVEL_BYTES, RecordingLimits, check_named_owner, check_named_pool, check_owner, each_event,
+    in_turn, room,
+};
 use super::hwm::{BlockReader, HwmError, Piece};
 use super::recording::Owner;
-use super::tally::{Charge, Tally};
+use super::recount::{At, Charge, Marks, Recount};
 use super::wire::{EventContext, RawEvent};
 use crate::report::{Report, RunFacts};
 
@@ -58,7 +61,10 @@ struct State {
     last_mark: Option<String>,
     owners: Vec<Owner>,
     depths: Vec<u32>,
-    tally: Tally,
+    pools: Vec<String>,
+    /// The indices of the threads.
+    threads: FxHashMap<u64, usize>,
+    recount: Recount,
     live: FxHashMap<(u32, u64), Charge>,
     /// By pool and address.
     regions: FxHashMap<(u32, u64), u64>,
@@ -68,9 +74,11 @@ struct State {
     memory: HeldMemory,
 }
 
-/// Costs in bytes: an owner besides its name, and a map entry including unused capacity.
-const OWNER_BYTES: u64 = 400;
-const ENTRY_BYTES: u64 = 70;
+/// Costs in bytes: an owner and a pool besides their names, a thread, and a map entry including unused capacity.
+const OWNER_BYTES: u64 = 520;
+const POOL_BYTES: u64 = 500;
+const THREAD_BYTES: u64 = 400;
+const ENTRY_BYTES: u64 = 110;
 
 impl<R: Read> Follower<R> {
     /// Creates a follower that has read nothing yet.
@@ -82,7 +90,9 @@ impl<R: Read> Follower<R> {
             last_mark: None,
             owners: vec![Owner::default()],
             depths: vec![0],
-            tally: Tally::default(),
+            pools: Vec::new(),
+            threads: FxHashMap::default(),
+            recount: Recount::default(),
             live: FxHashMap::default(),
             regions: FxHashMap::default(),
             reserved: 0,
@@ -162,15 +172,16 @@ impl<R: Read> Follower<R> {
     }
 
     /// Returns the bytes in use now, over all pools.
-    pub const fn live_bytes(&self) -> u64 {
-        self.state.tally.live()
+    pub fn live_bytes(&self) -> u64 {
+        self.state.recount.live()
     }
 
     /// Returns the figures so far, with at most `most` places: the owners that hold most now, then those that held most
     /// at the peak. The rows by op, module and thread are empty.
     pub fn report(&self, most: usize) -> Report {
-        let State { tally, owners, .. } = &self.state;
-        Report { places: tally.largest(owners, most), ..tally.summary(owners) }
+        let State { recount, owners, pools, .. } = &self.state;
+        let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
+        Report { places: recount.largest(owners, &pools, most), ..recount.summary(owners, &pools) }
     }
 
     /// Returns the highest level in each of at most 512 equal intervals, from the beginning to now.
@@ -197,15 +208,38 @@ impl State {
         limits: &RecordingLimits,
     ) -> Result<(), BlockProblem> {
         let Some(parent) = check_owner(&mut self.owners, number, &named, limits)? else { return Ok(()) };
-        self.memory.charge(OWNER_BYTES + named.name.len() as u64)?;
+        let levels = LEVEL_BYTES * self.pools.len() as u64;
+        self.memory.charge(OWNER_BYTES + levels + named.name.len() as u64)?;
         self.check_held()?;
         let depth = self.depths[parent];
         room(depth as usize, limits.depth, "owners one below the other")?;
         self.depths.push(depth + 1);
-        self.tally.add_owner(named.parent);
         let named = named.below(&self.owners[parent]);
         self.owners.push(named);
         Ok(())
+    }
+
+    fn name_pool(&mut self, pool: u32, name: &str, limits: &RecordingLimits) -> Result<(), BlockProblem> {
+        let count = self.pools.len();
+        if (pool as usize) < count {
+            return Ok(());
+        }
+        room(count, limits.pools, "pools")?;
+        in_turn(pool, count, "pool")?;
+        self.memory.charge(POOL_BYTES + LEVEL_BYTES * self.owners.len() as u64 + name.len() as u64)?;
+        self.pools.push(name.to_owned());
+        Ok(())
+    }
+
+    fn thread(&mut self, number: u64, limits: &RecordingLimits) -> Result<usize, BlockProblem> {
+        let count = self.threads.len();
+        if let Some(&known) = self.threads.get(&number) {
+            return Ok(known);
+        }
+        room(count, limits.threads, "threads")?;
+        self.memory.charge(THREAD_BYTES)?;
+        self.threads.insert(number, count);
+        Ok(count)
     }
 
     fn take(
@@ -216,12 +250,8 @@ impl State {
         limits: &RecordingLimits,
     ) -> Result<(), BlockProblem> {
         match *event {
-            RawEvent::Switch { .. }
-            | RawEvent::Pool { .. }
-            | RawEvent::Report { .. }
-            | RawEvent::Lost { .. } => {
-                return Ok(());
-            }
+            RawEvent::Switch { .. } | RawEvent::Report { .. } | RawEvent::Lost { .. } => return Ok(()),
+            RawEvent::Pool { pool, name, .. } => return self.name_pool(pool, name, limits),
             RawEvent::Owner { owner, parent, phase, name } => {
                 return self.name_owner(owner, Owner::new(name, parent, phase), limits);
             }
@@ -229,34 +259,41 @@ impl State {
         }
         self.events += 1;
         self.time = self.time.max(time);
+        let thread = self.thread(context.thread, limits)?;
+        let at = At { now: self.time, thread, pool: context.pool as usize, stream: context.stream };
         match *event {
             RawEvent::Alloc { id, requested, granted, owner, category, .. } => {
                 check_named_owner(&self.owners, owner)?;
+                check_named_pool(self.pools.len(), context.pool)?;
                 room(self.live.len(), limits.events, "live blocks")?;
                 let key = (context.pool, id);
                 if !self.live.contains_key(&key) {
                     self.check_held()?;
-                    let sum = self.tally.live().checked_add(granted);
+                    let sum = self.recount.live().checked_add(granted);
                     sum.ok_or(BlockProblem::TooManyBytes)?;
-                    let mut block = Charge { bytes: granted, owner, category, saved_at: u64::MAX };
-                    self.tally.allocate(&mut block, requested, self.time);
-                    self.live.insert(key, block);
+                    let (tag, bytes) = ((owner, category), [requested, granted]);
+                    self.live.insert(key, self.recount.allocate(&self.owners, at, tag, bytes));
                 }
             }
             RawEvent::Free { id } => {
                 if let Some(block) = self.live.remove(&(context.pool, id)) {
-                    self.tally.free(&block, self.time);
+                    self.recount.free(&block, at);
                 }
             }
             RawEvent::Retag { id, owner, category } => {
                 check_named_owner(&self.owners, owner)?;
                 if let Some(block) = self.live.get_mut(&(context.pool, id)) {
-                    self.tally.retag(block, owner, category, self.time);
+                    self.recount.retag(&self.owners, block, (owner, category), self.time);
                 }
             }
             RawEvent::Enter { owner } => {
                 check_named_owner(&self.owners, owner)?;
-                self.tally.call(owner);
+                self.recount.enter(owner, at);
+            }
+            RawEvent::Leave { high_water, outliving } => {
+                // Nobody shows the time of a call while the run goes on.
+                let marks = Marks { high_water, outliving, live_peak: 0, is_timed: false };
+                self.recount.leave(at, &marks);
             }
             RawEvent::Failed { owner, .. } => {
                 check_named_owner(&self.owners, owner)?;
@@ -279,7 +316,7 @@ impl State {
             RawEvent::Mark { text } => self.last_mark = Some(text.to_owned()),
             _ => {}
         }
-        self.history.add(self.time, self.tally.live());
+        self.history.add(self.time, self.recount.live());
         Ok(())
     }
 }

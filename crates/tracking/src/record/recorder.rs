@@ -19,6 +19,21 @@ use super::{BLOCK_BYTES, MAX_REPORTS, Recording};
 use crate::report::RunFacts;
 use crate::scope::Phase;
 
+/// A new block.
+#[derive(Clone, Copy)]
+pub(crate) struct Allocated<'a> {
+    pub(crate) pool: &'a dyn Allocator,
+    pub(crate) block: &'a Block,
+    /// Unique among the live blocks of the pool.
+    pub(crate) id: u64,
+    pub(crate) requested: u64,
+    pub(crate) tag: Tag,
+    /// The id of a block that the new one replaces in the same step.
+    pub(crate) replaced: Option<u64>,
+    /// The number of the thread that began the op that allocates.
+    pub(crate) thread: u64,
+}
+
 /// The longest time that an event stays in memory before it goes to the file, if other events follow it.
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
 
@@ -106,32 +121,27 @@ impl Recorder {
         self.lock().as_ref().map_or(0, |active| active.events)
     }
 
-    /// Records an allocation after it succeeded. `id` is unique among the live blocks of the pool. `replaced` is the id of
-    /// a block that the new one replaces in the same step.
+    /// Records an allocation after it succeeded.
     #[inline]
-    pub(crate) fn post_alloc(
-        &self,
-        pool: &dyn Allocator,
-        block: &Block,
-        id: u64,
-        requested: u64,
-        tag: Tag,
-        replaced: Option<u64>,
-    ) {
-        if !self.on.load(Ordering::Relaxed) {
-            return;
+    pub(crate) fn post_alloc(&self, new: &Allocated<'_>) {
+        if self.on.load(Ordering::Relaxed) {
+            self.post_new(new);
         }
+    }
+
+    fn post_new(&self, new: &Allocated<'_>) {
         let post = |active: &mut Active, number: u32| {
-            let owner = active.owner(tag.owner, None);
-            let (granted, address) = (block.bytes, block.address);
-            let category = tag.category;
-            if let Some(id) = replaced {
+            let owner = active.owner(new.tag.owner, None);
+            let Allocated { block, id, requested, .. } = *new;
+            let (granted, address, category) = (block.bytes, block.address, new.tag.category);
+            if let Some(id) = new.replaced {
                 active.push(number, &RawEvent::Free { id });
             }
             active.push(number, &RawEvent::Alloc { id, requested, granted, address, owner, category });
         };
-        let posted = self.record(|active| {
-            let number = active.pool(block.pool, pool);
+        let (pool, id) = (new.pool, new.block.pool);
+        let posted = self.record_for(new.thread, |active| {
+            let number = active.pool(id, pool);
             let known = active.pools[number as usize].regions.are_complete();
             if known {
                 post(active, number);
@@ -139,9 +149,9 @@ impl Recorder {
             known
         });
         if posted == Some(false) {
-            self.post_regions_of(pool, block.pool);
-            self.record(|active| {
-                let number = active.pool(block.pool, pool);
+            self.post_regions_of(pool, id);
+            self.record_for(new.thread, |active| {
+                let number = active.pool(id, pool);
                 post(active, number);
             });
         }
@@ -226,12 +236,13 @@ impl Recorder {
         });
     }
 
-    /// Records that an op begins on this thread.
+    /// Records that an op begins on this thread. It uses `pool` first, if that is known.
     #[inline]
-    pub(crate) fn post_enter(&self, owner: OwnerId, phase: Phase) {
+    pub(crate) fn post_enter(&self, owner: OwnerId, phase: Phase, pool: Option<&dyn Allocator>) {
         self.if_recording(|active| {
             let owner = active.owner(owner, Some(phase));
-            active.push(active.last_pool, &RawEvent::Enter { owner });
+            let pool = pool.map_or(active.last_pool, |pool| active.pool_by_name(pool.name(), pool.memory_kind()));
+            active.push(pool, &RawEvent::Enter { owner });
         });
     }
 
@@ -260,10 +271,14 @@ impl Recorder {
     }
 
     fn record<R>(&self, record: impl FnOnce(&mut Active) -> R) -> Option<R> {
-        let thread = ThreadNumber::current();
+        self.record_for(ThreadNumber::current().get(), record)
+    }
+
+    /// Records events of the thread with this number.
+    fn record_for<R>(&self, thread: u64, record: impl FnOnce(&mut Active) -> R) -> Option<R> {
         let guard = &mut *lock(&self.active);
         let active = guard.as_mut()?;
-        active.context.thread = thread.get();
+        active.context.thread = thread;
         let result = record(active);
         if active.broken {
             self.on.store(false, Ordering::Release);
@@ -478,6 +493,9 @@ impl Active {
     }
 
     fn pool_by_name(&mut self, name: &str, memory: MemoryKind) -> u32 {
+        if self.pools.get(self.last_pool as usize).is_some_and(|last| last.name == name) {
+            return self.last_pool;
+        }
         let known = self.pools.iter().position(|known| known.name == name);
         known.map_or_else(|| self.add_pool(name, memory), |known| known as u32)
     }

@@ -239,6 +239,8 @@ pub struct Retag {
 pub struct Execution {
     /// The op.
     pub owner: u32,
+    /// The pool that it uses first, if the recording has a pool of this index.
+    pub pool: u32,
     /// The event of its begin.
     pub entered: u32,
     /// The event of its end; `None` if it was running at the end of the recording.
@@ -450,7 +452,7 @@ impl Recording {
     /// As [`owner`](Self::owner).
     #[must_use]
     pub fn owner_path(&self, owner: u32) -> String {
-        super::tally::path(&self.owners, owner)
+        super::path::path(&self.owners, owner)
     }
 
     /// Returns the path of an owner as one word of at most 1,000 characters: the label of its blocks in a trace.

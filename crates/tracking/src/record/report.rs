@@ -1,13 +1,11 @@
 //! Builds the report of a complete recording.
 
-use std::collections::BTreeMap;
-
 use bfc_core::{Category, OomReport};
 
 use super::parts;
-use super::recording::{BlockLife, EventKind, Execution, Recording};
-use super::tally::{Charge, Level, Tally};
-use crate::report::{FailureRow, MarkRow, RecordedRun, Report, StreamRow, ThreadRow};
+use super::recording::{EventKind, Recording};
+use super::recount::{At, Charge, Marks, NO_CALL, Recount};
+use crate::report::{FailureRow, MarkRow, RecordedRun, Report};
 
 /// The most failures that a report lists.
 const MAX_FAILURES: usize = 64;
@@ -41,7 +39,7 @@ impl Report {
                     at_ns: event.at_ns,
                     // A mark may itself end a step.
                     completed_steps: steps.partition_point(|&step| step <= number) as u64,
-                    live_bytes: count.tally.live(),
+                    live_bytes: count.recount.live(),
                 });
             }
         }
@@ -70,72 +68,69 @@ impl Report {
     }
 }
 
+/// Passes the events of a recording to its tallies.
 struct Count<'a> {
     recording: &'a Recording,
     /// Whether the ops of the run computed something.
     is_timed: bool,
-    tally: Tally,
-    /// By block: when it became an activation; `u64::MAX` if it never was one.
+    recount: Recount,
+    /// By block: the call that allocated it, and when it was saved.
+    calls: Vec<u32>,
     saved_at: Vec<u64>,
-    threads: Vec<ThreadRow>,
-    streams: Streams,
 }
 
 impl<'a> Count<'a> {
     fn new(recording: &'a Recording) -> Self {
-        let mut tally = Tally::default();
-        recording.owners().iter().skip(1).for_each(|owner| tally.add_owner(owner.parent));
-        let thread = |&thread: &u64| ThreadRow { thread, ..ThreadRow::default() };
+        let blocks = recording.blocks().len();
         Self {
             recording,
             is_timed: !recording.is_dry(),
-            tally,
-            saved_at: vec![u64::MAX; recording.blocks().len()],
-            threads: recording.threads().iter().map(thread).collect(),
-            streams: Streams::default(),
+            recount: Recount::default(),
+            calls: vec![NO_CALL; blocks],
+            saved_at: vec![u64::MAX; blocks],
         }
     }
 
     fn take(&mut self, event: &super::Event) {
-        let now = event.at_ns;
-        let thread = &mut self.threads[event.thread as usize];
+        let (recording, owners) = (self.recording, self.recording.owners());
+        let at = At { now: event.at_ns, thread: event.thread as usize, pool: 0, stream: 0 };
         match event.kind {
             EventKind::Alloc(number) => {
-                let block = self.recording.block(number);
-                let mut charge = Charge::of(block);
-                // Before the tally, which may raise the peak with this block.
-                self.streams.allocate(block, self.tally.peaks());
-                self.tally.allocate(&mut charge, block.requested, now);
-                self.saved_at[number as usize] = charge.saved_at;
-                thread.allocations += 1;
-                thread.requested_bytes = thread.requested_bytes.saturating_add(block.requested);
-                thread.total_bytes = thread.total_bytes.saturating_add(block.granted);
+                let block = recording.block(number);
+                let at = At { pool: block.pool as usize, stream: block.stream, ..at };
+                let (tag, bytes) = ((block.owner, block.category), [block.requested, block.granted]);
+                let charge = self.recount.allocate(owners, at, tag, bytes);
+                self.keep(number, &charge);
             }
-            EventKind::Free(number) => {
-                let block = self.recording.block(number);
-                self.streams.free(block, self.tally.peaks());
-                thread.frees += 1;
-                self.tally.free(&self.last_charge(number), now);
-            }
+            EventKind::Free(number) => self.recount.free(&self.last_charge(number), at),
             EventKind::Retag(retag) => {
-                let retag = self.recording.retags()[retag as usize];
+                let retag = recording.retags()[retag as usize];
                 let (owner, category) = (retag.old_owner, retag.old_category);
                 let mut charge = Charge { owner, category, ..self.last_charge(retag.block) };
-                self.tally.retag(&mut charge, retag.owner, retag.category, now);
-                self.saved_at[retag.block as usize] = charge.saved_at;
+                self.recount.retag(owners, &mut charge, (retag.owner, retag.category), at.now);
+                self.keep(retag.block, &charge);
             }
             EventKind::Enter(number) => {
-                let execution = self.recording.executions()[number as usize];
-                self.tally.call(execution.owner);
-                let time_ns = if self.is_timed { recorded_ns(self.recording, &execution) } else { 0 };
-                self.tally.execution(&execution, time_ns);
-                thread.calls += 1;
-                thread.time_ns = thread.time_ns.saturating_add(time_ns);
-                thread.high_water_bytes = thread.high_water_bytes.max(execution.high_water);
-                thread.outliving_bytes = thread.outliving_bytes.saturating_add(execution.outliving);
+                let execution = recording.executions()[number as usize];
+                self.recount.enter(execution.owner, At { pool: execution.pool as usize, ..at });
             }
-            _ => {}
+            EventKind::Leave(number) => {
+                let execution = recording.executions()[number as usize];
+                let marks = Marks {
+                    high_water: execution.high_water,
+                    outliving: execution.outliving,
+                    live_peak: execution.live_peak,
+                    is_timed: self.is_timed,
+                };
+                self.recount.leave(at, &marks);
+            }
+            EventKind::Failed(_) | EventKind::Region(_) | EventKind::Mark(_) => {}
         }
+    }
+
+    fn keep(&mut self, number: u32, charge: &Charge) {
+        self.calls[number as usize] = charge.call;
+        self.saved_at[number as usize] = charge.saved_at;
     }
 
     /// The block as it was charged last.
@@ -145,70 +140,24 @@ impl<'a> Count<'a> {
             bytes: block.granted,
             owner: block.last_owner,
             category: block.last_category,
+            pool: block.pool as usize,
+            stream: block.stream,
+            thread: self.recording.events()[block.born as usize].thread as usize,
+            call: self.calls[number as usize],
             saved_at: self.saved_at[number as usize],
         }
     }
 
     fn finish(mut self) -> Report {
-        for (number, block) in (0..).zip(self.recording.blocks()) {
+        let (recording, end) = (self.recording, self.recording.end_ns());
+        for (number, block) in (0..).zip(recording.blocks()) {
             if block.freed.is_none() && block.last_category == Category::Activation {
-                self.tally.end_saved(&self.last_charge(number), self.recording.end_ns());
+                self.recount.end_saved(&self.last_charge(number), end);
             }
         }
-        let owners = self.recording.owners();
-        let mut report = self.tally.summary(owners);
-        self.tally.complete(&mut report, owners);
-        report.streams = self.streams.finish(self.recording, self.tally.peaks());
-        report.threads = self.threads;
-        report
-    }
-}
-
-/// The time from an op's begin to its end, or to the end of the recording.
-fn recorded_ns(recording: &Recording, execution: &Execution) -> u64 {
-    let end = recording.time_of(execution.left.unwrap_or(u32::MAX));
-    end.saturating_sub(recording.time_of(execution.entered))
-}
-
-/// The rows by pool and stream, in the order of their first blocks.
-#[derive(Default)]
-struct Streams {
-    index: BTreeMap<(u32, u32), usize>,
-    rows: Vec<(u32, StreamRow, Level)>,
-}
-
-impl Streams {
-    fn row(&mut self, block: &BlockLife) -> &mut (u32, StreamRow, Level) {
-        let index = *self.index.entry((block.pool, block.stream)).or_insert_with(|| {
-            let row = StreamRow { stream: block.stream, ..StreamRow::default() };
-            self.rows.push((block.pool, row, Level::default()));
-            self.rows.len() - 1
-        });
-        &mut self.rows[index]
-    }
-
-    /// Counts an allocation. `peaks` is the number of the last peak before it.
-    fn allocate(&mut self, block: &BlockLife, peaks: u64) {
-        let (_, row, level) = self.row(block);
-        row.allocations += 1;
-        row.requested_bytes = row.requested_bytes.saturating_add(block.requested);
-        row.total_bytes = row.total_bytes.saturating_add(block.granted);
-        level.add(block.granted, peaks);
-    }
-
-    fn free(&mut self, block: &BlockLife, peaks: u64) {
-        self.row(block).2.remove(block.granted, peaks);
-    }
-
-    fn finish(self, recording: &Recording, peaks: u64) -> Vec<StreamRow> {
-        let row = |(pool, row, level): (u32, StreamRow, Level)| StreamRow {
-            pool: recording.pools()[pool as usize].name.clone(),
-            high_water_bytes: level.most(),
-            live_bytes: level.now(),
-            peak_bytes: level.at_peak(peaks),
-            ..row
-        };
-        self.rows.into_iter().map(row).collect()
+        self.recount.advance(end);
+        let pools: Vec<&str> = recording.pools().iter().map(|pool| pool.name.as_str()).collect();
+        self.recount.report(recording.owners(), &pools, recording.threads())
     }
 }
 

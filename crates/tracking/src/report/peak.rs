@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::rows::op_path;
 use crate::scope::Phase;
 
-/// The moment at which most bytes were in use.
+/// The moment at which most bytes were in use, in one pool or in all pools together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct PeakRow {
-    /// The pool's name; empty for the sum over all pools.
+    /// The pool's name; empty for all pools together.
     pub pool: String,
     /// Bytes in use.
     pub bytes: u64,

@@ -44,7 +44,7 @@ impl RankReport {
     /// [`RankError`] if a fact is not a number, or the rank is not below the number of ranks.
     pub fn new(file: &str, position: u64, report: &Report) -> Result<Self, RankError> {
         let Identity { rank, world_size } = Identity::read(file, report)?;
-        let peak = report.peak.as_ref();
+        let peak = report.total_peak.as_ref().or(report.peak.as_ref());
         let row = RankRow {
             rank: rank.unwrap_or(position),
             is_stated: rank.is_some(),

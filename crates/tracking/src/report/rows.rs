@@ -19,7 +19,7 @@ pub struct OpRow {
     pub op: String,
     /// The phase.
     pub phase: Phase,
-    /// Executions: finished ones of a live tracker, begun ones of a recording.
+    /// Finished calls.
     pub calls: u64,
     /// The time that the host spent in them, in nanoseconds, including nested ops. 0 on a dry device.
     pub time_ns: u64,
@@ -37,7 +37,7 @@ pub struct OpRow {
     pub live_bytes: u64,
     /// Bytes that were live when the execution that allocated them ended.
     pub outliving_bytes: u64,
-    /// The most bytes that were live in the pools when an execution began.
+    /// The most bytes that were live in the pool of a call when it began.
     pub live_before_bytes: u64,
     /// The most bytes that were live in all pools during an execution. Only recordings know it.
     pub live_peak_bytes: u64,
@@ -45,9 +45,10 @@ pub struct OpRow {
     pub peak_bytes: u64,
     /// The share of the peak, 0 to 1.
     pub peak_share: f64,
-    /// Bytes of the op's blocks that were kept for backward passes. A live report contains all of them over
-    /// time, a recording the most at a time.
+    /// Bytes of the op's blocks that were kept for backward passes, over time.
     pub saved_bytes: u64,
+    /// The most bytes that were kept for backward passes at a time. Over several modules: the sum of their marks.
+    pub saved_peak_bytes: u64,
     /// Bytes allocated as temporaries and workspaces.
     pub temporary_bytes: u64,
     /// Bytes allocated for results.
@@ -65,7 +66,7 @@ impl OpRow {
 
     /// Adds the figures of another row: sums, and the higher of two marks.
     pub(super) fn add(&mut self, other: &Self) {
-        let sums: [(&mut u64, u64); 12] = [
+        let sums: [(&mut u64, u64); 13] = [
             (&mut self.calls, other.calls),
             (&mut self.time_ns, other.time_ns),
             (&mut self.allocations, other.allocations),
@@ -76,6 +77,7 @@ impl OpRow {
             (&mut self.outliving_bytes, other.outliving_bytes),
             (&mut self.peak_bytes, other.peak_bytes),
             (&mut self.saved_bytes, other.saved_bytes),
+            (&mut self.saved_peak_bytes, other.saved_peak_bytes),
             (&mut self.temporary_bytes, other.temporary_bytes),
             (&mut self.output_bytes, other.output_bytes),
         ];
@@ -121,7 +123,7 @@ pub struct ScopeRow {
     pub requested_bytes: u64,
     /// Bytes allocated by them.
     pub total_bytes: u64,
-    /// The most bytes held by the module at a time. Over several pools of a tracker: the sum of their marks.
+    /// The most bytes held by the module at a time. Over several pools: the sum of their marks.
     pub high_water_bytes: u64,
     /// Live bytes at the end.
     pub live_bytes: u64,
@@ -181,7 +183,7 @@ pub struct CategoryRow {
     pub category: String,
     /// Bytes allocated in this category. Only recordings count them.
     pub total_bytes: u64,
-    /// The most bytes live at a time. Over several pools of a tracker: the sum of their marks.
+    /// The most bytes live at a time. Over several pools: the sum of their marks.
     pub high_water_bytes: u64,
     /// Live bytes at the end.
     pub live_bytes: u64,
@@ -189,21 +191,18 @@ pub struct CategoryRow {
     pub peak_bytes: u64,
 }
 
-/// A thread.
-///
-/// A live tracker counts what the ops that the thread began allocated; a recording counts what the thread itself
-/// allocated.
+/// A thread, with the ops that it began, whatever threads did their work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct ThreadRow {
     /// The thread's number in the process.
     pub thread: u64,
-    /// Executions of ops that it began.
+    /// Finished calls of ops that it began.
     pub calls: u64,
     /// The time that the host spent in them, in nanoseconds, including nested ops. 0 on a dry device.
     pub time_ns: u64,
-    /// Blocks that it allocated. Only recordings count them.
+    /// Blocks that its ops allocated. Only recordings count them.
     pub allocations: u64,
     /// Blocks that it freed. Only recordings count them.
     pub frees: u64,
@@ -236,7 +235,7 @@ pub struct StreamRow {
     pub high_water_bytes: u64,
     /// Live bytes at the end.
     pub live_bytes: u64,
-    /// Live bytes at the peak of the run.
+    /// Live bytes at the peak of all pools together.
     pub peak_bytes: u64,
 }
 

@@ -9,7 +9,7 @@ use std::fmt::{self, Write as _};
 use super::live::{growth_table, live_table};
 use super::outside::outside_table;
 use super::table::{Table, WIDTH, bytes, count, duration, plain, share, shorten};
-use super::{OpRow, PeakPart, PoolRow, ProcessMemory, Report, ScopeRow};
+use super::{OpRow, PeakPart, PeakRow, PoolRow, ProcessMemory, Report, ScopeRow};
 
 /// How many failed requests are printed in full.
 const PRINTED_FAILURES: usize = 3;
@@ -117,11 +117,15 @@ impl ReportText<'_> {
                 writeln!(f, "{}", plain(&facts.join(", ")))?;
             }
         }
-        let Some(peak) = &self.report.peak else { return Ok(()) };
-        write!(f, "peak: {} in use", bytes(peak.bytes))?;
-        if !peak.pool.is_empty() {
-            write!(f, " in {}", plain(&peak.pool))?;
-        }
+        let peaks = [&self.report.peak, &self.report.total_peak];
+        peaks.into_iter().flatten().try_for_each(|peak| self.peak(peak, f))
+    }
+
+    /// The peak of a pool, or of all pools together.
+    fn peak(&self, peak: &PeakRow, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "peak: {} in use in ", bytes(peak.bytes))?;
+        let pool = if peak.pool.is_empty() { "all pools" } else { &peak.pool };
+        write!(f, "{}", plain(pool))?;
         if let Some(time) = peak.at_ns.filter(|&time| time > 0) {
             write!(f, " after {}", duration(time))?;
         }
@@ -352,6 +356,7 @@ const OP_COLUMNS: &[OpColumn] = &[
     ("live before", false, |row| bytes(row.live_before_bytes)),
     ("live peak", false, |row| bytes(row.live_peak_bytes)),
     ("for backward", false, |row| bytes(row.saved_bytes)),
+    ("most for backward", false, |row| bytes(row.saved_peak_bytes)),
     ("temporary", false, |row| bytes(row.temporary_bytes)),
     ("output", false, |row| bytes(row.output_bytes)),
     ("persistent", false, |row| bytes(row.persistent_bytes)),

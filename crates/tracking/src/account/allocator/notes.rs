@@ -2,26 +2,25 @@
 //! failed free.
 
 use bfc_core::sync::lock;
-use bfc_core::{Accounting, Block, Category, Tag};
+use bfc_core::{Accounting, Block, Category, OwnerId, Tag};
 
 use super::{Sizing, TrackingAllocator};
 use crate::account::local::LocalBlock;
-use crate::account::totals::Class;
 
 impl TrackingAllocator {
     /// Counts bytes as saved for a backward pass.
-    pub(super) fn note_saved(&self, bytes: u64) {
+    fn note_saved(&self, owner: OwnerId, bytes: u64) {
         if let Some(tracker) = &self.tracker {
-            self.counts().saved += bytes;
-            tracker.saves.add(self.owner, bytes);
+            self.held().saved += bytes;
+            tracker.saves.add(owner, bytes);
         }
     }
 
     /// Counts bytes as no longer saved.
-    pub(super) fn note_released(&self, bytes: u64) {
+    pub(super) fn note_released(&self, owner: OwnerId, bytes: u64) {
         if let Some(tracker) = &self.tracker {
-            self.counts().saved -= bytes;
-            tracker.saves.remove(self.owner, bytes);
+            self.held().saved -= bytes;
+            tracker.saves.remove(owner, bytes);
         }
     }
 
@@ -32,13 +31,17 @@ impl TrackingAllocator {
         }
         let Some(before) = before else { return };
         match [before.category, tag.category].map(|category| category == Category::Activation) {
-            [false, true] => self.note_saved(block.bytes),
-            [true, false] => self.note_released(block.bytes),
+            [false, true] => self.note_saved(tag.owner, block.bytes),
+            [true, false] => self.note_released(before.owner, block.bytes),
+            [true, true] if before.owner != tag.owner => {
+                if let Some(tracker) = &self.tracker {
+                    tracker.saves.charge_to(before.owner, tag.owner, block.bytes);
+                }
+            }
             _ => {}
         }
-        let (from, to) = (Class::of(before.category), Class::of(tag.category));
-        if from != to && self.sizing.is_tracked() {
-            self.counts().reclass(block.bytes, from, to);
+        if before.category != tag.category && self.sizing.is_tracked() {
+            self.held().counts.reclass(block.bytes, before.category, tag.category);
         }
     }
 
@@ -48,7 +51,7 @@ impl TrackingAllocator {
         if !self.sizing.is_tracked() {
             return;
         }
-        self.counts().restore(block.bytes);
+        self.held().counts.restore(block.bytes);
         self.record(i64::try_from(block.bytes).unwrap_or(i64::MAX));
         if let (Sizing::Local(blocks), Some(entry)) = (&self.sizing, entry) {
             lock(blocks).restore(entry);
@@ -56,7 +59,7 @@ impl TrackingAllocator {
         // A block that was stale before the free has no tag.
         if let Some(recorder) = self.recorder() {
             if let (Ok(tag), Ok(requested)) = (self.tag(block), self.requested_bytes(block)) {
-                recorder.post_alloc(&**self.inner(), block, self.recorded_id(block), requested, tag, None);
+                recorder.post_alloc(&self.allocated(block, requested, tag));
             }
         }
     }

@@ -3,6 +3,7 @@
 use bfc_core::{Block, BlockError, Category, Request, Resize, Tag};
 
 use super::TrackingAllocator;
+use crate::record::Allocated;
 use crate::account::budget;
 
 impl Resize for TrackingAllocator {
@@ -30,7 +31,7 @@ impl Resize for TrackingAllocator {
         match &mut resized {
             Ok(Some(resized)) => {
                 if tag.category == Category::Activation {
-                    self.note_released(block.bytes);
+                    self.note_released(tag.owner, block.bytes);
                 }
                 self.count(resized, &Request::new(bytes).with_tag(tag));
             }
@@ -48,22 +49,22 @@ impl TrackingAllocator {
             tracker.steps.note(after);
         }
         {
-            let mut counts = self.counts();
-            counts.subtract(before.bytes);
-            counts.add(after.bytes, requested, tag.category, true);
+            let held = &mut *self.held();
+            held.counts.subtract(before.bytes);
+            held.counts.add(after.bytes, requested, tag.category, true);
             if saved.is_some() {
-                counts.saved += after.bytes - before.bytes;
+                held.saved += after.bytes - before.bytes;
             }
         }
         if let Some(tracker) = saved {
-            tracker.saves.remove(self.owner, before.bytes);
-            tracker.saves.add(self.owner, after.bytes);
+            tracker.saves.remove(tag.owner, before.bytes);
+            tracker.saves.add(tag.owner, after.bytes);
         }
         self.record(i64::try_from(before.bytes).map_or(i64::MIN, |bytes| -bytes));
         self.record(i64::try_from(after.bytes).unwrap_or(i64::MAX));
         if let Some(recorder) = self.recorder() {
-            let (id, replaced) = (self.recorded_id(after), self.recorded_id(before));
-            recorder.post_alloc(&**self.inner(), after, id, requested, tag, Some(replaced));
+            let replaced = Some(self.recorded_id(before));
+            recorder.post_alloc(&Allocated { replaced, ..self.allocated(after, requested, tag) });
         }
     }
 }

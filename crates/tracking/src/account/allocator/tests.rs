@@ -156,7 +156,7 @@ fn bytes_are_classed_by_their_requested_category() {
     let temporary =
         [Category::Temporary, Category::Workspace, Category::Communication].map(bit).iter().sum::<u64>();
     let persistent = bit(Category::Parameter) + bit(Category::OptimizerState);
-    assert_eq!(tracking.counts().classes, [temporary, all - temporary - persistent, persistent]);
+    assert_eq!(tracking.held().counts.classes, [temporary, all - temporary - persistent, persistent]);
     assert_eq!(tracking.sizes().total_bytes, all);
 }
 
@@ -166,14 +166,14 @@ fn scratch_that_becomes_a_result_is_counted_as_a_result() {
     let tracking = TrackingAllocator::new(TestPool::tracking(), true);
     let scratch = allocate(&tracking, 10);
     let result = allocate(&tracking, 32);
-    assert_eq!(tracking.counts().classes, [42, 0, 0]);
+    assert_eq!(tracking.held().counts.classes, [42, 0, 0]);
     for category in [Category::Output, Category::Activation] {
         tracking.retag(&result, Tag { category, ..Tag::default() }).unwrap();
-        assert_eq!(tracking.counts().classes, [10, 32, 0]);
+        assert_eq!(tracking.held().counts.classes, [10, 32, 0]);
     }
     free(&tracking, scratch).unwrap();
     assert!(tracking.retag(&scratch, Tag { category: Category::Output, ..Tag::default() }).is_err());
-    assert_eq!(tracking.counts().classes, [10, 32, 0]);
+    assert_eq!(tracking.held().counts.classes, [10, 32, 0]);
     assert_eq!(tracking.sizes(), sizes(42, 42, 32));
 }
 

@@ -1,8 +1,8 @@
 use super::*;
-use crate::report::TextOptions;
+use crate::report::{OpRow, PeakRow, SavedRow, ScopeRow, TextOptions};
 use crate::scope::{Phase, module, phase};
 use crate::test_pool::TestPool;
-use bfc_core::{Allocation, Bytes, Request, Tag};
+use bfc_core::{Allocation, Bytes, Category, Request, Tag};
 
 /// Runs `op` in `scope`: it takes scratch, and its result outlives it.
 fn run(
@@ -293,7 +293,7 @@ category    high water  live  at peak   share
     let line = wide.lines().nth(4).unwrap();
     let cells: Vec<&str> = line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect();
     let figures =
-        ["1", "2.0 µs", "220 B", "220 B", "220 B", "220 B", "20 B", "20 B", "67 B", "20 B", "200 B", "20 B"];
+        ["1", "2.0 µs", "220 B", "220 B", "220 B", "220 B", "20 B", "20 B", "67 B", "20 B", "20 B", "200 B", "20 B"];
     assert_eq!(cells[1..13], figures, "{wide}");
     assert!(wide.lines().next().is_some_and(|head| head.starts_with("peak: ")));
     assert!(wide.contains("\n(3 more)\n"), "{wide}");

@@ -1,6 +1,7 @@
 //! Totals of ops that begin and end in any order.
 
 use super::*;
+use crate::tally::CallTotals;
 use crate::capture;
 use crate::record::EventKind;
 use crate::scope::{Phase, module, phase};
@@ -20,12 +21,16 @@ fn take(allocator: &Arc<dyn Allocator>, bytes: u64, category: Category) -> Alloc
 }
 
 /// The totals of the only row called `op` that has calls.
-fn totals(tracker: &Tracker, op: &str) -> OpTotals {
+fn row(tracker: &Tracker, op: &str) -> OpTotals {
     let rows = tracker.op_totals();
-    let mut rows = rows.iter().filter(|row| row.op == op && row.calls > 0);
+    let mut rows = rows.iter().filter(|row| row.op == op && row.totals.calls > 0);
     let row = *rows.next().unwrap();
     assert_eq!(rows.next(), None);
     row
+}
+
+fn totals(tracker: &Tracker, op: &str) -> CallTotals {
+    row(tracker, op).totals
 }
 
 #[test]
@@ -41,13 +46,13 @@ fn a_finished_op_is_folded_into_the_row_of_its_place() {
         drop(scratch);
         kept.push(take(&allocator, 1, Category::Parameter));
     }
-    let row = totals(&tracker, "matmul");
-    assert_eq!((row.module.path(), row.phase), ("tracker-net.fc1".to_owned(), Phase::Forward));
-    assert_eq!(row.owner.path(), "tracker-net.fc1.matmul");
+    let OpTotals { owner, module, phase, totals: row, .. } = row(&tracker, "matmul");
+    assert_eq!((module.path(), phase), ("tracker-net.fc1".to_owned(), Phase::Forward));
+    assert_eq!(owner.path(), "tracker-net.fc1.matmul");
     assert_eq!((row.calls, row.total_bytes, row.high_water_bytes), (2, 322, 210));
     assert_eq!((row.outliving_bytes, row.max_outliving_bytes), (22, 11));
     assert_eq!((row.temporary_bytes, row.output_bytes, row.persistent_bytes), (300, 20, 2));
-    assert_eq!(pool.ledger().owner(row.owner).own, 22);
+    assert_eq!(pool.ledger().owner(owner).own, 22);
 }
 
 #[test]
@@ -62,7 +67,7 @@ fn phases_have_rows_and_owners_of_their_own() {
     }
     assert_eq!(owners, ["tracker-phases", "tracker-phases:backward", "tracker-phases:optimizer"]);
     assert_eq!(tracker.op_totals().len(), 3);
-    assert!(tracker.op_totals().iter().all(|row| row.calls == 1 && row.outliving_bytes == 0));
+    assert!(tracker.op_totals().iter().all(|row| (row.totals.calls, row.totals.outliving_bytes) == (1, 0)));
 }
 
 #[test]
@@ -232,7 +237,7 @@ fn executions_keep_their_figures_apart() {
         assert_eq!(pool.ledger().owner(run.owner()).own, 1000);
     }
     let (first, second) = (totals(&tracker, "first"), totals(&tracker, "second"));
-    assert_eq!(second, OpTotals { owner: second.owner, op: "second", time_ns: second.time_ns, ..first });
+    assert_eq!(second, CallTotals { time_ns: second.time_ns, ..first });
 }
 
 #[test]
@@ -420,12 +425,12 @@ fn many_threads_begin_and_finish_ops_and_the_sums_are_exact() {
             .collect();
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
     });
-    let row = totals(&tracker, "op");
+    let OpTotals { owner, totals: row, .. } = row(&tracker, "op");
     assert_eq!(row.calls, THREADS * ROUNDS);
     assert_eq!(row.temporary_bytes, 7 * THREADS * ROUNDS);
     assert_eq!(row.output_bytes, 3 * THREADS * ROUNDS);
     assert_eq!(row.high_water_bytes, 10);
-    assert_eq!(pool.ledger().owner(row.owner).own, 3 * kept.len() as u64);
+    assert_eq!(pool.ledger().owner(owner).own, 3 * kept.len() as u64);
     assert_eq!(pool.stats().bytes_in_use, 3 * kept.len() as u64);
     drop(kept);
     assert_eq!(pool.stats().bytes_in_use, 0);
@@ -438,7 +443,7 @@ fn running_ops_are_counted_after_a_reset() {
     drop(take(&tracker.begin("op").track(&pool), 8, Category::Output));
     let run = tracker.begin("op");
     tracker.reset();
-    assert!(tracker.op_totals().iter().all(|row| row.calls == 0 && row.total_bytes == 0));
+    assert!(tracker.op_totals().iter().all(|row| row.totals == CallTotals::default()));
     drop(take(&run.track(&pool), 5, Category::Output));
     drop(run);
     assert_eq!(totals(&tracker, "op").total_bytes, 5);
