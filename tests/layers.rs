@@ -47,6 +47,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "scope",
             "report",
+            "tally",
             "heap",
             "record",
             "account",

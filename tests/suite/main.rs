@@ -16,6 +16,10 @@ mod out_of_memory;
 mod outside;
 mod prelude;
 mod recording;
+#[path = "../../crates/tracking/tests/suite/same_report.rs"]
+mod same_report;
 mod scale_out;
 mod train_chargpt;
 mod train_digits;
+
+use highwater::tracking;

@@ -128,7 +128,11 @@ fn results_are_dropped_while_ops_come_and_go() {
         dropper.join().expect("no panic");
     }
     let rows = tracker.op_totals();
-    let figures: Vec<_> = rows.iter().map(|row| row.totals).map(|row| (row.calls, row.total_bytes, row.high_water_bytes)).collect();
+    let figures: Vec<_> = rows
+        .iter()
+        .map(|row| row.totals)
+        .map(|row| (row.calls, row.total_bytes, row.high_water_bytes))
+        .collect();
     assert_eq!(figures, [(1, 30, 30), (1, 7, 7), (1, 7, 7)]);
     assert!(rows[0].totals.outliving_bytes <= 30);
     assert!(rows[1..].iter().all(|row| row.totals.outliving_bytes == 0));

@@ -140,4 +140,11 @@ impl PoolId {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
+
+    /// Returns the id as a number, which is 0 for [`NONE`](Self::NONE).
+    #[must_use]
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
 }

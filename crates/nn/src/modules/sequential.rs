@@ -211,7 +211,8 @@ mod tests {
             runtime.tracker().reset();
             let y_together = together.forward(&x).unwrap();
             let totals = runtime.tracker().op_totals();
-            let calls = totals.iter().flat_map(|row| vec![row.op; usize::try_from(row.totals.calls).unwrap()]);
+            let calls =
+                totals.iter().flat_map(|row| vec![row.op; usize::try_from(row.totals.calls).unwrap()]);
             let mut counted: Vec<_> = calls.collect();
             counted.sort_unstable();
             expected.sort_unstable();

@@ -570,7 +570,8 @@ fn optimizer_memory_is_charged_to_its_layer() {
     let rows = || {
         let totals = runtime.tracker().op_totals();
         let rows = totals.iter().filter(|row| row.phase == Phase::Optimizer && row.totals.calls > 0);
-        rows.map(|row| (row.op, row.module.path(), row.totals.calls, row.totals.persistent_bytes)).collect::<Vec<_>>()
+        rows.map(|row| (row.op, row.module.path(), row.totals.calls, row.totals.persistent_bytes))
+            .collect::<Vec<_>>()
     };
     assert_eq!(rows(), [("adamw", "fc1".to_owned(), 2, 1024)]);
     let loss = net.forward(&Tensor::ones(&device, [1, 2]).unwrap()).unwrap().sum_all().unwrap();

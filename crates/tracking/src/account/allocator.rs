@@ -148,11 +148,7 @@ impl TrackingAllocator {
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         let counts = self.held().counts;
-        Sizes {
-            total_bytes: counts.total(),
-            high_water_bytes: counts.high_water,
-            live_bytes: counts.live,
-        }
+        Sizes { total_bytes: counts.total(), high_water_bytes: counts.high_water, live_bytes: counts.live }
     }
 
     /// Returns all allocations and frees so far, in order; empty unless made by [`TrackingAllocator::with_records`].

@@ -28,7 +28,15 @@ impl Report {
         let saved = tracker.saves().now();
         let ops = totals.iter().map(|row| {
             let OpTotals { owner, module, op, phase, totals } = row;
-            OpTally { owner: *owner, module: *module, op, phase: *phase, totals, allocations: 0, live_peak: 0 }
+            OpTally {
+                owner: *owner,
+                module: *module,
+                op,
+                phase: *phase,
+                totals,
+                allocations: 0,
+                live_peak: 0,
+            }
         });
         let pool_tallies = pools.iter().zip(&snapshots).map(|(pool, AllocatorSnapshot { stats, ledger })| {
             let peak = PeakTally { bytes: stats.peak_bytes_in_use, owner: stats.peak_tag.owner, at_ns: None };
@@ -60,8 +68,8 @@ fn live_rows(pools: &[Arc<dyn Allocator>], totals: &[OpTotals], tracker: &Tracke
     let (completed, firsts) = (tracker.steps(), tracker.step_log().firsts());
     let mut rows: HashMap<Tag, LiveRow> = HashMap::new();
     for live in pools.iter().flat_map(|pool| pool.live_allocations()) {
-        let before = live.serial.and_then(|serial| firsts.steps_before(live.pool, serial));
-        let age = before.map(|before| completed.saturating_sub(before));
+        let before = live.serial.map(|serial| firsts.steps_before(live.pool, serial));
+        let age = before.filter(|_| completed > 0).map(|before| completed.saturating_sub(before));
         rows.entry(live.tag).or_default().add(live.bytes, age, None);
     }
     let by_owner: HashMap<OwnerId, &OpTotals> = totals.iter().map(|row| (row.owner, row)).collect();

@@ -3,8 +3,8 @@
 //! A step ends with the last optimizer op in a row after a backward op. The pool numbers its allocations, so the number of the first
 //! allocation of each step yields the step of every block. A block stores no time.
 
-use bfc_core::sync::atomic::{AtomicBool, Ordering};
 use bfc_core::sync::SpinMutex;
+use bfc_core::sync::atomic::{AtomicU32, Ordering};
 use bfc_core::{Block, PoolId};
 
 use crate::record::StepPart;
@@ -48,8 +48,9 @@ impl StepCount {
 /// The first allocations of steps.
 #[derive(Debug, Default)]
 pub(crate) struct StepLog {
-    /// Whether a step has begun whose first allocation is unknown.
-    is_new: AtomicBool,
+    /// The pool of the last allocation that [`note_first`](Self::note_first) saw; 0 at the begin of a step. Only another
+    /// pool may lack the first allocation of the step.
+    last_pool: AtomicU32,
     state: SpinMutex<State>,
 }
 
@@ -57,9 +58,11 @@ pub(crate) struct StepLog {
 struct State {
     step: u64,
     firsts: Vec<First>,
+    /// The pools, each with the last step whose first allocation is known.
+    pools: Vec<(PoolId, u64)>,
 }
 
-/// The first allocation of a step.
+/// The first allocation of a step in a pool.
 #[derive(Clone, Copy, Debug)]
 struct First {
     pool: PoolId,
@@ -71,14 +74,15 @@ impl StepLog {
     /// Notes that a step begins.
     #[cold]
     pub(super) fn begin(&self, step: u64) {
-        self.state.lock().step = step;
-        self.is_new.store(true, Ordering::Relaxed);
+        let state = &mut *self.state.lock();
+        state.step = step;
+        self.last_pool.store(0, Ordering::Relaxed);
     }
 
     /// Notes an allocation.
     #[inline]
     pub(super) fn note(&self, block: &Block) {
-        if self.is_new.load(Ordering::Relaxed) {
+        if self.last_pool.load(Ordering::Relaxed) != block.pool.get() {
             self.note_first(block);
         }
     }
@@ -86,9 +90,12 @@ impl StepLog {
     #[cold]
     fn note_first(&self, block: &Block) {
         let Some(serial) = block.serial() else { return };
-        let State { step, firsts } = &mut *self.state.lock();
-        if !self.is_new.swap(false, Ordering::Relaxed) {
-            return;
+        let State { step, firsts, pools } = &mut *self.state.lock();
+        self.last_pool.store(block.pool.get(), Ordering::Relaxed);
+        match pools.iter_mut().find(|(pool, _)| *pool == block.pool) {
+            Some((_, known)) if known == step => return,
+            Some((_, known)) => *known = *step,
+            None => pools.push((block.pool, *step)),
         }
         if firsts.len() >= MAX_STEPS {
             let mut index = 0;
@@ -111,12 +118,10 @@ impl StepLog {
 pub(super) struct FirstAllocations(Vec<First>);
 
 impl FirstAllocations {
-    /// Returns the number of steps before an allocation of a pool. `None` if no step began in that pool, so that the
-    /// serial says nothing.
-    pub(super) fn steps_before(&self, pool: PoolId, serial: u64) -> Option<u64> {
-        let mut of_pool = self.0.iter().rev().filter(|first| first.pool == pool).peekable();
-        of_pool.peek()?;
-        Some(of_pool.find(|first| first.serial <= serial).map_or(0, |first| first.step))
+    /// Returns the number of steps before an allocation of a pool.
+    pub(super) fn steps_before(&self, pool: PoolId, serial: u64) -> u64 {
+        let mut of_pool = self.0.iter().rev().filter(|first| first.pool == pool);
+        of_pool.find(|first| first.serial <= serial).map_or(0, |first| first.step)
     }
 }
 
@@ -154,12 +159,8 @@ mod tests {
         let firsts = log.firsts();
         assert!(firsts.0.len() <= MAX_STEPS);
         let before = |serial| firsts.steps_before(pool, serial);
-        assert_eq!(
-            [2, 3 * steps - 1, 3 * steps, 3 * steps + 2].map(before),
-            [0, steps - 1, steps, steps].map(Some)
-        );
-        let middle = before(3 * 2500).unwrap();
+        assert_eq!([2, 3 * steps - 1, 3 * steps, 3 * steps + 2].map(before), [0, steps - 1, steps, steps]);
+        let middle = before(3 * 2500);
         assert!((2300..=2500).contains(&middle), "{middle}");
-        assert_eq!(firsts.steps_before(PoolId::next(), 9), None);
     }
 }

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use bfc_core::OwnerId;
 use highwater_files::lean::{self, HeldMemory, TooMuchHeld};
 
+use super::path::MAX_PATH;
 use super::peak::Peak;
 use super::recording::{
     BlockLife, Event, EventKind, Execution, Failure, Owner, PoolName, Recording, Region, Retag,
 };
-use super::path::MAX_PATH;
 use super::wire::{Decoder, EventContext, EventProblem, RawEvent};
 
 /// Limits of a recording that is read.

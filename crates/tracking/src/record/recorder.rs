@@ -241,7 +241,8 @@ impl Recorder {
     pub(crate) fn post_enter(&self, owner: OwnerId, phase: Phase, pool: Option<&dyn Allocator>) {
         self.if_recording(|active| {
             let owner = active.owner(owner, Some(phase));
-            let pool = pool.map_or(active.last_pool, |pool| active.pool_by_name(pool.name(), pool.memory_kind()));
+            let pool =
+                pool.map_or(active.last_pool, |pool| active.pool_by_name(pool.name(), pool.memory_kind()));
             active.push(pool, &RawEvent::Enter { owner });
         });
     }

@@ -153,8 +153,7 @@ impl Recount {
                 NO_CALL
             }
         };
-        let mut block =
-            Charge { bytes, owner, category, pool, stream, thread, call, saved_at: u64::MAX };
+        let mut block = Charge { bytes, owner, category, pool, stream, thread, call, saved_at: u64::MAX };
         self.charge(owners, &block, now);
         if block.is_saved() {
             block.saved_at = now;
@@ -211,8 +210,7 @@ impl Recount {
 
     /// Counts that an op begins.
     pub(super) fn enter(&mut self, owner: u32, at: At) {
-        let live_before =
-            self.pools.get(at.pool).map_or(0, |pool| pool.ledger.owner(OwnerId::ROOT).live);
+        let live_before = self.pools.get(at.pool).map_or(0, |pool| pool.ledger.owner(OwnerId::ROOT).live);
         let thread = at_index(&mut self.threads, at.thread);
         if self.running >= MAX_RUNNING || thread.uncounted > 0 {
             thread.uncounted += 1;
@@ -350,7 +348,9 @@ impl Recount {
                 .collect();
             found.sort_unstable();
             let largest = found.into_iter().take(most);
-            largest.map(|(Reverse((now, ..)), number)| tallies.op_row(&self.op(owners, number), now)).collect()
+            largest
+                .map(|(Reverse((now, ..)), number)| tallies.op_row(&self.op(owners, number), now))
+                .collect()
         })
     }
 
@@ -364,12 +364,7 @@ impl Recount {
         report.total_peak = (used > 1).then(|| tallies.peak_row("", &self.total_peak));
     }
 
-    fn with_tallies<R>(
-        &self,
-        owners: &[Owner],
-        pools: &[&str],
-        make: impl FnOnce(&Tallies<'_>) -> R,
-    ) -> R {
+    fn with_tallies<R>(&self, owners: &[Owner], pools: &[&str], make: impl FnOnce(&Tallies<'_>) -> R) -> R {
         let ops = (0..owners.len()).filter(|&number| owners[number].is_op());
         let pools = self.pools.iter().zip(pools).map(|(OfPool { ledger, peak }, name)| PoolTally {
             name,

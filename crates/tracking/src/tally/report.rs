@@ -68,8 +68,7 @@ impl Tallies<'_> {
             is_shown.then(|| self.op_row(op, live))
         });
         report.set_places(places.collect());
-        let unledgered =
-            self.pools.iter().map(|pool| if pool.ledger.total() == 0 { pool.in_use } else { 0 });
+        let unledgered = self.pools.iter().map(|pool| if pool.ledger.total() == 0 { pool.in_use } else { 0 });
         report.unowned_bytes = sum(own.into_values().chain(unledgered));
     }
 
@@ -180,9 +179,8 @@ impl Tallies<'_> {
             pool.ledger.owners().map(|(owner, _)| (owner, [pool.ledger.own_at_peak(owner)]))
         });
         let at_peak: Sums<1> = at_peak.filter(|(_, [bytes])| *bytes > 0).collect();
-        let holds = |owner: &OwnerId| {
-            at_peak.contains_key(owner) || own.get(owner).is_some_and(|bytes| *bytes > 0)
-        };
+        let holds =
+            |owner: &OwnerId| at_peak.contains_key(owner) || own.get(owner).is_some_and(|bytes| *bytes > 0);
         let mut modules = BTreeMap::from([(OwnerId::ROOT, [0; 4])]);
         for OpTally { owner, module, totals, .. } in &self.ops {
             if totals.calls > 0 || holds(owner) {

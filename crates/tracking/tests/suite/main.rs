@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
+mod accounts;
 mod collections;
 mod guarded;
 mod report_threads;
+mod same_report;
+
+use highwater_tracking as tracking;

@@ -3,8 +3,8 @@
 use bfc_core::{Block, BlockError, Category, Request, Resize, Tag};
 
 use super::TrackingAllocator;
-use crate::record::Allocated;
 use crate::account::budget;
+use crate::record::Allocated;
 
 impl Resize for TrackingAllocator {
     unsafe fn resize(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {

@@ -292,8 +292,10 @@ category    high water  live  at peak   share
     let wide = report.text(TextOptions { wide: true, by_place: true, top: 1 }).to_string();
     let line = wide.lines().nth(4).unwrap();
     let cells: Vec<&str> = line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect();
-    let figures =
-        ["1", "2.0 µs", "220 B", "220 B", "220 B", "220 B", "20 B", "20 B", "67 B", "20 B", "20 B", "200 B", "20 B"];
+    let figures = [
+        "1", "2.0 µs", "220 B", "220 B", "220 B", "220 B", "20 B", "20 B", "67 B", "20 B", "20 B", "200 B",
+        "20 B",
+    ];
     assert_eq!(cells[1..13], figures, "{wide}");
     assert!(wide.lines().next().is_some_and(|head| head.starts_with("peak: ")));
     assert!(wide.contains("\n(3 more)\n"), "{wide}");

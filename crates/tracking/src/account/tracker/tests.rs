@@ -1,10 +1,10 @@
 //! Totals of ops that begin and end in any order.
 
 use super::*;
-use crate::tally::CallTotals;
 use crate::capture;
 use crate::record::EventKind;
 use crate::scope::{Phase, module, phase};
+use crate::tally::CallTotals;
 use crate::test_pool::TestPool;
 use bfc_core::{AddressOnlyMemory, Allocation, BfcAllocator, BfcConfig, Category, Request, Tag};
 use std::cell::RefCell;
