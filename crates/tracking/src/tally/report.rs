@@ -35,6 +35,13 @@ pub(crate) struct OpTally<'a> {
     pub(crate) live_peak: u64,
 }
 
+impl OpTally<'_> {
+    /// Whether it has finished calls, or allocated without calls as in the traces of other tools.
+    const fn has_run(&self) -> bool {
+        self.totals.calls > 0 || self.totals.total_bytes > 0
+    }
+}
+
 /// A pool.
 pub(crate) struct PoolTally<'a> {
     pub(crate) name: &'a str,
@@ -64,7 +71,7 @@ impl Tallies<'_> {
             // Removes each owner's bytes, so that no byte is shown twice if two rows share an owner.
             let live = own.remove(&op.owner).unwrap_or(0);
             // A reset tracker keeps empty rows. `init` takes over blocks without a call.
-            let is_shown = op.totals.calls > 0 || live > 0 || self.own_at_peak(op.owner) > 0;
+            let is_shown = op.has_run() || live > 0 || self.own_at_peak(op.owner) > 0;
             is_shown.then(|| self.op_row(op, live))
         });
         report.set_places(places.collect());
@@ -182,8 +189,9 @@ impl Tallies<'_> {
         let holds =
             |owner: &OwnerId| at_peak.contains_key(owner) || own.get(owner).is_some_and(|bytes| *bytes > 0);
         let mut modules = BTreeMap::from([(OwnerId::ROOT, [0; 4])]);
-        for OpTally { owner, module, totals, .. } in &self.ops {
-            if totals.calls > 0 || holds(owner) {
+        for op in &self.ops {
+            let OpTally { owner, module, totals, .. } = op;
+            if op.has_run() || holds(owner) {
                 let called = [totals.calls, totals.time_ns, totals.requested_bytes, totals.total_bytes];
                 add(modules.entry(*module).or_default(), called);
             }

@@ -296,7 +296,7 @@ category    high water  live  at peak   share
         "1", "2.0 µs", "220 B", "220 B", "220 B", "220 B", "20 B", "20 B", "67 B", "20 B", "20 B", "200 B",
         "20 B",
     ];
-    assert_eq!(cells[1..13], figures, "{wide}");
+    assert_eq!(cells[1..14], figures, "{wide}");
     assert!(wide.lines().next().is_some_and(|head| head.starts_with("peak: ")));
     assert!(wide.contains("\n(3 more)\n"), "{wide}");
 }
