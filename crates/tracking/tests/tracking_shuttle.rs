@@ -131,7 +131,7 @@ fn results_are_dropped_while_ops_come_and_go() {
     let figures: Vec<_> = rows
         .iter()
         .map(|row| row.totals)
-        .map(|row| (row.calls, row.total_bytes, row.high_water_bytes))
+        .map(|row| (row.calls, row.total_bytes(), row.high_water_bytes))
         .collect();
     assert_eq!(figures, [(1, 30, 30), (1, 7, 7), (1, 7, 7)]);
     assert!(rows[0].totals.outliving_bytes <= 30);
@@ -166,7 +166,7 @@ fn workers_and_the_op_finish_in_any_order() {
     let rows = tracker.op_totals();
     let figures = |op| {
         let row = rows.iter().find(|row| row.op == op)?.totals;
-        Some((row.calls, row.total_bytes, row.high_water_bytes))
+        Some((row.calls, row.total_bytes(), row.high_water_bytes))
     };
     let of_op = [(1, 3, 3), (1, 8, 3), (1, 8, 5), (1, 8, 8)];
     assert!(figures("op").is_some_and(|found| of_op.contains(&found)), "{rows:?}");
@@ -199,7 +199,7 @@ fn concurrent_ops_keep_their_figures_apart() {
         worker.join().expect("no panic");
     }
     let row = tracker.op_totals()[0].totals;
-    assert_eq!((row.calls, row.total_bytes, row.high_water_bytes, row.outliving_bytes), (6, 66, 11, 0));
+    assert_eq!((row.calls, row.total_bytes(), row.high_water_bytes, row.outliving_bytes), (6, 66, 11, 0));
 
     let log = tracker.take_log();
     assert_eq!((log.blocks().len(), log.skipped_events()), (12, 0));

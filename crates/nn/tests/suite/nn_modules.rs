@@ -214,7 +214,7 @@ fn parameters_are_parameters_in_the_accounts() {
     assert_eq!(ledger.category(Category::Parameter), (64 * 128 + 128) * 4);
     assert_eq!(ledger.total(), ledger.category(Category::Parameter));
     let totals = runtime.tracker().op_totals();
-    assert!(totals.iter().all(|row| row.totals.persistent_bytes == row.totals.total_bytes));
+    assert!(totals.iter().all(|row| row.totals.persistent_bytes == row.totals.total_bytes()));
     drop(layer);
     assert_eq!(device.default_allocator().unwrap().stats().bytes_in_use, 0);
 }

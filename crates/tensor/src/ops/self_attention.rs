@@ -221,7 +221,7 @@ mod tests {
             let loss = attend(&x, 4, AttentionOptions::default()).sum_all().unwrap();
             runtime.tracker().reset();
             drop(loss.backward().unwrap());
-            runtime.tracker().op_totals().iter().map(|row| row.totals.total_bytes).sum::<u64>()
+            runtime.tracker().op_totals().iter().map(|row| row.totals.total_bytes()).sum::<u64>()
         };
         let whole = taken(|x, heads, options| x.self_attention(heads, options).unwrap());
         let parts = taken(of_parts);

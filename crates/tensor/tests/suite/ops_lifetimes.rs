@@ -137,7 +137,7 @@ fn gradient_sums_are_charged_to_their_module() {
     loss.backward().unwrap();
     let totals = device.tracker().op_totals();
     let sum = totals.iter().find(|row| row.op == "sum_gradients").unwrap();
-    assert_eq!((sum.module.path(), sum.totals.total_bytes), ("net.fc".to_owned(), 4096));
+    assert_eq!((sum.module.path(), sum.totals.total_bytes()), ("net.fc".to_owned(), 4096));
 }
 
 #[test]

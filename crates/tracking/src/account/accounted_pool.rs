@@ -35,7 +35,7 @@ const CAPACITY: usize = 64;
 ///     let run = tracker.begin_over("relu", pool.pool(), Some(&pool));
 ///     drop(Allocation::new(run.allocator().expect("the tracker is enabled"), &Request::new(1000))?);
 /// }
-/// assert_eq!((tracker.op_totals()[0].totals.calls, tracker.op_totals()[0].totals.total_bytes), (2, 2048));
+/// assert_eq!((tracker.op_totals()[0].totals.calls, tracker.op_totals()[0].totals.total_bytes()), (2, 2048));
 /// # Ok::<(), bfc_core::AllocError>(())
 /// ```
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //! Each thread has a stack of running ops. An op that starts while another op of the same tracker runs is a part of
 //! that op. A worker thread joins an op explicitly: the op's thread captures a [`Context`], and the worker enters it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::Arc;
 #[cfg(not(shuttle))]
@@ -34,10 +34,17 @@ struct Stack {
 
 thread_local! {
     static RUNNING: RefCell<Stack> = const { RefCell::new(Stack { frames: Vec::new(), tickets: 0 }) };
+    /// Whether the stack has frames. Most ops begin on an empty stack, and reading this is cheaper.
+    static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Returns the unfinished op of tracker `tracker` that the current thread works for, if any.
+#[inline]
 pub(crate) fn running_op_of(tracker: u64) -> Option<Arc<Execution>> {
+    IS_RUNNING.with(Cell::get).then(|| find_running(tracker)).flatten()
+}
+
+fn find_running(tracker: u64) -> Option<Arc<Execution>> {
     let found = RUNNING.try_with(|stack| {
         for frame in stack.borrow().frames.iter().rev() {
             match &frame.execution {
@@ -69,6 +76,7 @@ impl FrameGuard {
             let stack = &mut *stack.borrow_mut();
             stack.tickets += 1;
             stack.frames.push(Frame { ticket: stack.tickets, execution, is_entry });
+            IS_RUNNING.with(|running| running.set(true));
             stack.tickets
         });
         ticket.ok().map(|ticket| Self { ticket, _not_send: PhantomData })
@@ -80,7 +88,9 @@ impl Drop for FrameGuard {
         // Frames are dropped after the borrow ends: a destructor may reach code that reads the stack.
         let top = RUNNING.try_with(|stack| {
             let frames = &mut stack.borrow_mut().frames;
-            frames.last().is_some_and(|frame| frame.ticket == self.ticket).then(|| frames.pop())
+            let top = frames.last().is_some_and(|frame| frame.ticket == self.ticket).then(|| frames.pop());
+            IS_RUNNING.with(|running| running.set(!frames.is_empty()));
+            top
         });
         if matches!(top, Ok(None)) {
             self.cut();
@@ -95,7 +105,9 @@ impl FrameGuard {
         let _removed = RUNNING.try_with(|stack| {
             let frames = &mut stack.borrow_mut().frames;
             let own = frames.iter().rposition(|frame| frame.ticket == self.ticket)?;
-            Some(frames.split_off(own))
+            let removed = frames.split_off(own);
+            IS_RUNNING.with(|running| running.set(!frames.is_empty()));
+            Some(removed)
         });
     }
 }

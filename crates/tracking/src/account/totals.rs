@@ -36,10 +36,18 @@ pub struct ThreadTotals {
 }
 
 /// The key of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Eq)]
 struct RowKey {
     place: ScopePath,
     op: &'static str,
+}
+
+impl PartialEq for RowKey {
+    /// An op usually has the same name at the same address. Then nothing compares the letters.
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.place == other.place && (std::ptr::eq(self.op, other.op) || self.op == other.op)
+    }
 }
 
 impl Hash for RowKey {

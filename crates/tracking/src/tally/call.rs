@@ -80,16 +80,6 @@ pub(crate) struct Figures {
     pub(crate) classes: [u64; Class::COUNT],
 }
 
-impl Figures {
-    fn total(&self) -> u64 {
-        self.classes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
-    }
-
-    fn requested(&self) -> u64 {
-        self.total().saturating_sub(self.rounding)
-    }
-}
-
 /// The sums over finished calls: of an op in one scope, or of all ops that a thread began. Sizes are granted bytes
 /// unless stated otherwise, and include nested ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,16 +90,10 @@ pub struct CallTotals {
     /// The time that the host spent in them, in nanoseconds, including nested ops. 0 on a dry device. If an op takes less
     /// than 4 µs on average, every 17th call is timed.
     pub time_ns: u64,
-    /// Bytes requested by all calls.
-    pub requested_bytes: u64,
-    /// Bytes allocated by all calls.
-    pub total_bytes: u64,
     /// The most bytes that one call held at a time, of its own allocations.
     pub high_water_bytes: u64,
     /// Bytes that were live when the call that allocated them returned, of all calls together.
     pub outliving_bytes: u64,
-    /// The most bytes that were still live when one call returned.
-    pub max_outliving_bytes: u64,
     /// The most bytes that were live in the pool of a call when it began.
     pub live_before_bytes: u64,
     /// Bytes allocated as temporaries and workspaces.
@@ -118,6 +102,8 @@ pub struct CallTotals {
     pub output_bytes: u64,
     /// Bytes allocated for state that persists between steps: parameters and optimizer state.
     pub persistent_bytes: u64,
+    /// Bytes allocated beyond those requested, because pools round sizes up.
+    pub rounding_bytes: u64,
 }
 
 impl CallTotals {
@@ -125,16 +111,26 @@ impl CallTotals {
     pub(crate) const NONE: Self = Self {
         calls: 0,
         time_ns: 0,
-        requested_bytes: 0,
-        total_bytes: 0,
         high_water_bytes: 0,
         outliving_bytes: 0,
-        max_outliving_bytes: 0,
         live_before_bytes: 0,
         temporary_bytes: 0,
         output_bytes: 0,
         persistent_bytes: 0,
+        rounding_bytes: 0,
     };
+
+    /// Returns the bytes allocated by all calls.
+    #[must_use]
+    pub const fn total_bytes(&self) -> u64 {
+        self.temporary_bytes.saturating_add(self.output_bytes).saturating_add(self.persistent_bytes)
+    }
+
+    /// Returns the bytes requested by all calls.
+    #[must_use]
+    pub const fn requested_bytes(&self) -> u64 {
+        self.total_bytes().saturating_sub(self.rounding_bytes)
+    }
 
     /// Adds a finished call.
     #[inline]
@@ -143,25 +139,20 @@ impl CallTotals {
         self.time_ns = self.time_ns.saturating_add(figures.time_ns);
         self.high_water_bytes = self.high_water_bytes.max(figures.high_water);
         self.outliving_bytes = self.outliving_bytes.saturating_add(figures.outliving);
-        self.max_outliving_bytes = self.max_outliving_bytes.max(figures.outliving);
         self.live_before_bytes = self.live_before_bytes.max(figures.live_before);
-        self.add_bytes(figures);
+        self.add_bytes(&figures.classes, figures.rounding);
     }
 
     /// Adds the bytes of an allocation that belongs to no call.
     pub(crate) fn add_outside(&mut self, counts: &Counts) {
-        let mut figures = Figures::default();
-        counts.add_to(&mut figures);
-        self.add_bytes(&figures);
+        self.add_bytes(&counts.classes, counts.rounding);
     }
 
     #[inline]
-    fn add_bytes(&mut self, figures: &Figures) {
-        let [temporary, output, persistent] = figures.classes;
-        self.requested_bytes = self.requested_bytes.saturating_add(figures.requested());
-        self.total_bytes = self.total_bytes.saturating_add(figures.total());
-        self.temporary_bytes = self.temporary_bytes.saturating_add(temporary);
-        self.output_bytes = self.output_bytes.saturating_add(output);
-        self.persistent_bytes = self.persistent_bytes.saturating_add(persistent);
+    fn add_bytes(&mut self, [temporary, output, persistent]: &[u64; Class::COUNT], rounding: u64) {
+        self.temporary_bytes = self.temporary_bytes.saturating_add(*temporary);
+        self.output_bytes = self.output_bytes.saturating_add(*output);
+        self.persistent_bytes = self.persistent_bytes.saturating_add(*persistent);
+        self.rounding_bytes = self.rounding_bytes.saturating_add(rounding);
     }
 }

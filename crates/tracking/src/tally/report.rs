@@ -38,7 +38,7 @@ pub(crate) struct OpTally<'a> {
 impl OpTally<'_> {
     /// Whether it has finished calls, or allocated without calls as in the traces of other tools.
     const fn has_run(&self) -> bool {
-        self.totals.calls > 0 || self.totals.total_bytes > 0
+        self.totals.calls > 0 || self.totals.total_bytes() > 0
     }
 }
 
@@ -118,8 +118,8 @@ impl Tallies<'_> {
             calls: totals.calls,
             time_ns: totals.time_ns,
             allocations: op.allocations,
-            requested_bytes: totals.requested_bytes,
-            total_bytes: totals.total_bytes,
+            requested_bytes: totals.requested_bytes(),
+            total_bytes: totals.total_bytes(),
             high_water_bytes: totals.high_water_bytes,
             // No owner is below an op, so its inclusive mark is its own.
             self_peak_bytes: sum(self.accounts(op.owner).map(|account| account.peak)),
@@ -192,7 +192,7 @@ impl Tallies<'_> {
         for op in &self.ops {
             let OpTally { owner, module, totals, .. } = op;
             if op.has_run() || holds(owner) {
-                let called = [totals.calls, totals.time_ns, totals.requested_bytes, totals.total_bytes];
+                let called = [totals.calls, totals.time_ns, totals.requested_bytes(), totals.total_bytes()];
                 add(modules.entry(*module).or_default(), called);
             }
         }
@@ -258,8 +258,8 @@ pub(crate) fn thread_row(thread: u64, totals: &CallTotals) -> ThreadRow {
         thread,
         calls: totals.calls,
         time_ns: totals.time_ns,
-        requested_bytes: totals.requested_bytes,
-        total_bytes: totals.total_bytes,
+        requested_bytes: totals.requested_bytes(),
+        total_bytes: totals.total_bytes(),
         high_water_bytes: totals.high_water_bytes,
         outliving_bytes: totals.outliving_bytes,
         ..ThreadRow::default()

@@ -17,6 +17,9 @@ pub(super) const PIECE: usize = 1024;
 /// The number of elements that are copied at a time if the stride is larger than 1.
 pub(super) const STRIDED: usize = 32;
 
+/// The most elements that are copied to a short piece: a long one costs more to create than their loop.
+const SHORT: usize = 64;
+
 /// The number of rows that are processed together if they are columns in memory: those of one cache line.
 const TILE_ROWS: usize = 16;
 
@@ -210,6 +213,11 @@ impl<'a, A: RawElement> Source<'a, A> {
     fn pieces(&self, start: usize, len: usize, visit: &mut dyn FnMut(usize, &[A])) {
         if let Some(values) = self.slice(start..start + len) {
             return visit(0, values);
+        }
+        if len <= SHORT {
+            let mut piece = [A::default(); SHORT];
+            self.load(start, &mut piece[..len]);
+            return visit(0, &piece[..len]);
         }
         let [stride] = self.nest.inner();
         if (stride as isize).unsigned_abs() > 1 {
