@@ -5,3 +5,4 @@
 mod collections;
 mod guarded;
 mod report_threads;
+mod wrappers;
