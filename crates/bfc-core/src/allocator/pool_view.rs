@@ -39,14 +39,18 @@ macro_rules! pool_view {
         $(#[$attribute:meta])*
         $([$unsafe:tt])? fn $name:ident($this:ident $(, $argument:ident: $type:ty)*) $(-> $answer:ty)? $default:block
     )*) => {
-        /// An allocator as a pool. Every method has a default: that of the [inner](Self::forwards_to) allocator for a
-        /// wrapper, and otherwise the answer of an allocator that does not support the method.
+        /// An allocator as a pool. Callers use the methods of the same names of `dyn Allocator`.
         ///
-        /// That answer differs from an answer where the difference matters: it is a typed error ([`BlockError::Untracked`]
-        /// without accounts, [`RecordError::Unordered`] without streams), `None`, `false`, or the bound that permits every
-        /// request. Lists and ledgers are empty. Callers use the methods of the same names of `dyn Allocator`.
+        /// Every method has a default. For a wrapper, it forwards to the [inner](Self::forwards_to) allocator. Otherwise it
+        /// says that the allocator does not support the method:
+        ///
+        /// - without accounts: [`BlockError::Untracked`], and empty ledgers and lists of blocks,
+        /// - without knowledge of the memory: no regions, and `None` from [`would_fit`](Self::would_fit),
+        /// - without streams: [`RecordError::Unordered`], and `None` from [`stream`](Self::stream),
+        /// - without a guard, a plan, resets or resizing: `None` or `false`,
+        /// - without hints for waiting: the answer for which requests wait and wake most often.
         pub trait PoolView: Allocator {
-            /// The inner allocator of a wrapper. Methods that the wrapper does not implement are its own.
+            /// The inner allocator of a wrapper. It answers the methods that the wrapper does not implement.
             fn forwards_to(&self) -> Option<&dyn Allocator> {
                 None
             }
