@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bfc_core::sync::{Arc, Mutex, lock, thread};
 use bfc_core::{
-    AllocError, Allocator, AllocatorRetry, BfcAllocator, BfcConfig, Block, Bytes, PoolView, Refusal,
-    ThreadCache, WaitKey,
+    AllocError, Allocator, AllocatorRetry, BfcAllocator, BfcConfig, Block, Bytes, Refusal, ThreadCache,
+    WaitKey,
 };
 
 use crate::common::source::{FakeSource, Nature};
