@@ -118,13 +118,13 @@ impl Script {
         for &(bytes, entry) in &self.events {
             let slot = &mut self.slots[entry as usize];
             if bytes == 0 {
-                policy.free(*slot, 0).expect("the block is live");
+                policy.free(*slot).expect("the block is live");
             } else {
                 *slot = policy.place(&PlacementRequest::new(bytes)).expect("there is room").slot;
             }
         }
         for &entry in &self.rest {
-            policy.free(self.slots[entry as usize], 0).expect("the block is live");
+            policy.free(self.slots[entry as usize]).expect("the block is live");
         }
     }
 

@@ -1,6 +1,6 @@
 //! A custom op and a custom allocator that use only the public facade.
 
-use bfc_core::{Accounting, AddressSpace, Inspection, Resize, StreamOrder, Upkeep, WaitHints};
+use bfc_core::AddressSpace;
 use std::cell::UnsafeCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -210,30 +210,6 @@ unsafe impl Allocator for Bump {
 
     fn tracks_sizes(&self) -> bool {
         true
-    }
-
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
-        None
-    }
-
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        None
-    }
-
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        None
-    }
-
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        None
-    }
-
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        None
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
-        None
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use allocator_api2::alloc::{AllocError, Allocator as CollectionAllocator};
 
 use crate::allocator::allocation::note_failed_drop;
-use crate::allocator::{Allocator, Request};
+use crate::allocator::{Allocator, BlockError, Request};
 use crate::base::ledger::{Category, Tag};
 use crate::base::memory::{Block, MemoryKind};
 use crate::base::owner::OwnerId;
@@ -46,7 +46,7 @@ debug_as_message!(PoolAllocatorError);
 /// `TrackingAllocator` of an op, it charges memory without an owner to the op.
 ///
 /// - **Size:** the pool rounds as for all blocks. It serves any alignment; zero-sized layouts take no memory.
-/// - **Growth:** a block grows in place if the allocator has the facet [`Resize`](crate::Resize) and the memory behind
+/// - **Growth:** a block grows in place if the allocator [supports](crate::PoolView::supports_resize) it and the memory behind
 ///   the block is free. Otherwise the collection moves, and both blocks count until the old one is free.
 /// - **Lookup:** the first free by address creates an index of the pool, which then takes 20 to 40 bytes of heap per live
 ///   block and a hash-table update per allocation and free of this pool. With thread caches, a free locks all caches.
@@ -88,7 +88,7 @@ impl PoolAllocator {
         if !memory.is_host_accessible() {
             return Err(PoolAllocatorError::NotHostMemory { allocator: pool.name().to_owned(), memory });
         }
-        if !pool.tracks_sizes() || pool.as_accounting().is_none() {
+        if !pool.tracks_sizes() || pool.requested_bytes(&Block::EMPTY) == Err(BlockError::Untracked) {
             return Err(PoolAllocatorError::Untracked { allocator: pool.name().to_owned() });
         }
         Ok(Self { pool, tag: Tag::default() })

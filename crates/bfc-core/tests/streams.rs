@@ -16,11 +16,10 @@ use std::time::Duration;
 
 use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation, Pace, SimDevice};
 use bfc_core::{
-    Accounting, AddressSpace, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator,
-    BfcConfig, Block, BlockError, Bytes, DeviceMemory, Driver, FreeFaults, Inspection, Lifetime, MIB,
-    MemoryKind, Plan, PlanOptions, PlannedAllocator, PlannedConfig, RecordError, Request, Resize,
-    SourceError, Stats, Stream, StreamAllocator, StreamEvent, StreamOrder, ThreadCache, Upkeep, Verdict,
-    WaitHints, failed_drops,
+    AddressSpace, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block,
+    BlockError, Bytes, DeviceMemory, Driver, FreeFaults, Lifetime, MIB, MemoryKind, Plan, PlanOptions,
+    PlannedAllocator, PlannedConfig, PoolView, RecordError, Request, SourceError, Stats, Stream,
+    StreamAllocator, StreamEvent, ThreadCache, Verdict, failed_drops,
 };
 
 /// A device with a pool of 8 MiB in one region, a compute stream and two others. Work ends when the pool
@@ -231,24 +230,8 @@ unsafe impl Allocator for FreedAfterRefusal {
     fn tracks_sizes(&self) -> bool {
         self.pool.tracks_sizes()
     }
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
-        self.pool.as_accounting()
-    }
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        self.pool.as_inspection()
-    }
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        None
-    }
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        None
-    }
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        None
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
-        None
+    fn as_pool(&self) -> Option<&dyn PoolView> {
+        self.pool.as_pool()
     }
 }
 

@@ -59,7 +59,7 @@ impl User {
         let memory = allocator.memory_kind();
         let (suits, user, needed) = match self {
             Self::Numpy => (memory.is_host_accessible(), "NumPy", "host"),
-            Self::Device(_) => (allocator.as_stream_order().is_some(), "a library for GPUs", "cuda"),
+            Self::Device(_) => (allocator.stream().is_some(), "a library for GPUs", "cuda"),
         };
         let wrong = || Error::WrongMemory { pool: pool.name().to_owned(), memory, user, needed };
         if suits { Ok(()) } else { Err(wrong()) }

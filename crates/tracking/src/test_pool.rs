@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
-    Accounting, AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Inspection,
-    Ledger, MemoryKind, PoolId, Request, Resize, SourceError, Stats, StreamOrder, Tag, Upkeep, WaitHints,
+    AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Ledger, MemoryKind, PoolId,
+    PoolView, Request, SourceError, Stats, Tag,
 };
 
 #[derive(Debug)]
@@ -135,32 +135,12 @@ unsafe impl Allocator for TestPool {
         self.tracks_sizes
     }
 
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
+    fn as_pool(&self) -> Option<&dyn PoolView> {
         Some(self)
-    }
-
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        None
-    }
-
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        None
-    }
-
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        None
-    }
-
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        None
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
-        None
     }
 }
 
-impl Accounting for TestPool {
+impl PoolView for TestPool {
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
         if !self.tracks_sizes {
             return Err(BlockError::Untracked);

@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use bfc_core::sync::{Mutex, lock, thread};
 use bfc_core::{
-    Accounting, AddressOnlyMemory, AddressSpace, AllocError, Allocation, Allocator, BfcAllocator, BfcConfig,
-    Block, BlockError, Bytes, Category, Inspection, MemoryKind, PoolId, Request, Resize, Stats, StreamOrder,
-    ThreadCache, Upkeep, WaitHints,
+    AddressOnlyMemory, AddressSpace, AllocError, Allocation, Allocator, BfcAllocator, BfcConfig, Block,
+    BlockError, Bytes, Category, MemoryKind, PoolId, Request, Stats, ThreadCache,
 };
 use highwater_tracking::{AccountedPool, EventKind, Report, Tracker, capture};
 use shuttle::{check_pct, check_random};
@@ -81,30 +80,6 @@ unsafe impl Allocator for OneSlot {
 
     fn tracks_sizes(&self) -> bool {
         true
-    }
-
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
-        None
-    }
-
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        None
-    }
-
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        None
-    }
-
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        None
-    }
-
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        None
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
-        None
     }
 }
 

@@ -28,7 +28,7 @@ impl Peer for Arena {
 
     #[inline]
     fn free(&mut self, slot: u32) {
-        self.0.free(slot, 0).expect("the slot is live");
+        self.0.free(slot).expect("the slot is live");
     }
 }
 

@@ -4,6 +4,7 @@ mod freeing_threads;
 mod queue;
 mod wait;
 
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use crate::allocator::error::AllocError;
@@ -220,6 +221,12 @@ impl AllocatorRetry {
         }
     }
 
+    /// Returns a handle that [notifies](Self::notify) the waiters, for memory that returns without a free.
+    #[must_use]
+    pub(crate) fn waker(&self) -> Waker {
+        Waker::from(std::sync::Arc::clone(&self.shared))
+    }
+
     /// Returns the figures of waiting requests.
     #[must_use]
     pub fn stats(&self) -> RetryStats {
@@ -243,6 +250,12 @@ impl Shared {
         if let Some(bell) = bell {
             bell.notify_one();
         }
+    }
+}
+
+impl Wake for Shared {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.update(|state| state.queue.freed(u64::MAX));
     }
 }
 

@@ -131,7 +131,7 @@ pub struct AllocationAttributes<'a> {
     /// attempt. Has no effect in pools without a [timing counter](crate::PolicyAllocator::timing_counter), as upstream.
     pub freed_before: Option<&'a (dyn Fn() -> u64 + Sync)>,
     /// Omits the holders and the what-if answers from an out-of-memory error. For callers that have a fallback and
-    /// request the full [report](crate::Inspection::refusal) if it fails too.
+    /// request the full [report](crate::PoolView::refusal) if it fails too.
     pub brief: bool,
 }
 

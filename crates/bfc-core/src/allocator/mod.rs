@@ -7,8 +7,8 @@ pub(crate) mod allocation;
 pub(crate) mod attributes;
 pub(crate) mod damage;
 pub(crate) mod error;
-mod facets;
 pub(crate) mod oom;
+mod pool_view;
 pub(crate) mod request;
 pub(crate) mod stats;
 
@@ -21,11 +21,11 @@ pub use allocation::{Allocation, ExpectedFrees, failed_drops};
 pub use attributes::{AllocationAttributes, AllocatorAttributes};
 pub use damage::{Damage, DamageKind};
 pub use error::{AllocError, AttributeError, BlockError, RecordError};
-pub use facets::{Accounting, Inspection, LiveAllocation, Resize, StreamOrder, Upkeep, WaitHints};
 pub use oom::{
     CheckpointedScope, ExceededBudget, Holding, Holdings, OomReport, PendingFrees, RegionUse, Subject,
     Verdict, WhatIf,
 };
+pub use pool_view::{LiveAllocation, PoolView};
 pub use request::{Contents, DEFAULT_ALIGNMENT, Request, WaitKey};
 pub use stats::{RetryStats, Stats};
 
@@ -40,20 +40,20 @@ pub struct AllocatorSnapshot {
 
 /// An allocator of one kind of memory.
 ///
-/// The trait contains the methods that every allocator supports. Each `as_…()` method returns an optional facet. [The
-/// methods of `dyn Allocator`](#impl-dyn+Allocator) answer for a missing facet. A wrapper returns its own facet or the
-/// one of its inner allocator.
+/// The trait contains the methods that every allocator supports. An allocator with more to tell is a [`PoolView`] too. [The
+/// methods of `dyn Allocator`](#impl-dyn+Allocator) call the view, and give its default answers if there is none. A
+/// wrapper is a view that forwards every method.
 ///
 /// # Safety
 /// Callers read and write through the addresses of blocks. For each block that [`allocate`](Self::allocate) or
-/// [`Resize::resize`] returns, other than [`Block::EMPTY`], an implementation guarantees until the block is freed, resized
+/// [`PoolView::resize`] returns, other than [`Block::EMPTY`], an implementation guarantees until the block is freed, resized
 /// or the allocator is dropped:
 ///
 /// - The block lies in memory of the kind [`memory_kind`](Self::memory_kind).
 /// - It is valid for `bytes` bytes, has the requested alignment, and overlaps no other live block.
 /// - Device memory is valid in the [`address_space`](Self::address_space), if that is `Some`.
 /// - Host memory is initialized (to any values), so that plain numbers may be read from it.
-/// - [`Accounting::block_at`] returns the block for its address, and no block for other addresses.
+/// - [`PoolView::block_at`] returns the block for its address, and no block for other addresses.
 ///
 /// Addresses of [`MemoryKind::AddressOnly`] are never dereferenced and may be unmapped.
 pub unsafe trait Allocator: Send + Sync + fmt::Debug {
@@ -96,21 +96,8 @@ pub unsafe trait Allocator: Send + Sync + fmt::Debug {
     /// Whether the allocator records the size of each block and detects invalid blocks.
     fn tracks_sizes(&self) -> bool;
 
-    /// Accounts of blocks and owners.
-    fn as_accounting(&self) -> Option<&dyn Accounting>;
-
-    /// Queries about the allocator's memory.
-    fn as_inspection(&self) -> Option<&dyn Inspection>;
-
-    /// Hints for requests that wait for frees.
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints>;
-
-    /// The order of memory between streams.
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder>;
-
-    /// Maintenance between allocations.
-    fn as_upkeep(&self) -> Option<&dyn Upkeep>;
-
-    /// Other sizes for live blocks at their addresses.
-    fn as_resize(&self) -> Option<&dyn Resize>;
+    /// The allocator as a pool: accounts, queries, waiting, streams and maintenance.
+    fn as_pool(&self) -> Option<&dyn PoolView> {
+        None
+    }
 }

@@ -86,7 +86,7 @@ impl Policy for AutoGrowth {
         Some(self.chunks.carve(slot, start, rounded))
     }
 
-    fn free(&mut self, slot: u32, _freed_at: u64) -> Result<(), NotLive> {
+    fn free(&mut self, slot: u32) -> Result<(), NotLive> {
         self.chunks.free(slot).map(|_| ())
     }
 

@@ -135,7 +135,7 @@ impl Policy for Buddy {
     }
 
     /// Frees a block and merges it with its free neighbors.
-    fn free(&mut self, slot: u32, _freed_at: u64) -> Result<(), NotLive> {
+    fn free(&mut self, slot: u32) -> Result<(), NotLive> {
         let block = self.chunks.live(slot).ok_or(NotLive { slot })?;
         let joined = self.chunks.free(slot)?;
         if self.huge_slots.remove(&slot) {

@@ -18,8 +18,8 @@ use crate::policy::{
 /// let mut policy = FirstFit::default();
 /// policy.add_region(Span { address: 0, bytes: 4096 }, false)?;
 /// let blocks = [1024, 256, 512].map(|bytes| policy.place(&PlacementRequest::new(bytes)).expect("there is room"));
-/// policy.free(blocks[0].slot, 0)?;
-/// policy.free(blocks[2].slot, 0)?;
+/// policy.free(blocks[0].slot)?;
+/// policy.free(blocks[2].slot)?;
 /// // Best fit would keep the large piece at the end; first fit cuts the lowest one.
 /// assert_eq!(policy.place(&PlacementRequest::new(512)).map(|place| place.address), Some(0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -53,7 +53,7 @@ impl Policy for FirstFit {
         Some(self.chunks.carve(slot, start, rounded))
     }
 
-    fn free(&mut self, slot: u32, _freed_at: u64) -> Result<(), NotLive> {
+    fn free(&mut self, slot: u32) -> Result<(), NotLive> {
         self.chunks.free(slot).map(|_| ())
     }
 

@@ -51,7 +51,7 @@ impl<P> sealed::Sealed for Planned<P> {}
 /// let placement = bfc.place(&PlacementRequest::new(1000)).expect("the region is free");
 /// // What if the block were twice as large? A clone answers, and the original does not change.
 /// let mut what_if = bfc.clone();
-/// what_if.free(placement.slot, 0)?;
+/// what_if.free(placement.slot)?;
 /// assert!(what_if.place(&PlacementRequest::new(2000)).is_some());
 /// assert_eq!(bfc.largest_free_bytes(), 4096 - 1024);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -76,13 +76,11 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// Returns the live block of a slot.
     fn placed(&self, slot: u32) -> Option<Placement>;
 
-    /// Frees a block. A `freed_at` above 0 is a count that no other free has: the memory may only be merged with other
-    /// memory or released once [`merge_ripe`](Self::merge_ripe) has passed that count. Policies without
-    /// [`Capabilities::supports_counts`] are only called with 0.
+    /// Frees a block.
     ///
     /// # Errors
     /// Fails if the slot holds no live block.
-    fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive>;
+    fn free(&mut self, slot: u32) -> Result<(), NotLive>;
 
     /// Changes the size of a live block at its address, to the size that [`place`](Self::place) would choose for `bytes`
     /// bytes. Returns `None` without a change if the policy cannot, or if the slot holds no live block.
@@ -97,7 +95,7 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// See [`NotAdded`].
     fn add_region(&mut self, span: Span, join: bool) -> Result<(), NotAdded>;
 
-    /// Returns the bytes of idle regions: those without a live block and without a free that waits for the frontier.
+    /// Returns the bytes of idle regions: those without a live block and without a pending free.
     fn idle_bytes(&self) -> u64;
 
     /// Releases memory without a live block, which then belongs to the caller. See [`Release`]. Returns `None` without
@@ -129,13 +127,7 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
         planned
     }
 
-    /// Merges memory that was freed at counts strictly below the frontier.
-    fn merge_ripe(&mut self, frontier: u64) {
-        let _ = frontier;
-    }
-
-    /// Merges free memory regardless of counts until the request fits. Returns whether it does. Only for requests without
-    /// `freed_before`.
+    /// Merges free memory that [`place`](Self::place) leaves separate, until the request fits. Returns whether it does.
     fn merge_until_fit(&mut self, need: &PlacementRequest) -> bool {
         let _ = need;
         false
@@ -143,6 +135,11 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the plan follower of a policy; `None` without a plan.
     fn plan_follower(&mut self) -> Option<&mut dyn PlanFollower> {
+        None
+    }
+
+    /// Returns the methods for a [timing counter](crate::TimingCounter); `None` if the policy has none.
+    fn timed(&mut self) -> Option<&mut dyn TimedPolicy> {
         None
     }
 
@@ -166,13 +163,18 @@ pub trait PlanFollower: sealed::Sealed {
 }
 
 impl dyn Policy + '_ {
-    /// Returns the free bytes available with this `freed_before`, in any number of chunks. Visits every chunk.
+    /// Returns the free bytes, in any number of chunks. Visits every chunk.
     #[must_use]
-    pub fn free_bytes(&self, freed_before: Option<u64>) -> u64 {
-        let before = freed_before.unwrap_or(u64::MAX);
+    pub fn free_bytes(&self) -> u64 {
+        self.free_bytes_for(&PlacementRequest::new(1))
+    }
+
+    /// Returns the free bytes that the request may use, in any number of chunks. Visits every chunk.
+    #[must_use]
+    pub fn free_bytes_for(&self, request: &PlacementRequest) -> u64 {
         let mut free = 0;
         self.visit(&mut |piece| {
-            if piece.slot.is_none() && piece.freed_at <= before {
+            if request.may_use(&piece) {
                 free += piece.span.bytes;
             }
         });

@@ -73,11 +73,11 @@ enum Slot {
 /// for _ in 0..3 {
 ///     let short = policy.place(&PlacementRequest::new(1024)).expect("planned");
 ///     let first = policy.place(&PlacementRequest::new(2048)).expect("planned");
-///     policy.free(short.slot, 0)?;
+///     policy.free(short.slot)?;
 ///     // Best fit alone would find no 2048 bytes in one piece here.
 ///     let second = policy.place(&PlacementRequest::new(2048)).expect("planned");
-///     policy.free(first.slot, 0)?;
-///     policy.free(second.slot, 0)?;
+///     policy.free(first.slot)?;
+///     policy.free(second.slot)?;
 /// }
 /// assert_eq!((policy.counts().steps, policy.counts().planned), (3, 9));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -180,7 +180,7 @@ impl<P: Policy> Planned<P> {
     /// Whether the plan may have an offset for this request.
     #[inline]
     fn can_plan(&self, request: &PlacementRequest) -> bool {
-        request.alignment <= self.script.alignment && request.freed_before.is_none()
+        request.alignment <= self.script.alignment
     }
 
     #[inline]

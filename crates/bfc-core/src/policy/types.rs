@@ -1,5 +1,6 @@
 //! The data that a pool and its policy exchange.
 
+use super::bfc::Timing;
 use crate::base::memory::Span;
 
 /// A request for a block, without owner and waiting.
@@ -10,15 +11,15 @@ pub struct PlacementRequest {
     pub bytes: u64,
     /// The minimum alignment of the address, a power of two.
     pub alignment: u64,
-    /// Excludes memory freed at a later count, if given.
-    pub freed_before: Option<u64>,
+    /// The frees whose memory the request may use. Only a [timed policy](crate::Policy::timed) reads it.
+    pub(super) timing: Timing,
 }
 
 impl PlacementRequest {
     /// Creates a request for `bytes` bytes with any alignment.
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
-        Self { bytes, alignment: 1, freed_before: None }
+        Self { bytes, alignment: 1, timing: Timing::ANY }
     }
 
     /// Sets the alignment, a power of two.
@@ -82,8 +83,6 @@ pub struct Capabilities {
     /// The pool may keep freed blocks in [caches](crate::ThreadCache) and reuse them without the policy. Not for
     /// policies that follow the sequence of requests, or release regions with their last free.
     pub supports_caches: bool,
-    /// Frees may carry counts.
-    pub supports_counts: bool,
     /// [`Release::BeforeGrowth`] releases all idle regions, so that new ones can replace them.
     pub releases_before_growth: bool,
     /// The policy [follows a plan](crate::Policy::plan_follower), so placements depend on more than the request.
@@ -95,7 +94,6 @@ impl Default for Capabilities {
         Self {
             is_ordered_by_size: true,
             supports_caches: false,
-            supports_counts: false,
             releases_before_growth: false,
             follows_plan: false,
         }
@@ -111,7 +109,7 @@ pub struct PolicyStatus {
     /// The free chunk at the end of the last region, or an empty span if that end is in use. A region added directly
     /// behind merges with it. `None` without regions, and for policies that never merge regions.
     pub tail: Option<Span>,
-    /// Whether frees wait for the frontier.
+    /// Whether freed memory is pending: not yet reusable by every request.
     pub has_pending: bool,
 }
 
@@ -125,7 +123,7 @@ pub struct Piece {
     pub span: Span,
     /// The slot of its live block; `None` if it is free.
     pub slot: Option<u32>,
-    /// The count at its free; 0 if it is reusable or in use.
+    /// The count of its free while it is pending; 0 if it is reusable or in use.
     pub freed_at: u64,
 }
 

@@ -1,31 +1,31 @@
 //! A policy behind a lock, with a source of memory below it.
 
 mod cached;
-mod facets;
 mod inspect;
 mod resize;
 mod slow_path;
 mod supply;
+mod view;
 mod what_if;
 
 use std::sync::Arc;
 
 use super::cache::Caches;
 use super::config::PoolConfig;
-use super::frontier::{SafeFrontier, TimingCounter};
 use super::growth::Growth;
 use super::limit::RegionLimit;
+use super::timing::TimingCounter;
 use crate::accounting::accounts::Accounts;
 use crate::accounting::callers::{ReentrancyGuard, ThreadRegistry};
 use crate::accounting::retry::AllocatorRetry;
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::stats::Stats;
-use crate::allocator::{Accounting, Allocator, Inspection, Request, Resize, StreamOrder, Upkeep, WaitHints};
+use crate::allocator::{Allocator, PoolView, Request};
 use crate::base::ledger::Tag;
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::placement::Placement;
 use crate::base::sync::{SpinMutex, ThreadNumber};
-use crate::policy::{ConfiguredPolicy, NotLive, PlacementRequest, Policy, Release};
+use crate::policy::{ConfiguredPolicy, PlacementRequest, Policy, Release};
 use crate::source::sub_allocator::SubAllocator;
 
 /// A pool over one source of memory, in which a [`Policy`] places the blocks.
@@ -44,12 +44,15 @@ pub struct PolicyAllocator<P: ConfiguredPolicy> {
     /// The limit of the configuration, in whole regions of the source.
     limit: RegionLimit,
     state: SpinMutex<State<P>>,
-    frontier: SafeFrontier,
     retry: AllocatorRetry,
-    /// Counts the frees. Only for policies that keep freed memory apart until the frontier.
-    timing_counter: Option<Arc<TimingCounter>>,
+    /// Counts the frees. Only for [timed](Policy::timed) policies.
+    timing: Option<Arc<TimingCounter>>,
     /// Caches that serve threads without the lock, if enabled.
     caches: Option<Caches>,
+    /// Whether a request needs nothing but the lock and a free chunk: there are neither caches nor a counter.
+    is_plain: bool,
+    /// Whether blocks may change their sizes.
+    resizes: bool,
     reentrancy: ReentrancyGuard,
 }
 
@@ -71,11 +74,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         config: PoolConfig<P::Options>,
     ) -> Self {
         let configured = if config.allow_growth { P::configured_to_grow } else { P::configured };
-        let policy = configured(&config.options);
+        let mut policy = configured(&config.options);
         let pool = PoolId::next();
-        let timing_counter = config.timing_counter.clone().filter(|_| policy.capabilities().supports_counts);
-        let cached = timing_counter.is_none() && policy.capabilities().supports_caches;
+        let timing = config.timing_counter.clone().filter(|_| policy.timed().is_some());
+        let cached = timing.is_none() && policy.capabilities().supports_caches;
         let caches = config.thread_cache.filter(|_| cached).map(|options| Caches::new(options, pool));
+        let resizes = timing.is_none() && !policy.capabilities().follows_plan;
         let limit = RegionLimit::new(config.limit, &*source);
         let state = State {
             policy,
@@ -83,15 +87,20 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             growth: Growth::new(&config),
             users: ThreadRegistry::default(),
         };
+        let retry = AllocatorRetry::new();
+        if let Some(counter) = &timing {
+            counter.add_waiters(retry.waker());
+        }
         Self {
             name: name.into(),
             source,
             config,
             limit,
             state: SpinMutex::new(state),
-            frontier: SafeFrontier::default(),
-            retry: AllocatorRetry::new(),
-            timing_counter,
+            retry,
+            is_plain: timing.is_none() && caches.is_none(),
+            resizes,
+            timing,
             caches,
             reentrancy: ReentrancyGuard::default(),
         }
@@ -103,11 +112,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         &self.config
     }
 
-    /// Returns the counter that delays the reuse of freed memory until the frontier. `None` without one in the
-    /// configuration, and if the policy does not support counts: freed memory is then reusable immediately.
+    /// Returns the counter of frees. `None` without one in the configuration, and if the policy does not support counts:
+    /// freed memory is then reusable immediately.
     #[must_use]
     pub const fn timing_counter(&self) -> Option<&Arc<TimingCounter>> {
-        self.timing_counter.as_ref()
+        self.timing.as_ref()
     }
 
     /// Returns the number of the calling thread, unless it calls back from a source that this pool is calling.
@@ -116,21 +125,27 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.reentrancy.enter()
     }
 
-    /// Allocates the block if there are no caches and a free chunk fits.
+    /// Allocates the block if the pool is plain and a free chunk fits.
     fn allocate_at_once(&self, request: &Request<'_>) -> Option<Block> {
+        if !self.is_plain {
+            return None;
+        }
+        self.allocate_free(request, |_| ())
+    }
+
+    /// Allocates the block if a free chunk fits, after `prepare`.
+    #[inline(always)]
+    fn allocate_free(&self, request: &Request<'_>, prepare: impl FnOnce(&mut State<P>)) -> Option<Block> {
         if request.bytes == 0 || !request.alignment.is_power_of_two() {
             return None;
         }
-        if request.attributes.freed_before.is_some() || self.caches.is_some() {
-            return None;
-        }
         let thread = self.enter()?;
-        let placement = placement_request(request, None);
+        let placement = placement_request(request);
         let state = &mut *self.state.lock();
         if state.users.is_other(thread) {
             self.note(state, thread);
         }
-        state.policy.merge_ripe(self.frontier.get());
+        prepare(state);
         let place = state.policy.place(&placement)?;
         Some(state.accounts.open(place, placement.bytes, request.tag))
     }
@@ -140,6 +155,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     #[inline(never)]
     fn note(&self, state: &mut State<P>, thread: ThreadNumber) {
         state.users.note(thread, &mut state.accounts, &self.retry);
+    }
+
+    /// Merges pending frees that have become reusable.
+    fn merge_ripe(&self, state: &mut State<P>) {
+        if let Some(counter) = &self.timing {
+            counter.merge_ripe(&mut state.policy);
+        }
     }
 
     #[cold]
@@ -171,10 +193,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
 /// Converts a request for the policy.
 #[inline]
-const fn placement_request(request: &Request<'_>, freed_before: Option<u64>) -> PlacementRequest {
-    let mut placement = PlacementRequest::new(request.bytes).with_alignment(request.alignment);
-    placement.freed_before = freed_before;
-    placement
+const fn placement_request(request: &Request<'_>) -> PlacementRequest {
+    PlacementRequest::new(request.bytes).with_alignment(request.alignment)
 }
 
 impl<P: Policy> State<P> {
@@ -203,14 +223,6 @@ impl<P: Policy> State<P> {
     #[inline(never)]
     fn why_not_live(&self, block: &Block) -> BlockError {
         self.live(block).err().unwrap_or(BlockError::Unknown { block: *block })
-    }
-
-    /// Frees the block at `place`.
-    #[inline(always)]
-    fn free(&mut self, place: Placement, freed_at: u64) -> Result<(), NotLive> {
-        self.policy.free(place.slot, freed_at)?;
-        self.accounts.close(place);
-        Ok(())
     }
 
     fn block_at(&mut self, address: u64) -> Result<Block, BlockError> {
@@ -280,8 +292,12 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
             if state.users.is_other(thread) {
                 self.note_free(state, thread);
             }
-            let freed_at = self.timing_counter.as_ref().map_or(0, |counter| counter.next());
-            state.free(place, freed_at).map_err(|_| BlockError::Unknown { block })?;
+            let freed = match &self.timing {
+                None => state.policy.free(place.slot),
+                Some(counter) => counter.free(&mut state.policy, place.slot),
+            };
+            freed.map_err(|_| BlockError::Unknown { block })?;
+            state.accounts.close(place);
             self.release_unwanted(state, Release::Unwanted);
             self.retry.is_awaited().then(|| self.max_satisfiable_bytes_of(state))
         };
@@ -310,27 +326,7 @@ unsafe impl<P: ConfiguredPolicy> Allocator for PolicyAllocator<P> {
         true
     }
 
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
-        Some(self)
-    }
-
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        Some(self)
-    }
-
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        Some(self)
-    }
-
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        None
-    }
-
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        Some(self)
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
+    fn as_pool(&self) -> Option<&dyn PoolView> {
         Some(self)
     }
 }

@@ -99,9 +99,7 @@ impl Caches {
     /// Returns the size class of a request: its size in granules. `None` if it is unsuitable for a cache.
     #[inline]
     pub(super) fn class_of(&self, request: &PlacementRequest) -> Option<usize> {
-        let plain = request.bytes <= self.options.largest
-            && request.alignment <= GRANULE
-            && request.freed_before.is_none();
+        let plain = request.bytes <= self.options.largest && request.alignment <= GRANULE;
         plain.then(|| request.bytes.div_ceil(GRANULE) as usize)
     }
 

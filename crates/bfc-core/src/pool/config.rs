@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cache::ThreadCache;
-use super::frontier::TimingCounter;
 use super::growth::GrowthRule;
+use super::timing::TimingCounter;
 use crate::base::units::Bytes;
 use crate::policy::GRANULE;
 
@@ -161,10 +161,10 @@ impl<O> PoolConfig<O> {
         self
     }
 
-    /// Marks each free with the next count of the counter. The memory is merged and returned to the source only once
-    /// [`set_safe_frontier`](crate::Upkeep::set_safe_frontier) has passed that count.
+    /// Marks each free with the next count of the counter. The memory is merged and returned to the source only once the
+    /// [counter](TimingCounter) has learned that the work up to that count has ended.
     ///
-    /// Requires a policy that [supports counts](crate::Capabilities::supports_counts): here only [`Bfc`](crate::Bfc).
+    /// Requires a policy that [supports counts](crate::Policy::timed): here only [`Bfc`](crate::Bfc).
     /// Other pools ignore the counter; [`PolicyAllocator::timing_counter`](crate::PolicyAllocator::timing_counter) then
     /// returns `None`. A registry fails with [`PoolError::NoCounts`](crate::PoolError) instead.
     #[must_use]
@@ -184,8 +184,7 @@ impl<O> PoolConfig<O> {
     ///   into.
     ///
     /// The pool empties the caches before it grows, before it returns idle regions and before a request fails. While a
-    /// request waits, frees bypass the caches. Requests bypass them if they require an alignment above 256 bytes or
-    /// memory freed before a count. Pools with a [timing counter](Self::with_timing_counter) have no caches. Neither do
+    /// request waits, frees bypass the caches. Requests bypass them if they require an alignment above 256 bytes. Pools with a [timing counter](Self::with_timing_counter) have no caches. Neither do
     /// policies without [support for them](crate::Capabilities::supports_caches): here, all except [`Bfc`](crate::Bfc).
     #[must_use]
     pub const fn with_thread_cache(mut self, cache: ThreadCache) -> Self {

@@ -21,7 +21,7 @@ pub struct ChunkInfo {
     pub id: u64,
     /// The owner and category to charge; the default while free.
     pub tag: Tag,
-    /// The timing counter at its free; 0 if the memory is reusable, and while in use.
+    /// The count of its free while it is [pending](Self::is_pending); 0 if the memory is reusable or in use.
     pub freed_at: u64,
     /// The bin of its size.
     pub bin: usize,
@@ -33,6 +33,13 @@ impl ChunkInfo {
     #[must_use]
     pub const fn in_use(&self) -> bool {
         self.id != 0
+    }
+
+    /// Whether the chunk is free, but not yet reusable by every request.
+    #[inline]
+    #[must_use]
+    pub const fn is_pending(&self) -> bool {
+        self.freed_at > 0
     }
 }
 

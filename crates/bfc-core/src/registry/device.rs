@@ -35,7 +35,7 @@ pub fn device_source(driver: &Arc<dyn Driver>) -> Result<Arc<dyn SubAllocator>, 
 
 impl Registry {
     /// Registers a device with its device memory and pinned memory, and returns its compute stream. Work that uses the
-    /// device's memory runs on that stream, unless another one is [recorded](crate::StreamOrder::record_stream).
+    /// device's memory runs on that stream, unless another one is [recorded](crate::PoolView::record_stream).
     /// Allocates no memory yet.
     ///
     /// By default the device's pool grows up to all memory that is free when the pool is created, except `reserve`

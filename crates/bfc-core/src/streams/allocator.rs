@@ -1,7 +1,7 @@
 //! A pool whose blocks other streams may use.
 
 mod attempt;
-mod facets;
+mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::accounting::retry::AllocatorRetry;
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::PendingFrees;
 use crate::allocator::stats::Stats;
-use crate::allocator::{Accounting, Allocator, Inspection, Request, Resize, StreamOrder, Upkeep, WaitHints};
+use crate::allocator::{Allocator, PoolView, Request};
 use crate::base::memory::{AddressSpace, Block, MemoryKind};
 use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, ThreadNumber, lock};
@@ -28,7 +28,7 @@ const FRUITLESS_WAITS: u32 = 16;
 /// A pool of device memory that belongs to one compute stream, and whose blocks other streams may use.
 ///
 /// A freed block is reusable immediately, because new work on the compute stream runs after the old work. A caller that
-/// uses a block on another stream first calls [`record_stream`](crate::StreamOrder::record_stream). That stream then
+/// uses a block on another stream first calls [`record_stream`](crate::PoolView::record_stream). That stream then
 /// waits for the work submitted to the compute stream so far. After the free, from any thread, the block stays pending
 /// until the work submitted to the other stream so far has ended.
 ///
@@ -97,6 +97,8 @@ impl StreamAllocator {
     /// the work on them has ended.
     #[must_use]
     pub fn new(pool: Arc<dyn Allocator>, compute: Arc<Stream>) -> Self {
+        let retry = AllocatorRetry::new();
+        pool.wake_also(&retry.waker());
         Self {
             pool,
             compute,
@@ -104,7 +106,7 @@ impl StreamAllocator {
             used: AtomicUsize::new(0),
             pending: Deferred::new(),
             stranded_bytes: AtomicU64::new(0),
-            retry: AllocatorRetry::new(),
+            retry,
             retry_timeout: RETRY_TIMEOUT,
             latest_thread: AtomicU64::new(0),
         }
@@ -279,28 +281,8 @@ unsafe impl Allocator for StreamAllocator {
         self.pool.tracks_sizes()
     }
 
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
+    fn as_pool(&self) -> Option<&dyn PoolView> {
         Some(self)
-    }
-
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        Some(self)
-    }
-
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        Some(self)
-    }
-
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        Some(self)
-    }
-
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        Some(self)
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
-        None
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The host passes a page-locked buffer to a copy and gets it back when the copy has ended. Meanwhile no code can
 //! access the buffer. Dropping the transfer keeps the buffer allocated until the copy has ended. For device memory only
-//! the order matters, which [`record_stream`](crate::StreamOrder::record_stream) enforces.
+//! the order matters, which [`record_stream`](crate::PoolView::record_stream) enforces.
 
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::Arc;

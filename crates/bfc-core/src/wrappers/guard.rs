@@ -7,10 +7,10 @@
 //! Upstream aborts on damage. Here it is a value: a [`Damage`] that names block, offset and owner.
 
 mod config;
-mod facets;
 mod pattern;
 mod quarantine;
 mod upkeep;
+mod view;
 mod zones;
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::allocator::attributes::AllocationAttributes;
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{OomReport, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::{Accounting, Allocator, Inspection, Request, Resize, StreamOrder, Upkeep, WaitHints};
+use crate::allocator::{Allocator, PoolView, Request};
 use crate::base::ledger::Tag;
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId};
 use crate::base::owner::OwnerId;
@@ -59,7 +59,7 @@ debug_as_message!(GuardError);
 /// count the user's bytes. Canaries and quarantine count as reserved but not in use, and appear in the
 /// [report](Self::report).
 ///
-/// Checks run when a block is freed, when it leaves the quarantine, by [`find_damage`](crate::Inspection::find_damage),
+/// Checks run when a block is freed, when it leaves the quarantine, by [`find_damage`](crate::PoolView::find_damage),
 /// and when the guard is dropped. Freeing a damaged block returns [`BlockError::OutOfBounds`], and the block is free.
 /// Its memory is not reused, because the faulty code may damage it again; it returns to the inner allocator when the
 /// guard is dropped. Quarantined memory returns before a request fails or waits.
@@ -298,28 +298,8 @@ unsafe impl Allocator for GuardAllocator {
         true
     }
 
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
+    fn as_pool(&self) -> Option<&dyn PoolView> {
         Some(self)
-    }
-
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        Some(self)
-    }
-
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        Some(self)
-    }
-
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        None
-    }
-
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        Some(self)
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
-        None
     }
 }
 

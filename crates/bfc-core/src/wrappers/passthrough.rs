@@ -4,7 +4,7 @@
 //! of a pool, but here every block is a separate allocation. It also separates faults of a pool from faults of the
 //! program. PyTorch offers the same without caching, TensorFlow with `cuda_malloc`.
 
-mod facets;
+mod view;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::accounting::retry::{AllocatorRetry, Refusal};
 use crate::allocator::error::{AllocError, BlockError};
 use crate::allocator::oom::{HOLDERS, Holdings, OomReport, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::{Accounting, Allocator, Inspection, Request, Resize, StreamOrder, Upkeep, WaitHints};
+use crate::allocator::{Allocator, PoolView, Request};
 use crate::base::memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 use crate::base::placement::Placement;
 use crate::base::sync::{Mutex, ThreadNumber, lock};
@@ -35,8 +35,8 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// The accounts are those of a pool: figures, ledger, tags, lookups by address, and typed errors for stale, foreign and
 /// invalid blocks. A block has exactly the requested bytes, unless the source returns more. Requests beyond the limit
-/// or the source wait for frees of other threads, as in pools. A [safe frontier](crate::Upkeep::set_safe_frontier) has
-/// no effect: free a block only after all work on a device that uses it has ended.
+/// or the source wait for frees of other threads, as in pools. A freed block returns to the source at once: free it only
+/// after all work on a device that uses it has ended.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -364,28 +364,8 @@ unsafe impl Allocator for PassthroughAllocator {
         true
     }
 
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
+    fn as_pool(&self) -> Option<&dyn PoolView> {
         Some(self)
-    }
-
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        Some(self)
-    }
-
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        Some(self)
-    }
-
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        None
-    }
-
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        Some(self)
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
-        None
     }
 }
 

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bfc_core::{
-    Accounting, AllocError, AllocationAttributes, Allocator, Bfc, BfcConfig, Block, BlockError, Bytes,
-    Category, ChunkInfo, ConfiguredPolicy, CutRule, OomReport, OwnerId, PolicyAllocator, PoolConfig, PoolId,
-    Request, SourceError, Stats, Tag, TimingCounter, Upkeep, Verdict,
+    AllocError, AllocationAttributes, Allocator, Bfc, BfcConfig, Block, BlockError, Bytes, Category,
+    ChunkInfo, ConfiguredPolicy, CutRule, OomReport, OwnerId, PolicyAllocator, PoolConfig, PoolId, PoolView,
+    Request, SourceError, Stats, Tag, TimingCounter, Verdict,
 };
 
 pub use super::op::Op;
@@ -141,8 +141,8 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         choice: Choice,
         counter: Option<Arc<TimingCounter>>,
     ) -> Self {
-        let blank = P::configured(&config.options);
-        let counter = counter.filter(|_| blank.capabilities().supports_counts);
+        let mut blank = P::configured(&config.options);
+        let counter = counter.filter(|_| blank.timed().is_some());
         let config = match &counter {
             Some(counter) => config.with_timing_counter(Arc::clone(counter)),
             None => config,

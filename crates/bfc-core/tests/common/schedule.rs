@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    Allocator, BfcAllocator, BfcConfig, Block, Bytes, DeviceMemory, Driver, GrowthRule, KIB, MIB, Request,
-    SourceError, Stream, StreamAllocator, StreamEvent, StreamOrder, SubAllocator, VirtualMemory,
+    Allocator, BfcAllocator, BfcConfig, Block, Bytes, DeviceMemory, Driver, GrowthRule, KIB, MIB, PoolView,
+    Request, SourceError, Stream, StreamAllocator, StreamEvent, SubAllocator, VirtualMemory,
 };
 
 use super::Random;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use bfc_core::sync::{Arc, Mutex, lock, thread};
 use bfc_core::{
-    Accounting, AllocError, Allocator, Block, BlockError, Bytes, Category, ConfiguredPolicy, OwnerId,
-    PolicyAllocator, PoolConfig, Request, Resize, Tag,
+    AllocError, Allocator, Block, BlockError, Bytes, Category, ConfiguredPolicy, OwnerId, PolicyAllocator,
+    PoolConfig, PoolView, Request, Tag,
 };
 
 use crate::common::op::{Op, ops_from_bytes};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bfc_core::sync::{Arc, Mutex, lock, thread};
 use bfc_core::{
     AllocError, Allocator, AllocatorRetry, BfcAllocator, BfcConfig, Block, Bytes, Refusal, ThreadCache,
-    Upkeep, WaitKey,
+    WaitKey,
 };
 
 use crate::common::source::{FakeSource, Nature};

@@ -1,8 +1,14 @@
 //! Order of waiting when memory runs out: first streams whose work frees memory, then threads that hold
 //! memory. Without either, the request fails.
 
-use bfc_core::sim::Operation;
-use bfc_core::{AllocError, Allocation, MIB, OomReport, Request};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bfc_core::sim::{Operation, SimDevice};
+use bfc_core::{
+    AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory,
+    MIB, OomReport, Request, Stream, StreamAllocator, TimingCounter,
+};
 
 use super::Bench;
 
@@ -77,4 +83,31 @@ fn a_request_waits_for_a_thread_and_then_a_stream() {
     });
     assert_eq!((bench.pending(), bench.waits_for_threads()), (0, 1));
     assert_eq!(bench.device.violations(), []);
+}
+
+/// The frontier rises in the counter, which knows the pool but not the allocators above it.
+#[test]
+fn a_rising_frontier_wakes_a_request_above_the_pool() {
+    let device = Arc::new(SimDevice::new(Bytes::mib(8)));
+    let counter = Arc::new(TimingCounter::default());
+    let config = BfcConfig::new(Bytes::mib(8)).with_allow_growth(false).with_timing_counter(counter.clone());
+    let pool = Arc::new(BfcAllocator::new("sim", Arc::new(DeviceMemory::new(device.clone())), config));
+    let streams = StreamAllocator::new(pool, Stream::new(device).unwrap());
+    let allocator: Arc<dyn Allocator> = Arc::new(streams.with_retry_timeout(Duration::from_secs(600)));
+    let take = |mib: u64| Allocation::new(&allocator, &Request::new(mib * MIB)).unwrap();
+    let (_kept, freed) = (take(1), take(7));
+    let address = freed.block().address;
+    drop(freed);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let before = || 0;
+            let attributes = AllocationAttributes { freed_before: Some(&before), ..Default::default() };
+            Allocation::new(&allocator, &Request::new(7 * MIB).with_attributes(attributes))
+        });
+        while allocator.stats().retry.waiting == 0 {
+            std::thread::yield_now();
+        }
+        counter.set_safe_frontier(2);
+        assert_eq!(waiter.join().unwrap().unwrap().block().address, address);
+    });
 }

@@ -57,7 +57,7 @@ fn a_freed_block_merges_only_within_its_region() {
     }
     let slots = [256; 8].map(|bytes| policy.place(&PlacementRequest::new(bytes)).unwrap().slot);
     for slot in slots {
-        policy.free(slot, 0).unwrap();
+        policy.free(slot).unwrap();
         policy.check().unwrap();
     }
     assert_eq!(pieces_of(&policy).len(), 2);
@@ -73,7 +73,7 @@ fn above_a_block_of_greater_alignment_the_rest_stays_free_too() {
     let pieces: Vec<_> =
         pieces_of(&policy).iter().map(|piece| (piece.span.address, piece.span.bytes)).collect();
     assert_eq!(pieces, [(0x1000, 0x2000), (0x3000, 0x100), (0x3100, 0x700)]);
-    policy.free(place.slot, 0).unwrap();
+    policy.free(place.slot).unwrap();
     assert_eq!(policy.largest_free_bytes(), 0x2800);
     policy.check().unwrap();
 }

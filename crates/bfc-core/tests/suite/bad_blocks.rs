@@ -2,8 +2,8 @@
 //! Every policy returns the matching error and changes nothing.
 
 use bfc_core::{
-    Accounting, Allocator, Block, BlockError, ChunkInfo, ConfiguredPolicy, PolicyAllocator, PoolConfig,
-    PoolId, Request, Span, Stats, Tag,
+    Allocator, Block, BlockError, ChunkInfo, ConfiguredPolicy, PolicyAllocator, PoolConfig, PoolId, PoolView,
+    Request, Span, Stats, Tag,
 };
 
 use crate::common::op::USUAL_BYTES;

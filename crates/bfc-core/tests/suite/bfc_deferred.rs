@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::common::{allocate, free};
 use bfc_core::{
-    AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, Inspection,
-    JoinRule, KIB, PlacementRequest, Policy, Release, Request, Span, TimingCounter, Upkeep,
+    AddressOnlyMemory, Allocator, Bfc, BfcAllocator, BfcConfig, BfcOptions, Bytes, CutRule, JoinRule, KIB,
+    PlacementRequest, Policy, PoolView, Release, Request, Span, TimedPolicy, TimingCounter,
 };
 
 const REGION: u64 = 1024 * KIB;
@@ -40,7 +40,7 @@ fn row<const N: usize>(bfc: &mut Bfc, sizes: [u64; N]) -> [u32; N] {
 
 fn give_back(bfc: &mut Bfc, slots: impl IntoIterator<Item = u32>) {
     for slot in slots {
-        bfc.free(slot, 0).unwrap();
+        bfc.free(slot).unwrap();
         bfc.check().unwrap();
     }
 }
@@ -116,7 +116,7 @@ fn whoever_looks_sees_them_joined() {
         [(0, 512, true), (512, 256, false), (768, 1024, true), (1792, REGION - 1792, false)]
     );
     assert_eq!(
-        ((&bfc as &dyn Policy).free_bytes(None), bfc.largest_free_bytes()),
+        ((&bfc as &dyn Policy).free_bytes(), bfc.largest_free_bytes()),
         (REGION - 1536, REGION - 1792)
     );
     assert_eq!(bfc.status().tail, Some(Span { address: 1792, bytes: REGION - 1792 }));
@@ -139,7 +139,7 @@ fn to_look_changes_nothing() {
                 bfc.largest_free_bytes(),
                 bfc.idle_bytes(),
                 bfc.status().tail,
-                (&bfc as &dyn Policy).free_bytes(None),
+                (&bfc as &dyn Policy).free_bytes(),
             );
             assert_eq!(
                 (bfc.release(Release::Idle { at_most: u64::MAX }), bfc.release(Release::Tail { bytes: 0 })),
@@ -207,7 +207,7 @@ fn late_chunks_are_merged_as_a_last_resort() {
     let mut bfc = region(JoinRule::Deferred);
     let slots = row(&mut bfc, [512, 512, 512, 512]);
     place(&mut bfc, REGION - 2048);
-    bfc.free(slots[1], 7).unwrap();
+    bfc.free_at(slots[1], 7).unwrap();
     give_back(&mut bfc, [slots[0], slots[2]]);
     let need = PlacementRequest::new(2048);
     assert_eq!(bfc.place(&need), None);
@@ -222,7 +222,7 @@ fn what_becomes_ripe_beside_them_is_joined_with_them_later() {
     let mut bfc = region(JoinRule::Deferred);
     let slots = row(&mut bfc, [512, 512, 512]);
     place(&mut bfc, REGION - 1536);
-    bfc.free(slots[1], 7).unwrap();
+    bfc.free_at(slots[1], 7).unwrap();
     give_back(&mut bfc, [slots[0], slots[2]]);
     bfc.merge_ripe(8);
     bfc.check().unwrap();

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bfc_core::{
-    Accounting, AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, GrowthRule, KIB,
-    Request, SourceError, Tag, Upkeep,
+    AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, GrowthRule, KIB, PoolView,
+    Request, SourceError, Tag,
 };
 
 use crate::common::interpreter::{Interpreter, Op};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, CutRule, KIB, Request,
-    TimingCounter, Upkeep,
+    TimingCounter,
 };
 
 use crate::common::source::{FakeSource, Nature};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    Accounting, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category, CutRule, KIB, MIB, OwnerId,
-    Request, Tag, Upkeep, Verdict,
+    Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category, CutRule, KIB, MIB, OwnerId, PoolView,
+    Request, Tag, Verdict,
 };
 
 use crate::common::source::{FakeSource, Nature};

@@ -54,7 +54,7 @@ fn a_block_at_the_high_end_is_aligned_downwards() {
     let mut bfc = one_region(BfcOptions::new());
     let start = REGION - 128 * KIB;
     assert_eq!(address(&mut bfc, PlacementRequest::new(100 * KIB).with_alignment(64 * KIB)), start);
-    assert_eq!((&bfc as &dyn Policy).free_bytes(None), REGION - 100 * KIB);
+    assert_eq!((&bfc as &dyn Policy).free_bytes(), REGION - 100 * KIB);
     assert_eq!(address(&mut bfc, PlacementRequest::new(28 * KIB)), start + 100 * KIB);
 }
 

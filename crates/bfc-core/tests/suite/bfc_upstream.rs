@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    Accounting, Allocator, BfcAllocator, BfcConfig, Block, Bytes, CutRule, GIB, MIB, Request, Upkeep, Verdict,
+    Allocator, BfcAllocator, BfcConfig, Block, Bytes, CutRule, GIB, MIB, PoolView, Request, Verdict,
 };
 
 use crate::common::source::{BASE, Fails, FakeSource, Nature};

@@ -207,9 +207,9 @@ fn a_small_remainder_is_charged_and_credited_equally() {
     let mut buddy = Buddy::new(small().with_paddle_sizes());
     buddy.add_region(Span { address: 4096, bytes: 1024 + 64 }, false).unwrap();
     let place = buddy.place(&PlacementRequest::new(960)).unwrap();
-    assert_eq!((place.bytes, used_bytes(&buddy), (&buddy as &dyn Policy).free_bytes(None)), (1088, 1088, 0));
-    buddy.free(place.slot, 0).unwrap();
-    assert_eq!((used_bytes(&buddy), (&buddy as &dyn Policy).free_bytes(None)), (0, 1088));
+    assert_eq!((place.bytes, used_bytes(&buddy), (&buddy as &dyn Policy).free_bytes()), (1088, 1088, 0));
+    buddy.free(place.slot).unwrap();
+    assert_eq!((used_bytes(&buddy), (&buddy as &dyn Policy).free_bytes()), (0, 1088));
     buddy.release(Release::Idle { at_most: u64::MAX }).unwrap();
     buddy.add_region(Span { address: 4096, bytes: 1024 + 65 }, false).unwrap();
     assert_eq!(buddy.place(&PlacementRequest::new(960)).unwrap().bytes, 1024);
@@ -228,11 +228,11 @@ fn a_huge_block_has_its_region_alone_and_nobody_keeps_it() {
     let huge = buddy.place(&need).unwrap();
     assert_eq!((huge.address, huge.bytes), (own.address, own.bytes));
     assert_eq!(
-        (used_bytes(&buddy), buddy.huge_bytes(), (&buddy as &dyn Policy).free_bytes(None)),
+        (used_bytes(&buddy), buddy.huge_bytes(), (&buddy as &dyn Policy).free_bytes()),
         (0, 70000, 65536)
     );
     assert_eq!(buddy.release(Release::Unwanted), None);
-    buddy.free(huge.slot, 0).unwrap();
+    buddy.free(huge.slot).unwrap();
     assert_eq!(buddy.release(Release::Unwanted), Some(own));
     assert_eq!(buddy.release(Release::Unwanted), None);
     assert_eq!(buddy.regions(), [Span { address: 0, bytes: 65536 }]);
@@ -245,10 +245,10 @@ fn a_reused_huge_region_is_returned_after_its_use() {
     let own = Span { address: 0, bytes: 1 << 20 };
     buddy.add_region(own, false).unwrap();
     let huge = buddy.place(&PlacementRequest::new(1 << 20)).unwrap();
-    buddy.free(huge.slot, 0).unwrap();
+    buddy.free(huge.slot).unwrap();
     let small = buddy.place(&PlacementRequest::new(100)).unwrap();
     assert_eq!(buddy.release(Release::BeforeGrowth), None);
-    buddy.free(small.slot, 0).unwrap();
+    buddy.free(small.slot).unwrap();
     assert_eq!(buddy.release(Release::Unwanted), Some(own));
     buddy.check().unwrap();
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use bfc_core::{
-    Accounting, AllocError, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, BlockError,
-    Bytes, ChunkInfo, ConfiguredPolicy, PlannedAllocator, PolicyAllocator, PoolConfig, Request, Span, Tag,
-    TimingCounter, Upkeep, Visited, Visitors,
+    AllocError, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes,
+    ChunkInfo, ConfiguredPolicy, PlannedAllocator, PolicyAllocator, PoolConfig, PoolView, Request, Span, Tag,
+    TimingCounter, Visited, Visitors,
 };
 
 use crate::common::scenario::{Chosen, LIMIT, policies};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bfc_core::{
-    Accounting, AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, Category, Damage,
-    DamageKind, GuardAllocator, GuardConfig, HostMemory, OwnerId, Request, Tag, Upkeep,
+    AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, Category, Damage, DamageKind,
+    GuardAllocator, GuardConfig, HostMemory, OwnerId, PoolView, Request, Tag,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

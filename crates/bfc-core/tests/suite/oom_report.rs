@@ -9,8 +9,8 @@ use crate::common::{Random, free, out_of_memory};
 use bfc_core::sim::{Fault, FaultTime, Operation, Pace, SimDevice};
 use bfc_core::{
     AddressOnlyMemory, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category,
-    Contents, DeviceMemory, Driver, GrowthRule, KIB, MIB, OomReport, OwnerId, Request, SplitRule, Stream,
-    StreamAllocator, StreamOrder, Tag, TimingCounter, Upkeep, Verdict,
+    Contents, DeviceMemory, Driver, GrowthRule, KIB, MIB, OomReport, OwnerId, PoolView, Request, SplitRule,
+    Stream, StreamAllocator, Tag, TimingCounter, Verdict,
 };
 use proptest::prelude::*;
 

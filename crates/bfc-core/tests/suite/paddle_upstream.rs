@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bfc_core::{
     AddressOnlyMemory, AllocError, Allocator, BfcAllocator, BfcConfig, Block, Bytes, CutRule, GIB,
-    HostMemory, MIB, Request, SourceError, ThreadCache, Upkeep, Verdict,
+    HostMemory, MIB, PoolView, Request, SourceError, ThreadCache, Verdict,
 };
 
 use crate::common::source::{Fails, FakeSource, Nature};

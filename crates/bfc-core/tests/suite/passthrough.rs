@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bfc_core::{
-    Accounting, AddressOnlyMemory, AllocError, AllocationAttributes, Allocator, Block, BlockError, Bytes,
-    Category, DeviceMemory, ExpectedFrees, HostMemory, MemoryKind, OwnerId, PassthroughAllocator, Request,
-    SourceError, Tag, Upkeep, Verdict, sim::SimDevice,
+    AddressOnlyMemory, AllocError, AllocationAttributes, Allocator, Block, BlockError, Bytes, Category,
+    DeviceMemory, ExpectedFrees, HostMemory, MemoryKind, OwnerId, PassthroughAllocator, PoolView, Request,
+    SourceError, Tag, Verdict, sim::SimDevice,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    Accounting, AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Block, BlockError, BuddyAllocator,
-    BuddyConfig, Bytes, KIB, Lifetime, Plan, PlanOptions, PlannedAllocator, PlannedConfig, Request, Resize,
-    ThreadCache, TimingCounter,
+    AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Block, BlockError, BuddyAllocator, BuddyConfig,
+    Bytes, KIB, Lifetime, Plan, PlanOptions, PlannedAllocator, PlannedConfig, PoolView, Request, ThreadCache,
+    TimingCounter,
 };
 
 use crate::common::{allocate, free};
@@ -20,7 +20,7 @@ fn small() -> BfcConfig {
     BfcConfig::new(Bytes::kib(64))
 }
 
-fn resize<A: Resize>(pool: &A, block: &Block, bytes: u64) -> Option<Block> {
+fn resize<A: PoolView>(pool: &A, block: &Block, bytes: u64) -> Option<Block> {
     // SAFETY: the addresses of these tests have no memory behind them.
     unsafe { pool.resize(block, bytes) }.unwrap()
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use bfc_core::{
     AllocError, AllocationAttributes, Allocator, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
     BfcAllocator, BfcConfig, Block, Bytes, ConfiguredPolicy, ExpectedFrees, GrowthRule, Lifetime, Plan,
-    PlanOptions, PlannedAllocator, PlannedConfig, PolicyAllocator, PoolConfig, Request, ThreadCache,
-    TimingCounter, Upkeep, Verdict,
+    PlanOptions, PlannedAllocator, PlannedConfig, PolicyAllocator, PoolConfig, PoolView, Request,
+    ThreadCache, TimingCounter, Verdict,
 };
 
 use crate::common::source::{FakeSource, Nature};

@@ -7,8 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bfc_core::{
-    Accounting, AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, Category, KIB, MIB,
-    OwnerId, PoolId, Request, Tag, ThreadCache, TimingCounter, Upkeep,
+    AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes, Category, KIB, MIB, OwnerId,
+    PoolId, PoolView, Request, Tag, ThreadCache, TimingCounter,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

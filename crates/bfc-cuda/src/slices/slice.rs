@@ -28,7 +28,7 @@ const ALIGNMENT: u64 = 256;
 ///
 /// # Streams
 ///
-/// The pool reuses a freed block in the order of its [own stream](bfc_core::StreamOrder::stream). cudarc records the uses
+/// The pool reuses a freed block in the order of its [own stream](bfc_core::PoolView::stream). cudarc records the uses
 /// of a slice on other streams in events, unless a program turns
 /// [event tracking](cudarc::driver::CudaContext::disable_event_tracking) off. Dropping the slice makes its stream wait for
 /// these events. Uses that cudarc does not see require [`record_stream`](Self::record_stream): work that receives the
@@ -134,10 +134,8 @@ pub(super) fn check(allocator: &Arc<dyn Allocator>, stream: &CudaStream) -> Resu
     if space.and_then(context_of) != Some(context.cu_ctx().expose_provenance() as u64) {
         return Err(PoolSliceError::OtherContext { allocator: name(), ordinal: context.ordinal() });
     }
-    let Some(order) = allocator.as_stream_order() else {
-        return Err(PoolSliceError::NoStreamOrder { allocator: name() });
-    };
-    Ok(order.stream().handle() == handle(stream))
+    let own = allocator.stream().ok_or_else(|| PoolSliceError::NoStreamOrder { allocator: name() })?;
+    Ok(own.handle() == handle(stream))
 }
 
 /// Fails if cudarc cannot make the events of a slice, where it would panic.
@@ -157,13 +155,13 @@ pub(super) fn handle(stream: &CudaStream) -> StreamHandle {
 /// Announces that `stream`, which is of the pool's context, uses the block.
 fn record(allocation: &Allocation, stream: &Arc<CudaStream>) -> Result<(), PoolSliceError> {
     let allocator = allocation.allocator();
-    let Some(order) = allocator.as_stream_order() else {
+    let Some(own) = allocator.stream() else {
         return Err(PoolSliceError::NoStreamOrder { allocator: allocator.name().to_owned() });
     };
-    let driver = Arc::clone(order.stream().driver());
+    let driver = Arc::clone(own.driver());
     // SAFETY: the stream is of this context, and the value keeps it alive.
     let stream = unsafe { Stream::from_raw(driver, handle(stream), Arc::clone(stream) as _) };
-    Ok(order.record_stream(&allocation.block(), &stream)?)
+    Ok(allocator.record_stream(&allocation.block(), &stream)?)
 }
 
 impl<T> PoolSlice<T> {

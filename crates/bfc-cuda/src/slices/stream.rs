@@ -72,7 +72,7 @@ impl PoolStream {
     }
 
     /// Puts an allocator before the pool, such as one that charges memory to scopes. Slices fail with an error if it does
-    /// not forward the facet [`StreamOrder`](bfc_core::StreamOrder).
+    /// not forward the pool's [stream](bfc_core::PoolView::stream).
     #[must_use]
     pub fn wrapped<A: Allocator + 'static>(self, wrap: impl FnOnce(Arc<dyn Allocator>) -> Arc<A>) -> Self {
         Self { allocator: wrap(self.allocator), ..self }

@@ -113,7 +113,7 @@ pub(crate) fn device_trim() {
 fn pools() -> Vec<Arc<PoolEntry>> {
     let choices = CHOICES.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     let open = choices.all.iter().filter_map(|&handle| table::pool(handle).ok());
-    open.filter(|pool| pool.allocator().as_stream_order().is_some()).collect()
+    open.filter(|pool| pool.allocator().stream().is_some()).collect()
 }
 
 fn holder_of_any_device(address: u64) -> Result<Arc<PoolEntry>, Error> {

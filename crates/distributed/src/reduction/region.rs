@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bfc_core::{
-    Accounting, AddressSpace, AllocError, Allocator, Block, BlockError, Category, Inspection, MemoryKind,
-    OomReport, OwnerId, Request, Resize, Stats, StreamOrder, Upkeep, Verdict, WaitHints,
+    AddressSpace, AllocError, Allocator, Block, BlockError, Category, MemoryKind, OomReport, OwnerId,
+    Request, Stats, Verdict,
 };
 use highwater_tensor::{Buffer, DType, Device, OpContext, Result, Shape};
 use highwater_tracking::enter_path;
@@ -174,29 +174,5 @@ unsafe impl Allocator for SlotMemory {
 
     fn tracks_sizes(&self) -> bool {
         true
-    }
-
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
-        None
-    }
-
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        None
-    }
-
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        None
-    }
-
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        None
-    }
-
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        None
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
-        None
     }
 }

@@ -9,9 +9,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{
-    Accounting, AddressSpace, AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes,
-    Inspection, Ledger, MemoryKind, OwnerBytes, OwnerId, PoolId, Request, Resize, Stats, StreamOrder, Tag,
-    Upkeep, Verdict, WaitHints,
+    AddressSpace, AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Ledger,
+    MemoryKind, OwnerBytes, OwnerId, PoolId, PoolView, Request, Stats, Tag, Verdict,
 };
 
 use crate::device::Device;
@@ -235,32 +234,12 @@ unsafe impl Allocator for Import {
         true
     }
 
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
+    fn as_pool(&self) -> Option<&dyn PoolView> {
         Some(self)
-    }
-
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        None
-    }
-
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        None
-    }
-
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        None
-    }
-
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        Some(self)
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
-        None
     }
 }
 
-impl Accounting for Import {
+impl PoolView for Import {
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
         self.with_block(block, |_| self.block.bytes)
     }
@@ -294,12 +273,6 @@ impl Accounting for Import {
     fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
         self.account.state().ledger.owner(owner)
     }
-}
-
-impl Upkeep for Import {
-    fn trim(&self, _keep: Bytes) -> u64 {
-        0
-    }
 
     fn clear_stats(&self) -> bool {
         let state = &mut *self.account.state();
@@ -311,10 +284,6 @@ impl Upkeep for Import {
         state.ledger.reset_peaks();
         true
     }
-
-    fn begin_step(&self) {}
-
-    fn set_safe_frontier(&self, _count: u64) {}
 }
 
 impl fmt::Debug for Import {

@@ -42,8 +42,8 @@ impl Policy for Observed {
         self.0.placed(slot)
     }
 
-    fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive> {
-        self.0.free(slot, freed_at)
+    fn free(&mut self, slot: u32) -> Result<(), NotLive> {
+        self.0.free(slot)
     }
 
     fn add_region(&mut self, span: Span, join: bool) -> Result<(), NotAdded> {

@@ -7,18 +7,18 @@
 //!
 //! The pool's ledger alone stores live bytes by owner. This account stores the figures of one execution.
 
-mod accounting;
 mod notes;
 mod resize;
 mod sizing;
+mod view;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use bfc_core::sync::{Mutex, SpinGuard, SpinMutex, lock};
 use bfc_core::{
-    Accounting, AddressSpace, AllocError, Allocator, Block, BlockError, Category, Inspection, LastResort,
-    MemoryKind, OwnerId, Request, Resize, Stats, StreamOrder, Tag, Upkeep, WaitHints,
+    AddressSpace, AllocError, Allocator, Block, BlockError, Category, LastResort, MemoryKind, OwnerId,
+    PoolView, Request, Stats, Tag,
 };
 
 use self::sizing::Sizing;
@@ -372,30 +372,8 @@ unsafe impl Allocator for TrackingAllocator {
         self.sizing.is_tracked()
     }
 
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
+    fn as_pool(&self) -> Option<&dyn PoolView> {
         Some(self)
-    }
-
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        self.inner().as_inspection()
-    }
-
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        self.inner().as_wait_hints()
-    }
-
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        self.inner().as_stream_order()
-    }
-
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        self.inner().as_upkeep()
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
-        // Only the inner allocator's blocks, so that the two agree on what was replaced.
-        let forwards = matches!(self.sizing, Sizing::Inner) && self.inner().as_resize().is_some();
-        forwards.then_some(self)
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use bfc_core::sync::{Mutex, lock};
 use bfc_core::{
-    Accounting, AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Inspection,
-    Ledger, MemoryKind, Request, Resize, Stats, StreamOrder, Tag, Upkeep, WaitHints,
+    AddressSpace, AllocError, Allocator, Block, BlockError, Category, MemoryKind, PoolView, Request, Stats,
+    Tag,
 };
 use rustc_hash::FxHashMap;
 
@@ -119,40 +119,16 @@ unsafe impl Allocator for ScopedAllocator {
         self.pool().tracks_sizes()
     }
 
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
+    fn as_pool(&self) -> Option<&dyn PoolView> {
         Some(self)
     }
-
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        self.pool().as_inspection()
-    }
-
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        self.pool().as_wait_hints()
-    }
-
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        self.pool().as_stream_order()
-    }
-
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        self.pool().as_upkeep()
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
-        self.pool().as_resize().is_some().then_some(self as &dyn Resize)
-    }
 }
 
-impl Resize for ScopedAllocator {
-    // The block keeps its address, and so its account.
-    unsafe fn resize(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {
-        // SAFETY: the caller promises the same.
-        unsafe { self.account(block.address).resize(block, bytes) }
+impl PoolView for ScopedAllocator {
+    fn forwards_to(&self) -> Option<&dyn Allocator> {
+        Some(&**self.pool())
     }
-}
 
-impl Accounting for ScopedAllocator {
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
         self.account(block.address).requested_bytes(block)
     }
@@ -169,18 +145,20 @@ impl Accounting for ScopedAllocator {
         self.account(block.address).retag(block, tag)
     }
 
-    fn ledger(&self) -> Ledger {
-        self.pool().ledger()
+    fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
+        self.account(block.address).recategorize(block, from, to)
     }
 
-    fn snapshot(&self) -> AllocatorSnapshot {
-        self.pool().snapshot()
+    // The block keeps its address, and so its account.
+    unsafe fn resize(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.account(block.address).resize(block, bytes) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bfc_core::{AddressOnlyMemory, Allocation, BfcAllocator, BfcConfig, Bytes, Category};
+    use bfc_core::{AddressOnlyMemory, Allocation, BfcAllocator, BfcConfig, Bytes};
 
     use super::*;
     use crate::report::Report;

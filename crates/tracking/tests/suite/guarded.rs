@@ -24,7 +24,7 @@ fn a_damaged_block_counts_as_freed_and_the_damage_is_told() {
     assert!(matches!(error, BlockError::OutOfBounds { damage } if damage.offset == 100), "{error}");
     assert_eq!((tracking.sizes().live_bytes, guard.stats().live_allocs), (0, 0));
     let wrapper: &dyn Allocator = &*tracking;
-    assert_eq!(wrapper.find_damage().len(), 1);
+    assert_eq!(wrapper.find_damage().unwrap().len(), 1);
     // SAFETY: it is not live, which the guard is to say.
     let again = unsafe { tracking.deallocate(block) };
     assert_eq!(again, Err(BlockError::Stale { block }));

@@ -7,5 +7,6 @@ mod collections;
 mod guarded;
 mod report_threads;
 mod same_report;
+mod wrappers;
 
 use highwater_tracking as tracking;

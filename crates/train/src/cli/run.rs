@@ -479,7 +479,7 @@ impl Run {
         self.write_json(fields, (plan_fields, results), report)?;
         self.write_trace()?;
         self.write_recording(plans.map(|(found, peak)| fit::chart(found, peak)).as_ref(), estimated)?;
-        let damage = self.device.default_allocator()?.find_damage();
+        let damage = self.device.default_allocator()?.find_damage().unwrap_or_default();
         match damage.first() {
             Some(first) => Err(RunError::Damaged { count: damage.len(), first: Box::new(*first) }),
             None => Ok(()),

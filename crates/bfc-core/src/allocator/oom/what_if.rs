@@ -19,7 +19,7 @@ pub struct WhatIf {
     /// allocation. Only if the pool can have several regions.
     #[cfg_attr(feature = "serde", serde(default))]
     pub one_region: Option<bool>,
-    /// With idle regions returned to their source ([`trim`](crate::Upkeep::trim)) and new ones in their place.
+    /// With idle regions returned to their source ([`trim`](crate::PoolView::trim)) and new ones in their place.
     pub trimmed: Option<bool>,
     /// With pending work done and its blocks free.
     pub pending_done: Option<bool>,

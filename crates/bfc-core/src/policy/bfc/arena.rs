@@ -15,7 +15,8 @@ use super::region::{AllocationRegion, Regions};
 use crate::base::memory::Span;
 use crate::base::placement::{Inconsistent, Placement};
 use crate::policy::{
-    Capabilities, NotAdded, NotLive, Piece, PlacementRequest, Policy, PolicyStatus, Release, round_to_granule,
+    Capabilities, NotAdded, NotLive, Piece, PlacementRequest, Policy, PolicyStatus, Release, TimedPolicy,
+    round_to_granule,
 };
 
 pub(super) use search::Fit;
@@ -103,7 +104,7 @@ impl Policy for Bfc {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { supports_caches: true, supports_counts: true, ..Capabilities::default() }
+        Capabilities { supports_caches: true, ..Capabilities::default() }
     }
 
     #[inline]
@@ -133,12 +134,10 @@ impl Policy for Bfc {
     }
 
     #[inline(always)]
-    fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive> {
+    fn free(&mut self, slot: u32) -> Result<(), NotLive> {
         let id = ChunkId(slot);
         let Some(&Chunk { bytes, .. }) = self.chunks.live(id) else { return Err(NotLive { slot }) };
-        if freed_at > 0 {
-            self.hold(id, freed_at);
-        } else if let Some(id) = self.defer(id, bytes) {
+        if let Some(id) = self.defer(id, bytes) {
             self.join_and_bin(id);
         }
         Ok(())
@@ -195,15 +194,14 @@ impl Policy for Bfc {
         }
     }
 
-    #[inline]
-    fn merge_ripe(&mut self, frontier: u64) {
-        if self.pending.may_have_ripe(frontier) {
-            self.merge_below(frontier);
-        }
+    /// Merges pending frees regardless of the frontier, unless the request is bound to earlier frees.
+    fn merge_until_fit(&mut self, request: &PlacementRequest) -> bool {
+        request.freed_before().is_none() && Fit::of(request).is_some_and(|fit| self.merge_until(&fit))
     }
 
-    fn merge_until_fit(&mut self, request: &PlacementRequest) -> bool {
-        Fit::of(request).is_some_and(|fit| self.merge_until(&fit))
+    #[inline]
+    fn timed(&mut self) -> Option<&mut dyn TimedPolicy> {
+        Some(self)
     }
 
     fn check(&self) -> Result<(), Inconsistent> {

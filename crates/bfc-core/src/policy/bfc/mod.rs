@@ -12,11 +12,14 @@ mod options;
 mod pending;
 mod recent;
 mod region;
+mod timed;
 
 pub use arena::Bfc;
 pub(crate) use bins::{BIN_COUNT, bin_floor, bin_of};
 pub(crate) use options::MAX_WASTE;
 pub use options::{BfcOptions, CutRule, JoinRule, SplitRule};
+pub use timed::TimedPolicy;
+pub(crate) use timed::Timing;
 
 use crate::policy::ConfiguredPolicy;
 

@@ -18,7 +18,6 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         Capabilities {
             is_ordered_by_size: false,
             supports_caches: false,
-            supports_counts: false,
             follows_plan: true,
             ..self.fallback.capabilities()
         }
@@ -50,7 +49,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
     }
 
     #[inline]
-    fn free(&mut self, slot: u32, freed_at: u64) -> Result<(), NotLive> {
+    fn free(&mut self, slot: u32) -> Result<(), NotLive> {
         match self.slots.get_mut(slot as usize) {
             Some(state @ Slot::Expected) => {
                 *state = Slot::Free;
@@ -63,7 +62,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
                 if self.range.is_some_and(|range| range.slot == in_fallback) {
                     return Err(NotLive { slot });
                 }
-                self.fallback.free(in_fallback, freed_at).map_err(|_| NotLive { slot })
+                self.fallback.free(in_fallback).map_err(|_| NotLive { slot })
             }
         }
     }
@@ -86,7 +85,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
             }
         });
         self.fallback.visit(&mut |piece| {
-            let busy = piece.slot.is_some_and(|slot| slot != range.slot) || piece.freed_at > 0;
+            let busy = piece.slot.is_some_and(|slot| slot != range.slot);
             others += u64::from(Some(piece.region) == home && busy);
         });
         let region = home.filter(|_| others == 0).and_then(|home| self.fallback.regions().get(home).copied());
@@ -122,7 +121,7 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         // Only the fallback knows the merged size. This runs between steps for waiting requests, so a clone is
         // affordable.
         let mut fallback = self.fallback.clone();
-        let freed = fallback.free(range.slot, 0);
+        let freed = fallback.free(range.slot);
         debug_assert!(freed.is_ok(), "the range is a block of the fallback");
         fallback.largest_obtainable_bytes()
     }
@@ -146,10 +145,6 @@ impl<P: Policy + Clone> Policy for Planned<P> {
         let beside = self.unmet.filter(|unmet| !self.is_next(unmet));
         let beside = beside.map_or(0, |_| rounded.saturating_add(self.script.granule));
         bytes.max(self.script.capacity.saturating_add(beside))
-    }
-
-    fn merge_ripe(&mut self, frontier: u64) {
-        self.fallback.merge_ripe(frontier);
     }
 
     fn merge_until_fit(&mut self, request: &PlacementRequest) -> bool {

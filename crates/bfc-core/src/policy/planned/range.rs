@@ -51,7 +51,7 @@ impl<P: Policy> Planned<P> {
     }
 
     fn free_in_fallback(&mut self, slot: u32) {
-        let freed = self.fallback.free(slot, 0);
+        let freed = self.fallback.free(slot);
         debug_assert!(freed.is_ok(), "the block has just been placed, or is the range");
     }
 

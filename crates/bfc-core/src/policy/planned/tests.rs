@@ -34,7 +34,7 @@ fn place(planned: &mut Planned<Bfc>, bytes: u64) -> Placement {
 }
 
 fn free(planned: &mut Planned<Bfc>, place: Placement) {
-    planned.free(place.slot, 0).unwrap();
+    planned.free(place.slot).unwrap();
     planned.check().unwrap();
 }
 
@@ -255,12 +255,12 @@ fn slots_without_a_block_are_refused() {
     let mut planned = with_room(&plan_of(STEP), ROOM);
     let range_slot = planned.range.unwrap().slot + planned.script.len();
     for slot in [0, 2, 3, range_slot, 1000, u32::MAX] {
-        assert_eq!(planned.free(slot, 0), Err(crate::policy::NotLive { slot }));
+        assert_eq!(planned.free(slot), Err(crate::policy::NotLive { slot }));
         assert_eq!(planned.placed(slot), None);
     }
     let block = place(&mut planned, 1024);
     free(&mut planned, block);
-    assert!(planned.free(block.slot, 0).is_err());
+    assert!(planned.free(block.slot).is_err());
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn what_is_tried_on_a_copy_does_not_reach_the_original() {
     let block = place(&mut planned, 1024);
     let before = format!("{planned:?}");
     let mut copy = planned.boxed_clone();
-    copy.free(block.slot, 0).unwrap();
+    copy.free(block.slot).unwrap();
     for bytes in [2048, 2048, 99, 1024] {
         copy.place(&PlacementRequest::new(bytes)).unwrap();
     }
@@ -350,7 +350,7 @@ fn compare(planned: &Planned<Bfc>, shadow: &Shadow) {
         end = piece.span.end();
     }
     let free: u64 = shown.iter().filter(|piece| piece.slot.is_none()).map(|piece| piece.span.bytes).sum();
-    assert_eq!((planned as &dyn Policy).free_bytes(None), free);
+    assert_eq!((planned as &dyn Policy).free_bytes(), free);
     let largest = shown.iter().filter(|piece| piece.slot.is_none()).map(|piece| piece.span.bytes).max();
     assert_eq!(planned.largest_free_bytes(), largest.unwrap_or(0));
 }
@@ -380,7 +380,7 @@ proptest! {
                     order = kept;
                     for slot in freed {
                         shadow.remove(&slot);
-                        planned.free(slot, 0).unwrap();
+                        planned.free(slot).unwrap();
                     }
                     next = (next + 1) % step.len();
                     Some(step[(next + step.len() - 1) % step.len()].0)
@@ -394,13 +394,13 @@ proptest! {
                 Departure::Free(index) if !order.is_empty() => {
                     let slot = order.swap_remove(index.index(order.len()));
                     shadow.remove(&slot);
-                    planned.free(slot, 0).unwrap();
-                    prop_assert!(planned.free(slot, 0).is_err());
+                    planned.free(slot).unwrap();
+                    prop_assert!(planned.free(slot).is_err());
                     None
                 }
                 Departure::FreeAll => {
                     for slot in order.drain(..) {
-                        planned.free(slot, 0).unwrap();
+                        planned.free(slot).unwrap();
                     }
                     shadow.clear();
                     None
@@ -452,17 +452,17 @@ proptest! {
                 let (freed, kept): (Vec<_>, _) = live.into_iter().partition(|&(gone_by, _)| gone_by <= index);
                 live = kept;
                 for (_, place) in freed {
-                    planned.free(place.slot, 0).unwrap();
+                    planned.free(place.slot).unwrap();
                 }
                 live.push((gone_by, planned.place(&PlacementRequest::new(bytes)).unwrap()));
                 planned.check().unwrap();
             }
             prop_assert_eq!(planned.counts().planned - before, step.len() as u64);
             for (_, place) in live {
-                planned.free(place.slot, 0).unwrap();
+                planned.free(place.slot).unwrap();
             }
         }
-        planned.free(stray.slot, 0).unwrap();
+        planned.free(stray.slot).unwrap();
         prop_assert_eq!(planned.live, 0);
     }
 }

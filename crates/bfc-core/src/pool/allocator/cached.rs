@@ -27,14 +27,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     #[inline]
     pub(super) fn allocate_cached(&self, request: &Request<'_>) -> Option<Block> {
         let caches = self.caches.as_ref()?;
-        if request.bytes == 0
-            || !request.alignment.is_power_of_two()
-            || request.attributes.freed_before.is_some()
-        {
+        if request.bytes == 0 || !request.alignment.is_power_of_two() {
             return None;
         }
         let thread = self.enter()?;
-        self.allocate_through(caches, &placement_request(request, None), request.tag, thread)
+        self.allocate_through(caches, &placement_request(request), request.tag, thread)
     }
 
     /// Returns a free block of the thread's cache, or a new block that the cache keeps after its free.
@@ -231,7 +228,7 @@ impl<P: Policy> State<P> {
     fn take_back(&mut self, shard: &mut Shard) -> bool {
         let Some(place) = shard.give_up() else { return false };
         self.accounts.end_lease(place.bytes);
-        let freed = self.policy.free(place.slot, 0);
+        let freed = self.policy.free(place.slot);
         debug_assert_eq!(freed, Ok(()), "a leased block is live in the policy");
         true
     }
@@ -262,7 +259,7 @@ impl<P: Policy> State<P> {
         let mut copy = self.policy.boxed_clone();
         for &slot in cached {
             // The slot is live in the policy. An error would mean that it is already free.
-            let _ = copy.free(slot, 0);
+            let _ = copy.free(slot);
         }
         copy
     }

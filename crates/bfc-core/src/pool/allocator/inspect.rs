@@ -12,7 +12,7 @@ use crate::pool::info::{BinInfo, ChunkInfo, bin_infos, chunk_infos};
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Returns idle regions to the source while more than `keep` bytes stay reserved. An idle region has no live block
-    /// and no free that waits for the frontier. A source that [takes back the end of a
+    /// and no [pending](ChunkInfo::is_pending) chunk. A source that [takes back the end of a
     /// region](crate::SubAllocator::boundary_in), such as [`VirtualMemory`](crate::VirtualMemory), also gets the free
     /// end. Returns the bytes released.
     ///
@@ -30,7 +30,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// ```
     pub fn trim(&self, keep: Bytes) -> u64 {
         let bytes = self.write(|state| {
-            state.policy.merge_ripe(self.frontier.get());
+            self.merge_ripe(state);
             self.empty_caches(state);
             self.release_idle(state, keep.0) + self.release_tail(state, keep.0)
         });

@@ -1,22 +1,24 @@
 //! Other sizes for live blocks of a pool.
 
 use super::{PolicyAllocator, State};
-use crate::allocator::Resize;
 use crate::allocator::error::BlockError;
 use crate::base::memory::Block;
 use crate::base::placement::Placement;
 use crate::policy::{ConfiguredPolicy, Policy};
 
-/// Every policy serves sizes within the granted bytes of a block. [`Bfc`](crate::Bfc) also takes and returns the memory
-/// behind a block. These pools and blocks keep their sizes:
-///
-/// - pools that follow a plan, because the plan counts their requests,
-/// - pools whose frees wait for a frontier,
-/// - blocks in thread caches, which have the size of their class.
-impl<P: ConfiguredPolicy> Resize for PolicyAllocator<P> {
-    unsafe fn resize(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {
+impl<P: ConfiguredPolicy> PolicyAllocator<P> {
+    /// Changes the size of a block in place. Every policy serves sizes within the granted bytes of a block.
+    /// [`Bfc`](crate::Bfc) also takes and returns the memory behind a block. These pools and blocks keep their sizes:
+    ///
+    /// - pools that follow a plan, because the plan counts their requests,
+    /// - pools with a timing counter,
+    /// - blocks in thread caches, which have the size of their class.
+    ///
+    /// # Safety
+    /// As for [`PoolView::resize`](crate::PoolView::resize).
+    pub(super) unsafe fn resize_block(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {
         let is_cached = self.caches.as_ref().is_some_and(|caches| caches.of_allocation(block.id).is_some());
-        if bytes == 0 || *block == Block::EMPTY || is_cached || self.timing_counter.is_some() {
+        if bytes == 0 || *block == Block::EMPTY || is_cached || !self.resizes {
             return self.of_block(block, None, |_, _| None);
         }
         let thread = self.enter().ok_or(BlockError::Reentrant)?;
@@ -41,9 +43,6 @@ impl<P: ConfiguredPolicy> Resize for PolicyAllocator<P> {
 impl<P: Policy> State<P> {
     /// Changes the size of a placement. A policy that cannot keeps the placement if it suffices.
     fn resize(&mut self, place: Placement, bytes: u64) -> Option<Placement> {
-        if self.policy.capabilities().follows_plan {
-            return None;
-        }
         self.policy.resize(place.slot, bytes).or_else(|| (bytes <= place.bytes).then_some(place))
     }
 }

@@ -1,7 +1,7 @@
 //! One attempt at a request, from the search to the out-of-memory report.
 
 use super::supply::Shortfall;
-use super::{PolicyAllocator, State, placement_request};
+use super::{PolicyAllocator, State, TimingCounter, placement_request};
 use crate::accounting::retry::Refusal;
 use crate::allocator::Request;
 use crate::allocator::error::AllocError;
@@ -47,13 +47,20 @@ impl RoundedRequest {
 }
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
-    /// Serves a request that failed the fast path: from the caches, or by the slow path.
+    /// Serves a request that failed the fast path: from the caches, after a merge of pending frees, or by the slow path.
     #[inline(never)]
     pub(super) fn allocate_otherwise(&self, request: &Request<'_>) -> Result<Block, AllocError> {
-        match self.allocate_cached(request) {
+        match self.allocate_cached(request).or_else(|| self.allocate_timed(request)) {
             Some(block) => Ok(block.in_pairs()),
             None => self.allocate_slowly(request),
         }
+    }
+
+    /// Allocates the block if the pool has a counter, the request admits all frees, and a free chunk fits.
+    #[inline]
+    fn allocate_timed(&self, request: &Request<'_>) -> Option<Block> {
+        let counter = self.timing.as_ref().filter(|_| !TimingCounter::binds(request))?;
+        self.allocate_free(request, |state| counter.merge_ripe(&mut state.policy))
     }
 
     /// Makes room or waits for frees, or fails.
@@ -91,10 +98,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Makes one attempt. Only the `last` one computes the holders and the what-if answers.
     fn attempt(&self, request: &Request<'_>, thread: ThreadNumber, last: bool) -> Result<Block, Refusal> {
-        let placement = placement_request(request, request.attributes.freed_before.map(|count| count()));
+        let placement = self.placement_of(request);
         let state = &mut *self.state.lock();
         state.users.note(thread, &mut state.accounts, &self.retry);
-        state.policy.merge_ripe(self.frontier.get());
+        self.merge_ripe(state);
         match state.allocate(&placement, request.tag) {
             Some(block) => Ok(block),
             None => self.attempt_with_room(state, placement, request.tag, last),
@@ -126,8 +133,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         })
     }
 
-    /// Makes room and retries, in upstream's order: grow, merge memory that waits for the frontier, return idle regions
-    /// and grow in their place.
+    /// Makes room and retries, in upstream's order: grow, merge pending memory, return idle regions and grow in their
+    /// place.
     fn make_room(&self, state: &mut State<P>, request: &RoundedRequest) -> Result<Block, Shortfall> {
         if self.has_place_for(state, request) {
             self.release_unwanted(state, Release::BeforeGrowth);
@@ -136,7 +143,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             Ok(block) => return Ok(block),
             Err(cause) => cause,
         };
-        if request.placement.freed_before.is_none() && state.policy.merge_until_fit(&request.placement) {
+        if state.policy.merge_until_fit(&request.placement) {
             return state.allocate(&request.placement, request.tag).ok_or(cause);
         }
         if self.config.garbage_collection && self.release_for(state, request) {
@@ -188,11 +195,17 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         state.allocate(&request.placement, request.tag).ok_or(Shortfall::Limit)
     }
 
+    /// Converts a request for the policy, bound to the frees that it admits.
+    fn placement_of(&self, request: &Request<'_>) -> PlacementRequest {
+        let placement = placement_request(request);
+        if self.timing.is_some() { TimingCounter::bind(placement, request) } else { placement }
+    }
+
     /// Returns the key of a waiting request. Comparable requests differ only in their bytes.
     pub(super) fn wait_key_of(&self, request: &Request<'_>) -> WaitKey {
         let bytes = request.bytes;
-        let comparable = request.attributes.freed_before.is_none()
-            && self.state.lock().policy.capabilities().is_ordered_by_size;
+        let is_bound = self.timing.is_some() && TimingCounter::binds(request);
+        let comparable = !is_bound && self.state.lock().policy.capabilities().is_ordered_by_size;
         let class = u64::from(request.alignment.trailing_zeros());
         WaitKey { bytes, class: comparable.then_some(class) }
     }
@@ -209,7 +222,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         unreserved.saturating_add(idle).max(state.policy.largest_obtainable_bytes())
     }
 
-    /// Builds the error of a request. `can_free` is whether another thread or the frontier could free memory.
+    /// Builds the error of a request. `can_free` is whether waiting could help.
     #[cold]
     fn refuse(
         &self,
@@ -237,7 +250,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         Refusal { error, wait }
     }
 
-    /// Whether waiting can help: another thread may free a live block, or frees wait for the frontier.
+    /// Whether waiting can help: another thread may free a live block, or frees are pending.
     fn could_be_freed(&self, state: &State<P>) -> bool {
         let live = state.accounts.figures.bytes_in_use > 0;
         let others = || self.retry.others_may_free(|| self.has_orphaned_blocks_of(state, &[]));
@@ -273,7 +286,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Builds the report of a request that failed outside of this pool, whose memory may suffice.
     pub(super) fn refusal_of(&self, request: &Request<'_>, verdict: Verdict) -> Option<OomReport> {
-        let placement = placement_request(request, request.attributes.freed_before.map(|count| count()));
+        let placement = self.placement_of(request);
         let mut report = self.write(|state| {
             let rounded = state.policy.rounded(placement.bytes, placement.alignment)?;
             let request = RoundedRequest { placement, rounded, tag: request.tag };
@@ -291,14 +304,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             Shortfall::Limit => available(self.limit.bytes, state.policy.status().reserved_bytes),
             Shortfall::Source(_) => 0,
         };
-        let within_reach = (&state.policy as &dyn Policy)
-            .free_bytes(request.placement.freed_before)
-            .saturating_add(obtainable);
+        let within_reach =
+            (&state.policy as &dyn Policy).free_bytes_for(&request.placement).saturating_add(obtainable);
         if request.rounded <= within_reach {
             Verdict::Fragmented
-        } else if request.rounded
-            <= (&state.policy as &dyn Policy).free_bytes(None).saturating_add(obtainable)
-        {
+        } else if request.rounded <= (&state.policy as &dyn Policy).free_bytes().saturating_add(obtainable) {
             Verdict::Pinned
         } else {
             Verdict::Exhausted

@@ -14,6 +14,7 @@ use crate::base::memory::{Block, Span};
 use crate::policy::{ConfiguredPolicy, GRANULE, PlacementRequest, Policy, Release};
 use crate::pool::growth::available;
 use crate::pool::info::{ChunkInfo, chunk_infos};
+use crate::pool::timing::merge_all;
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Whether the request would fit if these blocks were free, on a copy of the policy. Assumes that the source can
@@ -44,7 +45,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let live: Vec<&ChunkInfo> = chunks.iter().filter(|chunk| chunk.in_use()).collect();
         report.holders = sum.ledger.largest_holders(HOLDERS);
         report.holdings = Holdings::sum(live.iter().map(|chunk| (chunk.tag, chunk.bytes)));
-        for chunk in chunks.iter().filter(|chunk| chunk.freed_at > 0) {
+        for chunk in chunks.iter().filter(|chunk| chunk.is_pending()) {
             report.pending.blocks += 1;
             report.pending.bytes += chunk.bytes;
         }
@@ -95,16 +96,16 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let idle = policy.idle_bytes();
         for slot in slots {
             // A slot without a block frees nothing.
-            let _ = policy.free(slot, 0);
+            let _ = policy.free(slot);
         }
         self.fits_in(&mut *policy, request, idle)
     }
 
     /// Whether a request fits in a policy, or in place of regions that became idle.
     fn fits_in(&self, policy: &mut dyn Policy, request: &PlacementRequest, idle_before: u64) -> bool {
-        let joined =
-            |policy: &mut dyn Policy| request.freed_before.is_none() && policy.merge_until_fit(request);
-        if policy.place(request).is_some() || (joined(policy) && policy.place(request).is_some()) {
+        if policy.place(request).is_some()
+            || (policy.merge_until_fit(request) && policy.place(request).is_some())
+        {
             return true;
         }
         let Some(rounded) = policy.rounded(request.bytes, request.alignment) else { return false };
@@ -116,8 +117,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     fn fits_when_done(&self, state: &State<P>, cached: &HashSet<u32>, request: &PlacementRequest) -> bool {
         let mut policy = state.policy_without(cached);
         let idle = policy.idle_bytes();
-        policy.merge_ripe(u64::MAX);
-        self.fits_in(&mut *policy, &PlacementRequest { freed_before: None, ..*request }, idle)
+        merge_all(&mut *policy);
+        self.fits_in(&mut *policy, request, idle)
     }
 
     /// Blocks keep their granted bytes: they move and are not allocated again.
@@ -127,8 +128,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         request: &PlacementRequest,
         live: &[&ChunkInfo],
     ) -> Option<bool> {
-        let requests =
-            largest_first(live).into_iter().map(|(bytes, request)| PlacementRequest { bytes, ..request });
+        let requests = largest_first(live).into_iter().map(PlacementRequest::new);
         self.fits_replaced(self.fresh(&self.config.options), &state.policy.regions(), request, requests)
     }
 
@@ -191,7 +191,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
                 return Some(false);
             }
         }
-        Some(self.fits_in(&mut fresh, &PlacementRequest { freed_before: None, ..*request }, 0))
+        Some(self.fits_in(&mut fresh, request, 0))
     }
 
     /// If the source is out of memory, its reuse of returned regions is unknown.
@@ -239,12 +239,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 }
 
-/// Returns the sizes and requests of blocks, the largest first. Like [`by_age`], a free function, so that it is
-/// compiled once and not for each policy.
-fn largest_first(live: &[&ChunkInfo]) -> Vec<(u64, PlacementRequest)> {
-    let mut sizes: Vec<(u64, PlacementRequest)> =
-        live.iter().map(|chunk| (chunk.bytes, of_chunk(chunk))).collect();
-    sizes.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
+/// Returns the sizes of blocks, the largest first. Like [`by_age`], a free function, so that it is compiled once and not
+/// for each policy.
+fn largest_first(live: &[&ChunkInfo]) -> Vec<u64> {
+    let mut sizes: Vec<u64> = live.iter().map(|chunk| chunk.bytes).collect();
+    sizes.sort_by_key(|&bytes| std::cmp::Reverse(bytes));
     sizes
 }
 

@@ -41,7 +41,7 @@ impl StreamAllocator {
                 Ok(suffices) => {
                     if let Some(before) = before {
                         let nothing_held = !suffices && self.nothing_else_in_use(in_use, &before);
-                        // Memory pinned by the frontier returns when any thread raises the frontier.
+                        // Pinned memory returns without a free.
                         let alone = before.alone && verdict != Verdict::Pinned && self.still_alone(&before);
                         return Err(Refusal { error, wait: !(nothing_held || alone) });
                     }

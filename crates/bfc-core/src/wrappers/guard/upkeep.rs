@@ -58,7 +58,7 @@ impl Findings {
 
 impl GuardAllocator {
     /// Checks the canaries of every block and the poison of every quarantined block. Returns the findings that were not
-    /// reported before; [`find_damage`](crate::Inspection::find_damage) returns all. Damaged quarantined memory is
+    /// reported before; [`find_damage`](crate::PoolView::find_damage) returns all. Damaged quarantined memory is
     /// never reused.
     pub fn check_all(&self) -> Vec<Damage> {
         let found = {

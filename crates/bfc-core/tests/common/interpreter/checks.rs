@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bfc_core::{
-    Accounting, AllocError, Allocator, Block, BlockError, ChunkInfo, ConfiguredPolicy, Holdings, OomReport,
-    OwnerId, Request, SourceError, Stats, Verdict,
+    AllocError, Allocator, Block, BlockError, ChunkInfo, ConfiguredPolicy, Holdings, OomReport, OwnerId,
+    PoolView, Request, SourceError, Stats, Verdict,
 };
 
 use super::{Choice, Freed, Interpreter, Live};
@@ -23,7 +23,8 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         if always_splits {
             assert_eq!(block.bytes, rounded);
         }
-        let plain = request.alignment <= 256 && request.attributes.freed_before.is_none();
+        let is_bound = self.counter.is_some() && request.attributes.freed_before.is_some();
+        let plain = request.alignment <= 256 && !is_bound;
         if self.recent.serve(rounded, plain, block.address) {
             return;
         }

@@ -1,6 +1,6 @@
 //! Model of blocks that change their size in place.
 
-use bfc_core::{Accounting, Allocator, Block, BlockError, ChunkInfo, ConfiguredPolicy, Request, Resize};
+use bfc_core::{Allocator, Block, BlockError, ChunkInfo, ConfiguredPolicy, PoolView, Request};
 
 use super::{Choice, DEAD, Interpreter, Live};
 

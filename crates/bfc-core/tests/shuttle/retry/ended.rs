@@ -1,8 +1,6 @@
 //! Threads that end at any moment while others request memory that they hold or held. A request that misses
 //! such an end sleeps forever here.
 
-use std::time::Duration;
-
 use bfc_core::sim::SimDevice;
 use bfc_core::sync::{Arc, Mutex, ThreadNumber, lock, thread};
 use bfc_core::{
@@ -176,9 +174,4 @@ fn threads_that_share_a_cache_are_known_by_their_blocks() {
         drop(take(&memory, ALL));
         holder.join().unwrap();
     });
-}
-
-fn spawn_and_join<T: Send + 'static>(memory: &Memory, work: impl FnOnce(&Memory) -> T + Send + 'static) -> T {
-    let memory = memory.clone();
-    thread::spawn(move || work(&memory)).join().unwrap()
 }

@@ -97,10 +97,7 @@ impl<P: Policy + Clone> Shadow<P> {
             self.plain.remove(span);
         }
         self.compare();
-        assert_eq!(
-            (self.policy.status().reserved_bytes, (&self.policy as &dyn Policy).free_bytes(None)),
-            (0, 0)
-        );
+        assert_eq!((self.policy.status().reserved_bytes, (&self.policy as &dyn Policy).free_bytes()), (0, 0));
     }
 
     pub fn step(&mut self, step: &Step) {
@@ -116,12 +113,12 @@ impl<P: Policy + Clone> Shadow<P> {
             Step::FreeTwice { pick } => {
                 if let Some(slot) = self.pick(pick) {
                     self.free(slot);
-                    assert_eq!(self.policy.free(slot, 0), Err(NotLive { slot }));
+                    assert_eq!(self.policy.free(slot), Err(NotLive { slot }));
                 }
             }
             Step::FreeMadeUp { slot } => {
                 if !self.live.contains_key(&slot) {
-                    assert_eq!(self.policy.free(slot, 0), Err(NotLive { slot }));
+                    assert_eq!(self.policy.free(slot), Err(NotLive { slot }));
                     assert_eq!(self.policy.placed(slot), None);
                 }
             }
@@ -194,7 +191,7 @@ impl<P: Policy + Clone> Shadow<P> {
 
     pub fn free(&mut self, slot: u32) {
         let place = self.live.remove(&slot).unwrap();
-        assert_eq!(self.policy.free(slot, 0), Ok(()));
+        assert_eq!(self.policy.free(slot), Ok(()));
         self.plain.free(place.address);
         self.compare();
         self.take_unwanted(Release::Unwanted);
@@ -222,7 +219,7 @@ impl<P: Policy + Clone> Shadow<P> {
         let mut boxed = self.policy.boxed_clone();
         if let Some(slot) = copy.pick(0) {
             copy.free(slot);
-            boxed.free(slot, 0).unwrap();
+            boxed.free(slot).unwrap();
             while boxed.release(Release::Unwanted).is_some() {}
         }
         assert_eq!(
@@ -248,7 +245,7 @@ impl<P: Policy + Clone> Shadow<P> {
         assert!(regions.iter().copied().eq(plain.iter().map(|region| region.span)), "{regions:x?}");
         let free = self.plain.bytes(false);
         assert_eq!(self.policy.status().reserved_bytes, free + self.plain.bytes(true));
-        assert_eq!((&self.policy as &dyn Policy).free_bytes(None), free);
+        assert_eq!((&self.policy as &dyn Policy).free_bytes(), free);
         let idle = plain.iter().filter(|region| region.is_idle()).map(|region| region.span.bytes);
         assert_eq!(self.policy.idle_bytes(), idle.sum());
         let free = self.plain.pieces().filter(|(_, piece)| !piece.live).map(|(_, piece)| piece.span.bytes);
@@ -297,8 +294,12 @@ pub fn refuses_the_impossible(mut policy: impl Policy) {
         let place = policy.place(&need).unwrap();
         assert!(place.bytes >= need.bytes && place.address % need.alignment == 0);
         policy.check().unwrap();
-        policy.free(place.slot, 0).unwrap();
-        assert_eq!(policy.free(place.slot, u64::MAX), Err(NotLive { slot: place.slot }));
+        policy.free(place.slot).unwrap();
+        let not_live = Err(NotLive { slot: place.slot });
+        assert_eq!(policy.free(place.slot), not_live);
+        if let Some(timed) = policy.timed() {
+            assert_eq!(timed.free_at(place.slot, u64::MAX), not_live);
+        }
         policy.check().unwrap();
     }
     assert_eq!(policy.release(Release::Idle { at_most: u64::MAX }), Some(span));

@@ -32,7 +32,7 @@ use crate::shape::Scalar;
 /// let runtime = Runtime::builder().pool(Bytes::gib(1)).allocator(DeviceId::CPU, AllocatorChoice::Guard).build()?;
 /// let device = runtime.cpu()?;
 /// drop(Tensor::zeros(&device, [1000])?);
-/// assert!(device.default_allocator()?.find_damage().is_empty());
+/// assert!(device.default_allocator()?.find_damage().is_some_and(|found| found.is_empty()));
 /// # Ok::<(), highwater::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -98,9 +98,9 @@ impl RuntimeBuilder {
     /// [`allocator`](Self::allocator) takes precedence. If a pool grows, its first region is large enough for
     /// the plan.
     ///
-    /// [`plan_counts`](bfc_core::Inspection::plan_counts) of the device's allocator counts the blocks that
+    /// [`plan_counts`](bfc_core::PoolView::plan_counts) of the device's allocator counts the blocks that
     /// follow the plan. A step that follows the plan to its end restarts the plan. Other steps restart it
-    /// with [`begin_step`](bfc_core::Upkeep::begin_step).
+    /// with [`begin_step`](bfc_core::PoolView::begin_step).
     ///
     /// ```
     /// use highwater::alloc::{Bytes, DeviceId, PlanOptions};

@@ -2,7 +2,7 @@
 //! failed free.
 
 use bfc_core::sync::lock;
-use bfc_core::{Accounting, Block, Category, OwnerId, Tag};
+use bfc_core::{Block, Category, OwnerId, PoolView, Tag};
 
 use super::{Sizing, TrackingAllocator};
 use crate::account::local::LocalBlock;

@@ -1,13 +1,17 @@
 //! Blocks that change their size in place. An account counts and records a free and an allocation at the same address.
 
-use bfc_core::{Block, BlockError, Category, Request, Resize, Tag};
+use bfc_core::{Block, BlockError, Category, Request, Tag};
 
 use super::TrackingAllocator;
 use crate::account::budget;
 use crate::record::Allocated;
 
-impl Resize for TrackingAllocator {
-    unsafe fn resize(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {
+impl TrackingAllocator {
+    /// Changes the size of a block of the inner allocator in place.
+    ///
+    /// # Safety
+    /// As for [`PoolView::resize`](bfc_core::PoolView::resize).
+    pub(super) unsafe fn resize_block(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {
         let tag = self.inner().tag(block)?;
         // Budgets limit requests. Their caller moves the block, which is a request.
         if bytes == 0 || block.is_empty() || (bytes > block.bytes && budget::covers(tag.owner)) {
@@ -39,9 +43,7 @@ impl Resize for TrackingAllocator {
         }
         resized
     }
-}
 
-impl TrackingAllocator {
     /// Counts and records a block that has replaced a smaller one. No reader sees a moment without the block.
     fn count_growth(&self, before: &Block, after: &Block, requested: u64, tag: Tag) {
         let saved = self.tracker.as_ref().filter(|_| tag.category == Category::Activation);

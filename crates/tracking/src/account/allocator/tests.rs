@@ -2,10 +2,7 @@ use std::sync::Weak;
 
 use super::*;
 use crate::test_pool::TestPool;
-use bfc_core::{
-    Accounting, AddressSpace, Allocation, Category, Inspection, PoolId, Resize, StreamOrder, Tag, Upkeep,
-    WaitHints,
-};
+use bfc_core::{AddressSpace, Allocation, Category, PoolId, Tag};
 
 fn sizes(total_bytes: u64, high_water_bytes: u64, live_bytes: u64) -> Sizes {
     Sizes { total_bytes, high_water_bytes, live_bytes }
@@ -251,30 +248,6 @@ unsafe impl Allocator for Spy {
     fn tracks_sizes(&self) -> bool {
         true
     }
-
-    fn as_accounting(&self) -> Option<&dyn Accounting> {
-        None
-    }
-
-    fn as_inspection(&self) -> Option<&dyn Inspection> {
-        None
-    }
-
-    fn as_wait_hints(&self) -> Option<&dyn WaitHints> {
-        None
-    }
-
-    fn as_stream_order(&self) -> Option<&dyn StreamOrder> {
-        None
-    }
-
-    fn as_upkeep(&self) -> Option<&dyn Upkeep> {
-        None
-    }
-
-    fn as_resize(&self) -> Option<&dyn Resize> {
-        None
-    }
 }
 
 /// So the sum of all accounts never exceeds what the pool has in use, at whatever moment another thread looks.
@@ -385,27 +358,4 @@ fn memory_used_on_other_streams_passes_through() {
     assert_eq!(wrapper.trim(Bytes(0)), 0, "the stream is not done");
     device.finish(copies.handle());
     assert_eq!(wrapper.trim(Bytes(0)), pool.stats().peak_bytes_reserved);
-}
-
-#[test]
-fn a_tracking_allocator_has_every_facet_of_its_pool() {
-    let facets = |allocator: &dyn Allocator| {
-        [
-            allocator.as_accounting().is_some(),
-            allocator.as_inspection().is_some(),
-            allocator.as_wait_hints().is_some(),
-            allocator.as_stream_order().is_some(),
-            allocator.as_upkeep().is_some(),
-        ]
-    };
-    let device = Arc::new(bfc_core::sim::SimDevice::new(bfc_core::Bytes::mib(1)));
-    let source = Arc::new(bfc_core::DeviceMemory::new(device.clone()));
-    let config = bfc_core::BfcConfig::new(bfc_core::Bytes::mib(1));
-    let plain: Arc<dyn Allocator> = Arc::new(bfc_core::BfcAllocator::new("sim", source, config));
-    let compute = bfc_core::Stream::new(device).unwrap();
-    let ordered: Arc<dyn Allocator> = Arc::new(bfc_core::StreamAllocator::new(plain.clone(), compute));
-    for (inner, expected) in [(plain, [true, true, true, false, true]), (ordered, [true; 5])] {
-        assert_eq!(facets(&*inner), expected);
-        assert_eq!(facets(&*TrackingAllocator::new(inner, true)), expected);
-    }
 }

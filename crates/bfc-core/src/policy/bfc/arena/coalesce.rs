@@ -3,8 +3,10 @@
 use super::super::bins::SizeClass;
 use super::super::chunk::{Chunk, ChunkId, State};
 use super::super::pending::PendingFree;
+use super::super::timed::TimedPolicy;
 use super::{Bfc, Fit};
 use crate::base::hint::cold_path;
+use crate::policy::NotLive;
 
 impl Bfc {
     /// Frees a chunk for all requests, merges it with free neighbors, and inserts the result into its bin. No further
@@ -35,14 +37,14 @@ impl Bfc {
 
     /// Frees a chunk that stays separate until the frontier has passed the count of its free.
     #[cold]
-    pub(super) fn hold(&mut self, id: ChunkId, freed_at: u64) {
+    fn hold(&mut self, id: ChunkId, freed_at: u64) {
         self.chunks.set_free(id, freed_at);
         self.bin(id);
         self.pending.push(PendingFree { chunk: id, freed_at });
     }
 
     /// Merges frees with counts strictly below the frontier, as upstream.
-    pub(super) fn merge_below(&mut self, frontier: u64) {
+    fn merge_below(&mut self, frontier: u64) {
         for _ in 0..self.pending.begin_pass() {
             let Some(free) = self.pending.pop().filter(|free| self.is_pending(free)) else { continue };
             if free.freed_at < frontier {
@@ -126,5 +128,22 @@ impl Bfc {
         let both = self.chunks[prev].bytes + self.chunks[id].bytes;
         self.chunks.join_to_prev(id, prev, both);
         prev
+    }
+}
+
+impl TimedPolicy for Bfc {
+    #[inline]
+    fn free_at(&mut self, slot: u32, count: u64) -> Result<(), NotLive> {
+        let id = ChunkId(slot);
+        self.chunks.live(id).ok_or(NotLive { slot })?;
+        self.hold(id, count);
+        Ok(())
+    }
+
+    #[inline]
+    fn merge_ripe(&mut self, frontier: u64) {
+        if self.pending.may_have_ripe(frontier) {
+            self.merge_below(frontier);
+        }
     }
 }

@@ -23,7 +23,11 @@ impl Fit {
     /// Returns `None` if the request exceeds the address space once rounded and aligned.
     pub(super) fn of(request: &PlacementRequest) -> Option<Self> {
         let rounded = round_to_granule(request.bytes.max(1), request.alignment, GRANULE)?;
-        Some(Self { rounded, alignment: request.alignment.max(GRANULE), freed_before: request.freed_before })
+        Some(Self {
+            rounded,
+            alignment: request.alignment.max(GRANULE),
+            freed_before: request.freed_before(),
+        })
     }
 
     /// Returns the bytes of a request that fits every large enough chunk, as nearly all do.
@@ -36,7 +40,7 @@ impl Fit {
         if request.bytes > u64::MAX / 2 {
             return None;
         }
-        if request.freed_before.is_some() {
+        if request.freed_before().is_some() {
             return None;
         }
         let bytes = if request.bytes == 0 { 1 } else { request.bytes };

@@ -1,17 +1,15 @@
-//! The facets of an allocator without a pool.
+//! The view of an allocator without a pool.
 
 use super::{PassthroughAllocator, State, place_of};
 use crate::allocator::{
-    Accounting, AllocatorSnapshot, BlockError, Damage, Inspection, LiveAllocation, OomReport, Request, Stats,
-    Upkeep, Verdict, WaitHints, WaitKey,
+    AllocatorSnapshot, BlockError, LiveAllocation, OomReport, PoolView, Request, Stats, Verdict, WaitKey,
 };
 use crate::base::ledger::{Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::{Inconsistent, Placement, PlanCounts};
-use crate::base::units::Bytes;
+use crate::base::placement::Placement;
 
-impl Accounting for PassthroughAllocator {
+impl PoolView for PassthroughAllocator {
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
         self.of_block(block, 0, |_, found| found.requested)
     }
@@ -50,9 +48,7 @@ impl Accounting for PassthroughAllocator {
     fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
         self.with_state(|state| state.accounts.ledger.owner(owner)).unwrap_or_default()
     }
-}
 
-impl Inspection for PassthroughAllocator {
     fn regions(&self) -> Vec<Span> {
         let regions = |state: &mut State| state.live.iter().map(|(_, live)| live.region).collect();
         let mut regions: Vec<Span> = self.with_state(regions).unwrap_or_default();
@@ -70,29 +66,11 @@ impl Inspection for PassthroughAllocator {
         self.with_state(live).unwrap_or_default()
     }
 
-    fn would_fit(&self, _request: &Request<'_>, _freed: &[Block]) -> Option<bool> {
-        None
-    }
-
     fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
         self.with_state(|state| self.report(state, request, verdict, true))
             .unwrap_or_else(|| OomReport::new(self.name.clone(), request, verdict))
     }
 
-    fn find_damage(&self) -> Vec<Damage> {
-        Vec::new()
-    }
-
-    fn check_invariants(&self) -> Result<(), Inconsistent> {
-        Ok(())
-    }
-
-    fn plan_counts(&self) -> Option<PlanCounts> {
-        None
-    }
-}
-
-impl WaitHints for PassthroughAllocator {
     fn wait_key(&self, request: &Request<'_>) -> WaitKey {
         // At equal alignment, neither the limit nor a source fits more if it does not fit less.
         WaitKey { bytes: request.bytes, class: Some(u64::from(request.alignment.trailing_zeros())) }
@@ -109,12 +87,6 @@ impl WaitHints for PassthroughAllocator {
     fn has_orphaned_blocks(&self, besides: &[Block]) -> bool {
         self.with_state(|state| state.users.has_orphaned_blocks(&state.accounts, besides)).unwrap_or(true)
     }
-}
-
-impl Upkeep for PassthroughAllocator {
-    fn trim(&self, _keep: Bytes) -> u64 {
-        0
-    }
 
     fn clear_stats(&self) -> bool {
         let cleared = self.with_state(|state| state.accounts.clear_figures()).is_some();
@@ -123,8 +95,4 @@ impl Upkeep for PassthroughAllocator {
         }
         cleared
     }
-
-    fn begin_step(&self) {}
-
-    fn set_safe_frontier(&self, _count: u64) {}
 }

@@ -1,22 +1,23 @@
-//! The facets of a stream allocator: those of the inner pool, plus the pending frees.
+//! A stream allocator's view: that of the inner pool, plus the pending frees.
 
 use std::sync::Arc;
 
 use super::{StreamAllocator, Used};
 use crate::allocator::{
-    Accounting, AllocatorSnapshot, BlockError, Damage, Inspection, LiveAllocation, OomReport, RecordError,
-    Request, Stats, StreamOrder, Upkeep, Verdict, WaitHints, WaitKey,
+    Allocator, AllocatorSnapshot, BlockError, OomReport, PoolView, RecordError, Request, Stats, Verdict,
 };
-use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
-use crate::base::memory::{Block, Span};
-use crate::base::owner::OwnerId;
-use crate::base::placement::{Inconsistent, PlanCounts};
+use crate::base::ledger::{Category, Tag};
+use crate::base::memory::Block;
 use crate::base::sync::atomic::Ordering;
 use crate::base::sync::lock;
 use crate::base::units::Bytes;
 use crate::source::stream::Stream;
 
-impl Accounting for StreamAllocator {
+impl PoolView for StreamAllocator {
+    fn forwards_to(&self) -> Option<&dyn Allocator> {
+        Some(&*self.pool)
+    }
+
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
         self.refuse_freed(block)?;
         self.pool.requested_bytes(block)
@@ -43,53 +44,13 @@ impl Accounting for StreamAllocator {
         self.pool.recategorize(block, from, to)
     }
 
-    fn ledger(&self) -> Ledger {
-        self.pool.ledger()
-    }
-
     fn snapshot(&self) -> AllocatorSnapshot {
         let AllocatorSnapshot { stats, ledger } = self.pool.snapshot();
         AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
     }
 
-    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
-        self.pool.owner_bytes(owner)
-    }
-}
-
-impl Inspection for StreamAllocator {
-    fn regions(&self) -> Vec<Span> {
-        self.pool.regions()
-    }
-
-    fn live_allocations(&self) -> Vec<LiveAllocation> {
-        self.pool.live_allocations()
-    }
-
-    fn would_fit(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
-        self.pool.would_fit(request, freed)
-    }
-
     fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
         self.with_pending(request, self.pool.refusal(request, verdict))
-    }
-
-    fn find_damage(&self) -> Vec<Damage> {
-        self.pool.find_damage()
-    }
-
-    fn check_invariants(&self) -> Result<(), Inconsistent> {
-        self.pool.check_invariants()
-    }
-
-    fn plan_counts(&self) -> Option<PlanCounts> {
-        self.pool.plan_counts()
-    }
-}
-
-impl WaitHints for StreamAllocator {
-    fn wait_key(&self, request: &Request<'_>) -> WaitKey {
-        self.pool.wait_key(request)
     }
 
     /// Pending frees may serve any request that waits for them.
@@ -101,14 +62,8 @@ impl WaitHints for StreamAllocator {
         self.retry.expect_frees(begin);
     }
 
-    fn has_orphaned_blocks(&self, besides: &[Block]) -> bool {
-        self.pool.has_orphaned_blocks(besides)
-    }
-}
-
-impl StreamOrder for StreamAllocator {
-    fn stream(&self) -> &Arc<Stream> {
-        &self.compute
+    fn stream(&self) -> Option<&Arc<Stream>> {
+        Some(&self.compute)
     }
 
     fn record_stream(&self, block: &Block, stream: &Arc<Stream>) -> Result<(), RecordError> {
@@ -136,9 +91,7 @@ impl StreamOrder for StreamAllocator {
         self.pending.events.put(event);
         Ok(outcome?)
     }
-}
 
-impl Upkeep for StreamAllocator {
     fn trim(&self, keep: Bytes) -> u64 {
         self.poll();
         self.pool.trim(keep)
@@ -149,12 +102,12 @@ impl Upkeep for StreamAllocator {
         self.pool.clear_stats()
     }
 
-    fn begin_step(&self) {
-        self.pool.begin_step();
+    // A block that other streams use keeps its size until they are done.
+    fn supports_resize(&self) -> bool {
+        false
     }
 
-    fn set_safe_frontier(&self, count: u64) {
-        self.pool.set_safe_frontier(count);
-        self.retry.notify();
+    unsafe fn resize(&self, _block: &Block, _bytes: u64) -> Result<Option<Block>, BlockError> {
+        Ok(None)
     }
 }

@@ -1,18 +1,23 @@
-//! The facets of a guard: its own accounts, and the inner allocator for the rest.
+//! A guard's view: its own accounts, and the inner allocator for the rest.
+
+use std::sync::Arc;
 
 use super::{GuardAllocator, Live, State, place_of, with_source_figures};
 use crate::allocator::{
-    Accounting, AllocatorSnapshot, BlockError, Damage, Inspection, LiveAllocation, OomReport, Request,
-    Upkeep, Verdict, WaitHints, WaitKey,
+    Allocator, AllocatorSnapshot, BlockError, Damage, LiveAllocation, PoolView, RecordError, Request, WaitKey,
 };
-use crate::base::ledger::{Ledger, OwnerBytes, Tag};
-use crate::base::memory::{Block, Span};
+use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
+use crate::base::memory::Block;
 use crate::base::owner::OwnerId;
-use crate::base::placement::{Inconsistent, Placement, PlanCounts};
+use crate::base::placement::Placement;
 use crate::base::sync::lock;
-use crate::base::units::Bytes;
+use crate::source::stream::Stream;
 
-impl Accounting for GuardAllocator {
+impl PoolView for GuardAllocator {
+    fn forwards_to(&self) -> Option<&dyn Allocator> {
+        Some(&*self.inner)
+    }
+
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
         self.tag(block).map(|_| block.bytes)
     }
@@ -45,6 +50,14 @@ impl Accounting for GuardAllocator {
         inner.map_or(Ok(()), |inner| self.inner.retag(&inner, tag))
     }
 
+    fn recategorize(&self, block: &Block, from: &[Category], to: Category) -> Result<Tag, BlockError> {
+        let before = self.tag(block)?;
+        if from.contains(&before.category) {
+            self.retag(block, Tag { category: to, ..before })?;
+        }
+        Ok(before)
+    }
+
     fn ledger(&self) -> Ledger {
         lock(&self.state).accounts.ledger.clone()
     }
@@ -61,12 +74,6 @@ impl Accounting for GuardAllocator {
 
     fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
         lock(&self.state).accounts.ledger.owner(owner)
-    }
-}
-
-impl Inspection for GuardAllocator {
-    fn regions(&self) -> Vec<Span> {
-        self.inner.regions()
     }
 
     fn live_allocations(&self) -> Vec<LiveAllocation> {
@@ -86,25 +93,11 @@ impl Inspection for GuardAllocator {
         self.inner.would_fit(&inner, &freed)
     }
 
-    fn refusal(&self, request: &Request<'_>, verdict: Verdict) -> OomReport {
-        self.inner.refusal(request, verdict)
-    }
-
-    fn find_damage(&self) -> Vec<Damage> {
+    fn find_damage(&self) -> Option<Vec<Damage>> {
         self.check_all();
-        lock(&self.state).findings.list()
+        Some(lock(&self.state).findings.list())
     }
 
-    fn check_invariants(&self) -> Result<(), Inconsistent> {
-        self.inner.check_invariants()
-    }
-
-    fn plan_counts(&self) -> Option<PlanCounts> {
-        self.inner.plan_counts()
-    }
-}
-
-impl WaitHints for GuardAllocator {
     fn wait_key(&self, request: &Request<'_>) -> WaitKey {
         self.inner_request(request)
             .map_or(WaitKey { bytes: request.bytes, class: None }, |inner| self.inner.wait_key(&inner))
@@ -116,19 +109,9 @@ impl WaitHints for GuardAllocator {
         if is_exact { self.inner.max_satisfiable_bytes() } else { u64::MAX }
     }
 
-    fn expect_frees(&self, begin: bool) {
-        self.inner.expect_frees(begin);
-    }
-
     fn has_orphaned_blocks(&self, besides: &[Block]) -> bool {
         let besides: Vec<Block> = lock(&self.state).inner_blocks(besides).collect();
         self.inner.has_orphaned_blocks(&besides)
-    }
-}
-
-impl Upkeep for GuardAllocator {
-    fn trim(&self, keep: Bytes) -> u64 {
-        self.inner.trim(keep)
     }
 
     fn clear_stats(&self) -> bool {
@@ -136,11 +119,20 @@ impl Upkeep for GuardAllocator {
         self.inner.clear_stats()
     }
 
-    fn begin_step(&self) {
-        self.inner.begin_step();
+    fn stream(&self) -> Option<&Arc<Stream>> {
+        None
     }
 
-    fn set_safe_frontier(&self, count: u64) {
-        self.inner.set_safe_frontier(count);
+    fn record_stream(&self, _block: &Block, _stream: &Arc<Stream>) -> Result<(), RecordError> {
+        Err(RecordError::Unordered { allocator: self.name().to_owned() })
+    }
+
+    // A canary lies behind each block.
+    fn supports_resize(&self) -> bool {
+        false
+    }
+
+    unsafe fn resize(&self, _block: &Block, _bytes: u64) -> Result<Option<Block>, BlockError> {
+        Ok(None)
     }
 }

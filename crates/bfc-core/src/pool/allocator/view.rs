@@ -1,13 +1,12 @@
-//! The facets of a pool.
+//! A pool's view of itself.
+
+use std::task::Waker;
 
 use super::PolicyAllocator;
-use crate::allocator::damage::Damage;
 use crate::allocator::error::BlockError;
 use crate::allocator::oom::{OomReport, Verdict};
 use crate::allocator::stats::Stats;
-use crate::allocator::{
-    Accounting, AllocatorSnapshot, Inspection, LiveAllocation, Request, Upkeep, WaitHints, WaitKey,
-};
+use crate::allocator::{AllocatorSnapshot, LiveAllocation, PoolView, Request, WaitKey};
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
@@ -15,7 +14,7 @@ use crate::base::placement::{Inconsistent, PlanCounts};
 use crate::base::units::Bytes;
 use crate::policy::ConfiguredPolicy;
 
-impl<P: ConfiguredPolicy> Accounting for PolicyAllocator<P> {
+impl<P: ConfiguredPolicy> PoolView for PolicyAllocator<P> {
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
         self.of_block(block, 0, |accounts, place| accounts.of(place).requested)
     }
@@ -61,9 +60,7 @@ impl<P: ConfiguredPolicy> Accounting for PolicyAllocator<P> {
     fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
         self.write(|state| self.bytes_of(state, owner)).unwrap_or_default()
     }
-}
 
-impl<P: ConfiguredPolicy> Inspection for PolicyAllocator<P> {
     fn regions(&self) -> Vec<Span> {
         // Calls the pool's own method of the same name.
         Self::regions(self)
@@ -82,10 +79,6 @@ impl<P: ConfiguredPolicy> Inspection for PolicyAllocator<P> {
             .unwrap_or_else(|| OomReport::new(self.name.clone(), request, verdict))
     }
 
-    fn find_damage(&self) -> Vec<Damage> {
-        Vec::new()
-    }
-
     fn check_invariants(&self) -> Result<(), Inconsistent> {
         // Calls the pool's own method of the same name.
         Self::check_invariants(self)
@@ -94,9 +87,7 @@ impl<P: ConfiguredPolicy> Inspection for PolicyAllocator<P> {
     fn plan_counts(&self) -> Option<PlanCounts> {
         self.with_policy(|policy| policy.plan_follower().map(|follower| follower.counts()))?
     }
-}
 
-impl<P: ConfiguredPolicy> WaitHints for PolicyAllocator<P> {
     fn wait_key(&self, request: &Request<'_>) -> WaitKey {
         self.wait_key_of(request)
     }
@@ -112,9 +103,13 @@ impl<P: ConfiguredPolicy> WaitHints for PolicyAllocator<P> {
     fn has_orphaned_blocks(&self, besides: &[Block]) -> bool {
         self.write(|state| self.has_orphaned_blocks_of(state, besides)).unwrap_or(true)
     }
-}
 
-impl<P: ConfiguredPolicy> Upkeep for PolicyAllocator<P> {
+    fn wake_also(&self, waiters: &Waker) {
+        if let Some(counter) = &self.timing {
+            counter.add_waiters(waiters.clone());
+        }
+    }
+
     fn trim(&self, keep: Bytes) -> u64 {
         // Calls the pool's own method of the same name.
         Self::trim(self, keep)
@@ -136,9 +131,12 @@ impl<P: ConfiguredPolicy> Upkeep for PolicyAllocator<P> {
         });
     }
 
-    fn set_safe_frontier(&self, count: u64) {
-        if self.frontier.advance(count) {
-            self.retry.notify();
-        }
+    fn supports_resize(&self) -> bool {
+        self.resizes
+    }
+
+    unsafe fn resize(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {
+        // SAFETY: the caller guarantees the same contract.
+        unsafe { self.resize_block(block, bytes) }
     }
 }

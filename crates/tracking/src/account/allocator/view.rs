@@ -1,20 +1,23 @@
-//! The accounts of blocks: those of the inner allocator, or of this one where the inner one keeps none.
+//! A tracking allocator's view: the accounts of the inner allocator, or its own ones where the inner one keeps none.
+
+use std::sync::Arc;
 
 use bfc_core::sync::lock;
-use bfc_core::{
-    Accounting, AllocatorSnapshot, Block, BlockError, Category, Ledger, OwnerBytes, OwnerId, Tag,
-};
+use bfc_core::{Allocator, Block, BlockError, Category, PoolView, RecordError, Stream, Tag};
 
 use super::TrackingAllocator;
 use super::sizing::Sizing;
 
-impl Accounting for TrackingAllocator {
+impl PoolView for TrackingAllocator {
+    fn forwards_to(&self) -> Option<&dyn Allocator> {
+        Some(&**self.inner())
+    }
+
     fn requested_bytes(&self, block: &Block) -> Result<u64, BlockError> {
         match &self.sizing {
-            Sizing::Local(blocks) if !block.is_empty() => {
-                lock(blocks).find(block).map(|entry| entry.requested)
-            }
-            _ => self.inner().requested_bytes(block),
+            Sizing::Local(_) if block.is_empty() => Ok(0),
+            Sizing::Local(blocks) => lock(blocks).find(block).map(|entry| entry.requested),
+            Sizing::Inner | Sizing::Untracked => self.inner().requested_bytes(block),
         }
     }
 
@@ -45,15 +48,20 @@ impl Accounting for TrackingAllocator {
         Ok(before)
     }
 
-    fn ledger(&self) -> Ledger {
-        self.inner().ledger()
+    fn record_stream(&self, block: &Block, stream: &Arc<Stream>) -> Result<(), RecordError> {
+        self.inner().record_stream(&self.inner_block(block)?, stream)
     }
 
-    fn snapshot(&self) -> AllocatorSnapshot {
-        self.inner().snapshot()
+    // Only the inner allocator's blocks, so that the two agree on what was replaced.
+    fn supports_resize(&self) -> bool {
+        matches!(self.sizing, Sizing::Inner) && self.inner().supports_resize()
     }
 
-    fn owner_bytes(&self, owner: OwnerId) -> OwnerBytes {
-        self.inner().owner_bytes(owner)
+    unsafe fn resize(&self, block: &Block, bytes: u64) -> Result<Option<Block>, BlockError> {
+        if !self.supports_resize() {
+            return Ok(None);
+        }
+        // SAFETY: the caller guarantees the contract.
+        unsafe { self.resize_block(block, bytes) }
     }
 }
