@@ -7,6 +7,8 @@
 
 #[macro_use]
 mod error_debug;
+#[macro_use]
+pub(crate) mod thread_scoped;
 
 pub(crate) mod amount;
 pub(crate) mod closest;
@@ -18,7 +20,6 @@ pub(crate) mod placement;
 pub(crate) mod printable;
 #[doc(hidden)]
 pub mod sync;
-pub(crate) mod thread_scoped;
 pub(crate) mod units;
 
 pub use amount::{Amount, ParseAmountError, Share};

@@ -86,14 +86,14 @@ impl<T> ThreadScoped<T> {
         (self.value.replace(value), top, below)
     }
 
-    /// Restores the value `before`, unless a cut has ended the guard. Returns the value that is not needed any more.
+    /// Removes a position from the stack, and all above it. Returns false if a cut has removed it before.
     #[inline]
-    fn leave(&self, before: T, top: Position, below: Position) -> T {
+    fn leave(&self, top: Position, below: Position) -> bool {
         if self.top.get() != top && !self.cut(top, below) {
-            return before;
+            return false;
         }
         self.top.set(below);
-        self.value.replace(before)
+        true
     }
 
     /// Ends the guards above a position that is not the top. Returns false if a cut has removed the position itself.
@@ -185,9 +185,13 @@ pub struct ThreadScopedGuard<V: ThreadVariable> {
 impl<V: ThreadVariable> Drop for ThreadScopedGuard<V> {
     #[inline]
     fn drop(&mut self) {
-        let before = std::mem::replace(&mut self.before, V::OUTSIDE);
-        // The old value is dropped outside of the access: its destructor may use the variable.
-        drop(V::with(|state| state.leave(before, self.top, self.below)));
+        V::with(|state| {
+            if state.leave(self.top, self.below) {
+                let before = std::mem::replace(&mut self.before, V::OUTSIDE);
+                // The guard drops the old value after the access: its destructor may use the variable.
+                self.before = state.value.replace(before);
+            }
+        });
     }
 }
 

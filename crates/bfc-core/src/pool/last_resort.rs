@@ -11,7 +11,6 @@ use crate::allocator::oom::OomReport;
 use crate::base::memory::Block;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::{ThreadScopedGuard, ThreadVariable};
-use crate::thread_scoped;
 
 /// The default bound on retries of a request.
 const RETRIES: u32 = 4;
