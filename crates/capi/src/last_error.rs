@@ -21,6 +21,7 @@ struct LastError {
 }
 
 thread_local! {
+    /// Of the thread, as `errno` is: C callers ask for the details after a call.
     static LAST: RefCell<Option<Rc<LastError>>> = const { RefCell::new(None) };
 }
 

@@ -35,6 +35,7 @@ impl Drop for Stack {
 }
 
 thread_local! {
+    /// Owns the guards of the thread, because a C caller only holds handles.
     static STACK: RefCell<Stack> = const { RefCell::new(Stack(Vec::new())) };
 }
 

@@ -7,7 +7,6 @@
 //! A layer of a model knows its path in the model instead ([`ModulePath`]). It enters that path below the *base*: the
 //! innermost [`module`] outside of the model. So a layer has one row in reports, wherever the model calls it.
 
-mod now;
 mod path;
 
 use std::cell::RefCell;
@@ -17,13 +16,12 @@ use std::sync::MutexGuard;
 #[cfg(not(shuttle))]
 use std::thread_local;
 
-use bfc_core::OwnerId;
+use bfc_core::{OwnerId, ThreadScopedGuard, ThreadVariable, thread_scoped};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 #[cfg(shuttle)]
 use shuttle::thread_local;
 
-use now::{Entry, now};
 pub use path::{ModulePath, Walk};
 
 /// Keeps a guard on its thread, whose state it restores. Other threads may still hold references to it.
@@ -128,7 +126,7 @@ impl ScopePath {
     /// Enters this scope on the current thread until the guard is dropped.
     #[inline]
     pub fn enter(self) -> ScopeGuard {
-        Scope { place: self, ..now().scope }.enter()
+        Scope { place: self, ..Scope::now() }.enter()
     }
 }
 
@@ -147,11 +145,18 @@ pub struct Scope {
 }
 
 impl Scope {
+    /// The scope of a thread that has entered none.
+    const OUTSIDE: Self = Self {
+        place: ScopePath { module: OwnerId::ROOT, phase: Phase::Forward },
+        base: OwnerId::ROOT,
+        in_model: 0,
+    };
+
     /// Returns the scope of the current thread.
     #[must_use]
     #[inline]
     pub fn now() -> Self {
-        now().scope
+        CURRENT.get()
     }
 
     /// Whether a layer or module of a model runs.
@@ -163,11 +168,17 @@ impl Scope {
     /// Enters this scope on the current thread until the guard is dropped.
     #[inline]
     pub fn enter(self) -> ScopeGuard {
-        ScopeGuard { entry: Entry::new(self), module: self.place.module, _not_send: PhantomData }
+        ScopeGuard { _entered: CURRENT.enter(self), module: self.place.module }
     }
 }
 
+thread_scoped! {
+    /// The scope of this thread.
+    static CURRENT: Scope = Scope::OUTSIDE;
+}
+
 thread_local! {
+    /// A cache, so that a known module costs no lock.
     static MODULES: RefCell<ModuleCache> = RefCell::new(ModuleCache::default());
 }
 
@@ -175,7 +186,7 @@ thread_local! {
 #[must_use]
 #[inline]
 pub fn here() -> ScopePath {
-    now().scope.place
+    CURRENT.get().place
 }
 
 /// Enters the module `name` below the current one until the guard is dropped. A name with dots means several nested
@@ -241,10 +252,9 @@ pub fn phase(phase: Phase) -> PhaseGuard {
 #[derive(Debug)]
 #[must_use = "the place is left when the guard is dropped"]
 pub struct ScopeGuard {
-    entry: Entry,
+    _entered: ThreadScopedGuard<CURRENT>,
     /// The entered module.
     pub(crate) module: OwnerId,
-    _not_send: NotSend,
 }
 
 /// Leaves a module when dropped.
@@ -252,13 +262,6 @@ pub type ModuleGuard = ScopeGuard;
 
 /// Leaves a phase when dropped.
 pub type PhaseGuard = ScopeGuard;
-
-impl Drop for ScopeGuard {
-    #[inline]
-    fn drop(&mut self) {
-        self.entry.leave();
-    }
-}
 
 /// The thread's cache of module names: a cached name costs no allocation and no lock.
 #[derive(Debug, Default)]

@@ -1,5 +1,5 @@
 //! Plain values and tools of every other folder: byte units, memory kinds, blocks, owners, the ledger, locks, printable text,
-//! suggestions for misspelled names, and `Debug` of errors.
+//! suggestions for misspelled names, thread-local values with guards, and `Debug` of errors.
 //!
 //! A [`Ledger`] sums live bytes by [`OwnerId`] and [`Category`]; the pools store live bytes nowhere else.
 //! [`sync`] exports the primitives of `std`, or those of the `shuttle` checker under `--cfg shuttle`.
@@ -7,6 +7,8 @@
 
 #[macro_use]
 mod error_debug;
+#[macro_use]
+pub(crate) mod thread_scoped;
 
 pub(crate) mod amount;
 pub(crate) mod closest;
@@ -28,4 +30,5 @@ pub use memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 pub use owner::OwnerId;
 pub use placement::{Inconsistent, Placement, PlanCounts};
 pub use printable::{Printable, is_printable, printable, printable_json, printable_lines};
+pub use thread_scoped::{ThreadScoped, ThreadScopedGuard, ThreadVariable};
 pub use units::{Bytes, GIB, KIB, MIB, ParseBytesError};

@@ -3,7 +3,6 @@
 //! Sources of the idea: RMM's failure callback, which may free memory and request a retry without a bound, and
 //! PyTorch's out-of-memory observers, which only watch.
 
-use std::cell::Cell;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -11,6 +10,7 @@ use crate::allocator::error::AllocError;
 use crate::allocator::oom::OomReport;
 use crate::base::memory::Block;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::{ThreadScopedGuard, ThreadVariable};
 
 /// The default bound on retries of a request.
 const RETRIES: u32 = 4;
@@ -54,24 +54,14 @@ pub struct LastResort {
     failures: AtomicU64,
 }
 
-thread_local! {
+thread_scoped! {
     /// Whether this thread is in a callback.
-    static BUSY: Cell<bool> = const { Cell::new(false) };
+    static IS_BUSY: bool = false;
 }
 
-/// Marks this thread as in a callback until dropped.
-struct Busy;
-
-impl Busy {
-    fn enter() -> Option<Self> {
-        (!BUSY.replace(true)).then(|| Self)
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        BUSY.set(false);
-    }
+/// Marks this thread as in a callback until the guard is dropped; `None` if it is in one.
+fn enter_callback() -> Option<ThreadScopedGuard<IS_BUSY>> {
+    (!IS_BUSY.get()).then(|| IS_BUSY.enter(true))
 }
 
 impl Default for LastResort {
@@ -177,18 +167,18 @@ impl LastResort {
     /// Whether this thread is in a callback, so that its failures trigger no further ones.
     #[must_use]
     pub fn is_busy() -> bool {
-        BUSY.get()
+        IS_BUSY.get()
     }
 
     fn ask(&self, report: &OomReport) -> bool {
         let rescuers = self.rescuers.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(_busy) = Busy::enter() else { return false };
+        let Some(_busy) = enter_callback() else { return false };
         rescuers.iter().rev().any(|rescuer| rescuer(report))
     }
 
     fn tell(&self, report: &OomReport) {
         let observers = self.observers.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(_busy) = Busy::enter() else { return };
+        let Some(_busy) = enter_callback() else { return };
         self.failures.fetch_add(1, Ordering::Relaxed);
         observers.iter().for_each(|observer| observer(report));
     }

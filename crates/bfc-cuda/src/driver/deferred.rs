@@ -1,8 +1,9 @@
 //! Commands that are held back from a device, and when they are submitted.
 
-use std::cell::Cell;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bfc_core::{ThreadVariable, thread_scoped};
 
 /// Commands that are held back from a device.
 pub(crate) trait DeferredWork: Send + Sync + Debug {
@@ -23,7 +24,7 @@ impl DeferredList {
 
     /// Submits all held commands.
     pub(super) fn flush(&self) {
-        if SKIP_FLUSH.get() {
+        if SKIPS_FLUSH.get() {
             return;
         }
         let deferred = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,19 +34,12 @@ impl DeferredList {
     }
 }
 
-thread_local! {
+thread_scoped! {
     /// Whether this thread's calls leave held commands alone.
-    static SKIP_FLUSH: Cell<bool> = const { Cell::new(false) };
+    static SKIPS_FLUSH: bool = false;
 }
 
 /// Makes calls without flushing held commands, which the calls do not depend on.
 pub(crate) fn without_flush<R>(calls: impl FnOnce() -> R) -> R {
-    struct Before(bool);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            SKIP_FLUSH.set(self.0);
-        }
-    }
-    let _before = Before(SKIP_FLUSH.replace(true));
-    calls()
+    SKIPS_FLUSH.within(true, calls)
 }

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use highwater_nn::io::Arrays;
-use highwater_nn::optim::{Optimizer, allow_no_parameters};
+use highwater_nn::optim::{Optimizer, ParameterGroup};
 use highwater_tensor::{Error, GradientHook, Gradients, HookGuard, Parameter, Result, hook_gradients};
 use highwater_tracking::{Phase, phase};
 
@@ -88,7 +88,7 @@ impl World {
         &self,
         shard: Shard,
         parameters: Vec<(String, Parameter)>,
-        make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O>,
+        make: impl FnOnce(ParameterGroup) -> Result<O>,
     ) -> Result<DataParallel<O>> {
         let parallel = DataParallel::new(self, shard, parameters, make).inspect_err(|error| {
             // The other ranks wait for this one.
@@ -119,13 +119,13 @@ impl<O: Optimizer> DataParallel<O> {
         world: &World,
         shard: Shard,
         parameters: Vec<(String, Parameter)>,
-        make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O>,
+        make: impl FnOnce(ParameterGroup) -> Result<O>,
     ) -> Result<Self> {
         let shared = Shared::new(world, shard, parameters)?;
         let own: Vec<_> = shared.own_parameters();
         let expected = own.len();
         // A rank may own none.
-        let optimizer = allow_no_parameters(|| make(own))?;
+        let optimizer = make(ParameterGroup::part(own))?;
         let held = optimizer.parameters().len();
         if held != expected {
             return Err(ParallelError::Share { shard, expected, held }.into());

@@ -1,11 +1,11 @@
 //! The state that backward passes share with the optimizer, and the hook that starts the passes.
 
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bfc_core::{ThreadVariable, thread_scoped};
 use highwater_tensor::{Device, Error, GradientHook, GradientPass, Parameter, Result, Tensor};
 
 use super::fingerprint::Settings;
@@ -48,9 +48,9 @@ pub(super) struct Planning {
     pub(super) is_observed: bool,
 }
 
-thread_local! {
+thread_scoped! {
     /// Whether backward passes of this thread leave their gradients alone.
-    static ALONE: Cell<bool> = const { Cell::new(false) };
+    static IS_ALONE: bool = false;
 }
 
 /// Runs backward passes of this rank alone: they return its own gradients.
@@ -73,14 +73,7 @@ thread_local! {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn no_sync<T>(run: impl FnOnce() -> T) -> T {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ALONE.set(self.0);
-        }
-    }
-    let _restore = Restore(ALONE.replace(true));
-    run()
+    IS_ALONE.within(true, run)
 }
 
 impl Shared {
@@ -266,7 +259,7 @@ pub(super) struct Hook(pub(super) Arc<Shared>);
 
 impl GradientHook for Hook {
     fn begin(&self) -> Result<Option<Box<dyn GradientPass>>> {
-        if ALONE.get() {
+        if IS_ALONE.get() {
             return Ok(None);
         }
         Ok(Some(Box::new(Pass::begin(Arc::clone(&self.0))?)))

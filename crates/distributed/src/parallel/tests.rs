@@ -4,7 +4,7 @@ use highwater_nn::io::Array;
 use highwater_nn::modules::{
     Conv2d, Embedding, Flatten, Linear, MaxPool2d, Module, Relu, Sequential, TransformerBlock,
 };
-use highwater_nn::optim::{AdamW, Optimizer, Sgd};
+use highwater_nn::optim::{AdamW, Optimizer, ParameterGroup, Sgd};
 use highwater_tensor::{DType, Device, Error, Gradients, Parameter, Result, Rng, Runtime, Tensor};
 
 use highwater_tracking::Report;
@@ -43,13 +43,13 @@ fn values(parameters: &[(String, Parameter)]) -> Vec<Vec<f32>> {
     parameters.iter().map(values).collect()
 }
 
-type Make = fn(Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>>;
+type Make = fn(ParameterGroup) -> Result<Box<dyn Optimizer>>;
 
-fn adam_w(parameters: Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>> {
+fn adam_w(parameters: ParameterGroup) -> Result<Box<dyn Optimizer>> {
     Ok(Box::new(AdamW::new(parameters, 1e-2)?))
 }
 
-fn sgd(parameters: Vec<(String, Parameter)>) -> Result<Box<dyn Optimizer>> {
+fn sgd(parameters: ParameterGroup) -> Result<Box<dyn Optimizer>> {
     Ok(Box::new(Sgd::new(parameters, 0.1)?.with_momentum(0.9)?))
 }
 
@@ -59,7 +59,7 @@ const STEPS: usize = 3;
 fn accumulated(batches: usize, dtype: DType, make: Make) -> Vec<Vec<f32>> {
     let device = device();
     let network = network(&device, dtype);
-    let mut optimizer = make(network.parameters()).unwrap();
+    let mut optimizer = make(network.parameters().into()).unwrap();
     for step in 0..STEPS {
         let mut gradients = Gradients::default();
         for batch in 0..batches {
@@ -156,7 +156,7 @@ fn convolutional_networks_and_transformers_equal_one_process() {
     for (make, ranks) in [(adam_w as Make, 2), (sgd, 2), (sgd, 4), (adam_w, 4)] {
         for at in 0..2 {
             let (name, network, input) = &larger_networks(&device())[at];
-            let mut optimizer = make(network.parameters()).unwrap();
+            let mut optimizer = make(network.parameters().into()).unwrap();
             for step in 0..STEPS {
                 let mut gradients = Gradients::default();
                 for batch in 0..ranks {
@@ -239,7 +239,7 @@ fn gradients_are_computed_in_their_bucket() {
     let found = run_ranks(2, |world| {
         let device = device();
         let network = network(&device, DType::F32);
-        let mut optimizer = world.data_parallel(sgd(network.parameters()).unwrap()).unwrap();
+        let mut optimizer = world.data_parallel(sgd(network.parameters().into()).unwrap()).unwrap();
         let mut copies = 0;
         for step in 0..2 {
             let before = calls(&device);
@@ -298,7 +298,7 @@ fn a_rank_that_fails_makes_all_ranks_discard_the_step() {
         let found = run_ranks(3, |world| {
             let device = device();
             let network = network(&device, DType::F32);
-            let mut optimizer = world.data_parallel(adam_w(network.parameters()).unwrap()).unwrap();
+            let mut optimizer = world.data_parallel(adam_w(network.parameters().into()).unwrap()).unwrap();
             let before = values(&network.parameters());
             let result = optimizer.attempt(|optimizer| {
                 let too_large = || Tensor::zeros(&device, [1_usize << 40]).map(drop);
@@ -388,7 +388,7 @@ fn ranks_at_different_stages_get_an_error() {
     let found = run_ranks(2, |world| {
         let device = device();
         let network = network(&device, DType::F32);
-        let mut optimizer = world.data_parallel(adam_w(network.parameters()).unwrap()).unwrap();
+        let mut optimizer = world.data_parallel(adam_w(network.parameters().into()).unwrap()).unwrap();
         let step = |optimizer: &mut DataParallel<_>| {
             if world.rank() == 1 {
                 return optimizer.step(Gradients::default());

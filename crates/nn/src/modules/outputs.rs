@@ -2,31 +2,25 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
-use bfc_core::OwnerId;
+use bfc_core::{OwnerId, ThreadVariable, thread_scoped};
 use highwater_tensor::{DType, Result, Shape, Tensor};
 use highwater_tracking::here;
 
 /// Element types and shapes by module.
 pub(crate) type Outputs = HashMap<OwnerId, (DType, Shape)>;
 
-thread_local! {
+thread_scoped! {
     /// The outputs so far, while a program runs in `record_outputs`.
-    static OUTPUTS: RefCell<Option<Outputs>> = const { RefCell::new(None) };
+    static OUTPUTS: Option<Rc<RefCell<Outputs>>> = None;
 }
 
 /// Runs a program, and returns its result and the last outputs of the modules that it ran on dry devices.
 pub(crate) fn record_outputs<R>(program: impl FnOnce() -> R) -> (R, Outputs) {
-    // Restores the outputs of an enclosing call, also after a panic.
-    struct Restore(Option<Outputs>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            OUTPUTS.set(self.0.take());
-        }
-    }
-    let _restore = Restore(OUTPUTS.replace(Some(Outputs::new())));
-    let result = program();
-    (result, OUTPUTS.take().unwrap_or_default())
+    let outputs = Rc::new(RefCell::new(Outputs::new()));
+    let result = OUTPUTS.within(Some(Rc::clone(&outputs)), program);
+    (result, outputs.take())
 }
 
 /// Ends the forward pass of the current module: notes its output for a summary, or adds its path to the error.
@@ -45,9 +39,7 @@ pub(crate) fn output(result: Result<Tensor>) -> Result<Tensor> {
 
 #[cold]
 fn note(y: &Tensor) {
-    OUTPUTS.with_borrow_mut(|outputs| {
-        if let Some(outputs) = outputs {
-            outputs.insert(here().module, (y.dtype(), *y.shape()));
-        }
-    });
+    if let Some(outputs) = OUTPUTS.read(Clone::clone) {
+        outputs.borrow_mut().insert(here().module, (y.dtype(), *y.shape()));
+    }
 }

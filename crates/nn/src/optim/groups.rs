@@ -5,8 +5,7 @@ use std::collections::HashSet;
 use highwater_tensor::{Error, Gradients, Parameter, Result};
 use highwater_tracking::{Phase, phase};
 
-use super::parameter_set::allow_no_parameters;
-use super::{LEARNING_RATE, Optimizer, not_negative};
+use super::{LEARNING_RATE, Optimizer, ParameterGroup, not_negative};
 use crate::io::{Arrays, Mismatch};
 
 const OP: &str = "groups";
@@ -79,9 +78,9 @@ impl Groups {
     pub fn with<O: Optimizer + 'static>(
         mut self,
         parameters: Vec<(String, Parameter)>,
-        make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O>,
+        make: impl FnOnce(ParameterGroup) -> Result<O>,
     ) -> Result<Self> {
-        let optimizer = allow_no_parameters(|| make(parameters))?;
+        let optimizer = make(ParameterGroup::part(parameters))?;
         let (mut parameters, mut seen) = (optimizer.parameters(), HashSet::new());
         parameters.retain(|(_, parameter)| seen.insert(parameter.address()));
         let earlier: HashSet<usize> = self.held().map(|(_, parameter)| parameter.address()).collect();

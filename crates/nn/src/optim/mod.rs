@@ -17,6 +17,7 @@ mod ema;
 mod groups;
 mod loss_scaler;
 mod optimizers;
+mod parameter_group;
 mod parameter_set;
 mod plateau;
 mod schedule;
@@ -28,7 +29,7 @@ pub use ema::Ema;
 pub use groups::Groups;
 pub use loss_scaler::{LossScaler, ScaledStep};
 pub use optimizers::*;
-pub use parameter_set::allow_no_parameters;
+pub use parameter_group::ParameterGroup;
 pub use plateau::ReduceOnPlateau;
 pub use schedule::Schedule;
 

@@ -7,7 +7,7 @@ use highwater_tensor::backend::kernels::{
 use highwater_tensor::{Error, Gradients, Parameter, Result};
 
 use super::parameter_set::ParameterSet;
-use super::{Optimizer, above_zero, not_negative, share};
+use super::{Optimizer, ParameterGroup, above_zero, not_negative, share};
 use crate::io::Arrays;
 
 /// An option as a setting; `None` if users cannot set it: `decoupled: _`.
@@ -37,11 +37,11 @@ macro_rules! optimizer {
             /// Creates the optimizer with learning rate `lr` and the usual defaults.
             ///
             /// # Errors
-            /// [`Error::BadArgument`] without parameters, and unless `lr` is finite and not negative;
+            /// [`Error::BadArgument`] without parameters (see [`ParameterGroup`]), and unless `lr` is finite and not negative;
             /// [`Error::Allocation`] if there is no memory for the state of the parameters that are not frozen.
-            pub fn new(parameters: Vec<(String, Parameter)>, lr: f64) -> Result<Self> {
+            pub fn new(parameters: impl Into<ParameterGroup>, lr: f64) -> Result<Self> {
                 let rule = $rule { lr: not_negative($op, "lr", lr)?, ..$defaults };
-                Ok(Self { rule, parameters: ParameterSet::new($op, parameters, rule)? })
+                Ok(Self { rule, parameters: ParameterSet::new($op, parameters.into(), rule)? })
             }
         }
 

@@ -3,7 +3,6 @@
 //! A step first finds all gradients, makes all parameters writable and allocates missing state. Only then it changes the
 //! first parameter. So a step that lacks memory changes nothing.
 
-use std::cell::Cell;
 use std::collections::HashSet;
 
 use bfc_core::{Category, OwnerId};
@@ -12,6 +11,8 @@ use highwater_tensor::{
     backend::kernels::{self, MAX_STATES, OptimizerRule, States},
 };
 use highwater_tracking::{Phase, enter_path, intern_path, phase};
+
+use super::ParameterGroup;
 
 /// The optimizer state of one parameter.
 #[derive(Debug)]
@@ -95,18 +96,15 @@ impl ParameterSet {
     /// path.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] without parameters, except in a [group](super::Groups). [`Error::Allocation`] if there is no
+    /// [`Error::BadArgument`] without parameters, unless the group may be empty. [`Error::Allocation`] if there is no
     /// memory.
     pub(super) fn new(
         op: &'static str,
-        parameters: Vec<(String, Parameter)>,
+        parameters: ParameterGroup,
         rule: impl Into<OptimizerRule>,
     ) -> Result<Self> {
         let _phase = phase(Phase::Optimizer);
-        if parameters.is_empty() && !MAY_BE_EMPTY.get() {
-            let (argument, expected) = ("parameters", "at least one");
-            return Err(Error::BadArgument { op, argument, expected, got: "none".to_owned() });
-        }
+        let parameters = parameters.into_parameters(op)?;
         let rule = rule.into();
         let states = rule.states();
         let mut set = Self { op, states, saves_steps: rule.counts_steps(), layers: Vec::new() };
@@ -264,22 +262,4 @@ fn filled_like(ctx: &OpContext<'_>, parameter: &Tensor, value: f64) -> Result<Bu
     let mut buffer = ctx.output(parameter.shape(), parameter.dtype().computed_as())?;
     ctx.compute(kernels::Fill { value: Scalar::Float(value), out: buffer.view_mut() })?;
     Ok(buffer)
-}
-
-thread_local! {
-    /// Whether optimizers that this thread makes may have no parameters.
-    static MAY_BE_EMPTY: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Calls a function that makes optimizers, which may have no parameters: those of a [group](super::Groups), or of a
-/// process that owns none.
-pub fn allow_no_parameters<O>(make: impl FnOnce() -> O) -> O {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            MAY_BE_EMPTY.set(self.0);
-        }
-    }
-    let _restore = Restore(MAY_BE_EMPTY.replace(true));
-    make()
 }

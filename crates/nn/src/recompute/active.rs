@@ -1,40 +1,33 @@
 //! The plan and the observer of this thread.
 
-use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+
+use bfc_core::{ThreadScopedGuard, ThreadVariable, thread_scoped};
 
 use super::observe::Observer;
 use super::plan::Plan;
 
 /// The plan and the observer that apply to chains on this thread.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Active {
     pub(super) plan: Option<Arc<Plan>>,
     pub(super) observer: Option<Arc<Observer>>,
 }
 
-thread_local! {
-    /// Whether a plan or an observer is active. A thread without them only reads this flag.
-    static IS_ACTIVE: Cell<bool> = const { Cell::new(false) };
-    static ACTIVE: RefCell<Active> = const { RefCell::new(Active { plan: None, observer: None }) };
-}
-
-/// Restores what was active before when it is dropped.
-#[derive(Debug)]
-pub(super) struct ActiveGuard {
-    before: Active,
+thread_scoped! {
+    pub(super) static ACTIVE: Active = Active { plan: None, observer: None };
 }
 
 impl Active {
     /// Whether anything is active.
     #[inline]
     pub(super) fn is_any() -> bool {
-        IS_ACTIVE.get()
+        ACTIVE.read(|active| active.plan.is_some() || active.observer.is_some())
     }
 
     /// Returns what is active.
     pub(super) fn now() -> Self {
-        ACTIVE.with_borrow(Self::clone)
+        ACTIVE.read(Clone::clone)
     }
 
     pub(super) fn with_plan(self, plan: Arc<Plan>) -> Self {
@@ -42,18 +35,7 @@ impl Active {
     }
 
     /// Makes this active until the guard is dropped.
-    pub(super) fn enter(self) -> ActiveGuard {
-        ActiveGuard { before: self.replace() }
-    }
-
-    fn replace(self) -> Self {
-        IS_ACTIVE.set(self.plan.is_some() || self.observer.is_some());
-        ACTIVE.replace(self)
-    }
-}
-
-impl Drop for ActiveGuard {
-    fn drop(&mut self) {
-        drop(std::mem::take(&mut self.before).replace());
+    pub(super) fn enter(self) -> ThreadScopedGuard<ACTIVE> {
+        ACTIVE.enter(self)
     }
 }

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bfc_core::printable;
+use bfc_core::{ThreadScopedGuard, printable};
 use serde::{Deserialize, Serialize};
 
-use super::active::{Active, ActiveGuard};
+use super::active::{ACTIVE, Active};
 use super::schedule::Schedule;
 
 /// The schedules of a model, by the path of each chain. Other chains run plainly, as all chains do by default.
@@ -77,7 +76,7 @@ impl Recompute {
         });
         let plan = Arc::new(Plan { chains: chains.collect() });
         let active = Active::now().with_plan(Arc::clone(&plan));
-        RecomputeGuard { plan, _active: active.enter(), of_thread: PhantomData }
+        RecomputeGuard { plan, _active: active.enter() }
     }
 }
 
@@ -135,15 +134,14 @@ impl<'a> NumberedPath<'a> {
     }
 }
 
-/// Ends a plan on this thread when it is dropped, also after a panic. See [`Recompute::enter`]. Drop nested guards in
-/// reverse order.
+/// Ends a plan on this thread when it is dropped, also after a panic. See [`Recompute::enter`].
+///
+/// Dropping a guard ends all guards that were made within it. So guards may be dropped in any order.
 #[must_use = "dropping the guard ends the plan"]
 #[derive(Debug)]
 pub struct RecomputeGuard {
     plan: Arc<Plan>,
-    _active: ActiveGuard,
-    /// The plan belongs to one thread, so the guard must not move to another.
-    of_thread: PhantomData<*const ()>,
+    _active: ThreadScopedGuard<ACTIVE>,
 }
 
 impl RecomputeGuard {

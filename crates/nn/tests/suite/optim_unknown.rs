@@ -2,7 +2,7 @@
 
 use crate::ops_table::optimizers::{Make, OPTIMIZERS};
 use highwater_nn::modules::{Linear, Module, Parameter, Relu, Sequential};
-use highwater_nn::optim::{AdamW, Groups, LossScaler, Optimizer, ScaledStep, Sgd};
+use highwater_nn::optim::{AdamW, Groups, LossScaler, Optimizer, ParameterGroup, ScaledStep, Sgd};
 use highwater_nn::visit_parts;
 use highwater_tensor::{DType, Device, Error, Result, Rng, Runtime, Tensor};
 use highwater_tracking::module;
@@ -227,10 +227,7 @@ fn no_group_steps_where_a_parameter_is_in_no_group() {
     let (first, second): (Named, Named) =
         net.parameters().into_iter().partition(|(path, _)| path.starts_with("fc1."));
     // The second optimizer leaves out a parameter that it was given.
-    let weight_only = |mut of: Named| {
-        of.pop();
-        Sgd::new(of, 0.1)
-    };
+    let weight_only = |of: ParameterGroup| Sgd::new(of.parameters()[..1].to_vec(), 0.1);
     let mut optimizer = Groups::new()
         .with(first, |of| Sgd::new(of, 0.1))
         .and_then(|groups| groups.with(second, weight_only))

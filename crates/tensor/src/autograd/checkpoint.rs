@@ -9,7 +9,7 @@ use highwater_tracking::Scope;
 use super::node::record_replay;
 use super::training_mode::TrainingMode;
 use crate::error::{Error, Result};
-use crate::op::mode::{first_run, is_saving, with_recording};
+use crate::op::mode::{in_first_run, is_saving, with_recording};
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
 use crate::tensor::tape::{self, Tape};
@@ -62,11 +62,11 @@ pub fn checkpoint(
     if !is_saving() {
         return program(x);
     }
-    let ((output, tape), would_record) = first_run(|| tape::record(|| program(x)));
+    let (output, tape) = tape::record(|| in_first_run(|| program(x)));
     let output = output?;
-    let would_record = would_record || output.requires_grad();
+    let is_recorded = tape.is_in_graph() || output.requires_grad();
     let output = output.detach();
-    if !would_record || !output.dtype().is_float() {
+    if !is_recorded || !output.dtype().is_float() {
         return Ok(output);
     }
     let input = x.detach();
@@ -130,7 +130,8 @@ impl fmt::Debug for Replay {
 }
 
 thread_local! {
-    /// Programs to drop after the current one; `None` if no drop is in progress.
+    /// Programs to drop after the current one; `None` if no drop is in progress. A work list, which nested destructors
+    /// extend: `Drop` takes no arguments.
     static DROPPED: RefCell<Option<Vec<Program>>> = const { RefCell::new(None) };
 }
 

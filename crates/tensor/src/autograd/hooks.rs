@@ -18,6 +18,8 @@ use super::Parameter;
 use super::gradients::Gradients;
 use super::node::Node;
 use crate::error::{Error, Result};
+use crate::layout::bytes_of;
+use crate::op::saved::Input;
 use crate::op::{Destination, Saved};
 use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
@@ -38,8 +40,8 @@ pub trait GradientHook: fmt::Debug + Send + Sync {
 /// A pass that fails drops this value without [`finish`](Self::finish).
 pub trait GradientPass {
     /// Returns the memory for a parameter's gradient, of the gradient's exact size; `None` for memory of the device's
-    /// pool. The op that computes the gradient may write to it immediately. The gradient may still lie elsewhere, for
-    /// example if the op returns its input.
+    /// pool. The op that computes the gradient may write to it immediately, by [`OpContext::gradient`](crate::OpContext::gradient).
+    /// The gradient may still lie elsewhere, for example if the op returns its input.
     ///
     /// # Errors
     /// An error of the hook ends the pass.
@@ -189,25 +191,22 @@ impl HookedPass {
         Ok(())
     }
 
-    /// Returns memory of the hooks for the gradients that an op is about to compute.
-    ///
-    /// Only for leaves without a gradient so far, and only if no other input has the same shape: the op tells gradients
-    /// apart by their shape.
+    /// Returns memory of the hooks for the gradients that an op is about to compute. Only for leaves without a gradient so
+    /// far that are one input of the op: gradients of several inputs are added.
     pub(super) fn destinations(&mut self, saved: &Saved, gradients: &Gradients) -> Result<Vec<Destination>> {
         let mut destinations = Vec::new();
-        for (at, input) in saved.inputs.iter().enumerate() {
+        for (number, input) in saved.inputs.iter().enumerate() {
             let Some(leaf) = input.edge.as_ref().and_then(GradEdge::leaf) else { continue };
             let Some(HookedLeaf { pass: Some(pass), parameter, .. }) = self.leaves.get(&leaf).copied() else {
                 continue;
             };
-            let same = |(other, input_of): (usize, &crate::op::saved::Input)| {
-                other != at && input_of.edge.is_some() && input_of.shape == input.shape
-            };
-            if gradients.has(leaf) || saved.inputs.iter().enumerate().any(same) {
+            let is_leaf = |input: &&Input| input.edge.as_ref().and_then(GradEdge::leaf) == Some(leaf);
+            if gradients.has(leaf) || saved.inputs.iter().filter(is_leaf).count() > 1 {
                 continue;
             }
+            let Some(bytes) = bytes_of(&input.shape, input.dtype) else { continue };
             if let Some(memory) = self.passes[pass].1.place(parameter)? {
-                destinations.push(Destination { shape: input.shape, dtype: input.dtype, memory });
+                destinations.push(Destination { input: number, bytes, memory });
             }
         }
         Ok(destinations)

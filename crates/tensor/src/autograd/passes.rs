@@ -2,17 +2,20 @@
 
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
+
+use bfc_core::{ThreadVariable, thread_scoped};
 
 use super::objective::Objective;
 use crate::backend::StepTime;
 use crate::device::Device;
 use crate::tensor::Tensor;
 
-thread_local! {
+thread_scoped! {
     /// The passes so far, while a program runs in [`record_passes`].
-    static PASSES: RefCell<Option<Passes>> = const { RefCell::new(None) };
+    static PASSES: Option<Rc<RefCell<Passes>>> = None;
 }
 
 #[derive(Default)]
@@ -77,22 +80,16 @@ pub fn record_objectives<R>(program: impl FnOnce() -> R) -> (R, Vec<PassEnd>) {
 }
 
 fn record_in<R>(passes: Passes, program: impl FnOnce() -> R) -> (R, Vec<PassEnd>) {
-    // Restores the passes of an enclosing call, also after a panic.
-    struct Restore(Option<Passes>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            PASSES.set(self.0.take());
-        }
-    }
-    let _restore = Restore(PASSES.replace(Some(passes)));
-    let result = program();
-    (result, PASSES.take().unwrap_or_default().ends)
+    let passes = Rc::new(RefCell::new(passes));
+    let result = PASSES.within(Some(Rc::clone(&passes)), program);
+    (result, passes.take().ends)
 }
 
-/// Calls a function if the passes of this thread are recorded. A thread that ends may still run ops in its destructors, when
-/// the list is gone.
+/// Calls a function if the passes of this thread are recorded.
 fn record(f: impl FnOnce(&mut Passes)) {
-    let _ = PASSES.try_with(|passes| passes.borrow_mut().as_mut().map(f));
+    if let Some(passes) = PASSES.read(Clone::clone) {
+        f(&mut passes.borrow_mut());
+    }
 }
 
 /// Notes the start of the backward pass of a loss, if the passes are recorded. Returns the objective if it is recorded.

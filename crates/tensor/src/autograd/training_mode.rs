@@ -1,8 +1,7 @@
 //! Training mode: whether networks on this thread are trained or evaluated. It is independent of whether ops
 //! are recorded.
 
-use std::cell::Cell;
-use std::marker::PhantomData;
+use bfc_core::{ThreadScopedGuard, ThreadVariable, thread_scoped};
 
 use crate::error::Result;
 use crate::op::mode::is_recording;
@@ -16,24 +15,18 @@ pub(super) enum TrainingMode {
     Evaluation,
 }
 
-thread_local! {
-    static MODE: Cell<TrainingMode> = const { Cell::new(TrainingMode::Automatic) };
+thread_scoped! {
+    static MODE: TrainingMode = TrainingMode::Automatic;
 }
 
 /// Restores the previous training mode of this thread when it is dropped, also after a panic. See
 /// [`evaluating_guard`] and [`training_guard`].
+///
+/// Dropping a guard ends all guards that were made within it. So guards may be dropped in any order.
 #[must_use = "dropping the guard restores the mode"]
 #[derive(Debug)]
 pub struct TrainingGuard {
-    before: TrainingMode,
-    /// The mode belongs to one thread, so the guard must not move to another.
-    of_thread: PhantomData<*const ()>,
-}
-
-impl Drop for TrainingGuard {
-    fn drop(&mut self) {
-        MODE.set(self.before);
-    }
+    _mode: ThreadScopedGuard<MODE>,
 }
 
 impl TrainingMode {
@@ -43,13 +36,12 @@ impl TrainingMode {
 
     /// Sets this mode until the guard is dropped.
     fn guard(self) -> TrainingGuard {
-        TrainingGuard { before: MODE.replace(self), of_thread: PhantomData }
+        TrainingGuard { _mode: MODE.enter(self) }
     }
 
     /// Runs `program` in this mode.
     pub(super) fn within<R>(self, program: impl FnOnce() -> R) -> R {
-        let _guard = self.guard();
-        program()
+        MODE.within(self, program)
     }
 }
 
@@ -78,8 +70,7 @@ pub fn evaluating<R>(program: impl FnOnce() -> Result<R>) -> Result<R> {
     TrainingMode::Evaluation.within(program)
 }
 
-/// Sets evaluation mode on this thread until the guard is dropped: see [`evaluating`]. Drop nested guards in reverse
-/// order.
+/// Sets evaluation mode on this thread until the guard is dropped: see [`evaluating`].
 pub fn evaluating_guard() -> TrainingGuard {
     TrainingMode::Evaluation.guard()
 }
@@ -103,7 +94,7 @@ pub fn training<R>(program: impl FnOnce() -> Result<R>) -> Result<R> {
     TrainingMode::Training.within(program)
 }
 
-/// Sets training mode on this thread until the guard is dropped: see [`training`]. Drop nested guards in reverse order.
+/// Sets training mode on this thread until the guard is dropped: see [`training`].
 pub fn training_guard() -> TrainingGuard {
     TrainingMode::Training.guard()
 }

@@ -8,13 +8,13 @@ mod placement;
 mod profile;
 mod runtime;
 
-use std::cell::RefCell;
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bfc_core::{Allocator, AllocatorAttributes, DeviceId, MemoryKind, Registry, Stream};
+use bfc_core::{
+    Allocator, AllocatorAttributes, DeviceId, MemoryKind, Registry, Stream, ThreadVariable, thread_scoped,
+};
 use highwater_tracking::{AccountedPool, Tracker};
 
 use crate::backend::{Backend, DeviceRef, StepTime, check};
@@ -55,27 +55,9 @@ struct Inner {
     external: Arc<ExternalAccount>,
 }
 
-thread_local! {
-    /// The devices that `with_device` selected on this thread, innermost last.
-    // No destructor, so that it remains accessible while the thread ends. It owns no memory then.
-    static SELECTED: ManuallyDrop<RefCell<Vec<Device>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
-}
-
-/// Removes the innermost selection when `with_device` ends or panics.
-struct SelectionGuard;
-
-impl Drop for SelectionGuard {
-    fn drop(&mut self) {
-        // The device is dropped after the borrow.
-        SELECTED.with(|selected| {
-            let mut selected = selected.borrow_mut();
-            let device = selected.pop();
-            if selected.is_empty() {
-                *selected = Vec::new();
-            }
-            device
-        });
-    }
+thread_scoped! {
+    /// The device that the innermost `with_device` has selected.
+    static SELECTED: Option<Device> = None;
 }
 
 /// Runs `program` with `device` as the result of [`Device::best`] on this thread.
@@ -87,9 +69,7 @@ impl Drop for SelectionGuard {
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub fn with_device<R>(device: &Device, program: impl FnOnce() -> R) -> R {
-    SELECTED.with(|selected| selected.borrow_mut().push(device.clone()));
-    let _guard = SelectionGuard;
-    program()
+    SELECTED.within(Some(device.clone()), program)
 }
 
 impl Device {
@@ -123,7 +103,7 @@ impl Device {
     /// [`Error::Environment`] if an environment variable is invalid; [`Error::NoDevice`] if the named device
     /// is unusable.
     pub fn best() -> Result<Self> {
-        match SELECTED.with(|selected| selected.borrow().last().cloned()) {
+        match SELECTED.read(Clone::clone) {
             Some(device) => Ok(device),
             None => Runtime::global().best(),
         }

@@ -1,9 +1,10 @@
 //! Placement log: reports the device of each op and the reason to a listener.
 
-use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+
+use bfc_core::{ThreadVariable, thread_scoped};
 
 use crate::device::Device;
 
@@ -47,18 +48,9 @@ impl fmt::Display for OpPlacement<'_> {
     }
 }
 
-thread_local! {
+thread_scoped! {
     /// Whether this thread is calling a listener.
-    static NOTIFYING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Ends a notification, also after a panic.
-struct NotifyGuard;
-
-impl Drop for NotifyGuard {
-    fn drop(&mut self) {
-        NOTIFYING.set(false);
-    }
+    static IS_NOTIFYING: bool = false;
 }
 
 /// Receives the placement of each op.
@@ -92,10 +84,10 @@ impl PlacementLog {
     #[cold]
     fn call_listener(&self, op: &'static str, device: &Device, reason: PlacementReason) {
         // Skips ops that the listener itself runs, which would recurse without end.
-        if NOTIFYING.replace(true) {
+        if IS_NOTIFYING.get() {
             return;
         }
-        let _guard = NotifyGuard;
+        let _guard = IS_NOTIFYING.enter(true);
         // Clones the listener, so that it may replace itself during the call.
         let listener = self.listener.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(listener) = listener {

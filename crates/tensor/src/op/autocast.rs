@@ -1,33 +1,24 @@
 //! Autocast: matrix products and convolutions of f32 tensors on this thread compute in bf16.
 //!
-//! The thread counts its guards. [`OpContext::precision`](super::OpContext::precision) reads the count when an op creates
-//! a kernel. A node of the gradient graph stores the precision of its forward pass, and the backward pass restores it
+//! [`OpContext::precision`](super::OpContext::precision) reads the thread's precision when an op creates a kernel. A node of the gradient graph stores the precision of its forward pass, and the backward pass restores it
 //! with [`within`]. So the gradients of an op use its precision, and so does the second run of a checkpoint.
 
-use std::cell::Cell;
-use std::marker::PhantomData;
+use bfc_core::{ThreadScopedGuard, ThreadVariable, thread_scoped};
 
 use crate::backend::Precision;
 use crate::error::{Error, Result};
 use crate::shape::DType;
 
-thread_local! {
-    /// The number of live guards of this thread.
-    static GUARDS: Cell<u32> = const { Cell::new(0) };
+thread_scoped! {
+    /// The precision of products on this thread.
+    pub(crate) static PRECISION: Precision = Precision::Full;
 }
 
-/// Ends autocast on this thread when it is dropped, also after a panic. See [`autocast`].
+/// Restores the previous precision of this thread when it is dropped, also after a panic. See [`autocast`].
 #[must_use = "dropping the guard ends autocast"]
 #[derive(Debug)]
 pub struct AutocastGuard {
-    /// The count belongs to one thread, so the guard must not move to another.
-    of_thread: PhantomData<*const ()>,
-}
-
-impl Drop for AutocastGuard {
-    fn drop(&mut self) {
-        GUARDS.set(GUARDS.get().saturating_sub(1));
-    }
+    _precision: ThreadScopedGuard<PRECISION>,
 }
 
 /// Runs matrix products and convolutions of f32 tensors on this thread in bf16 until the guard is dropped, as PyTorch's
@@ -39,7 +30,8 @@ impl Drop for AutocastGuard {
 /// - Attention, norms, softmax, losses, reductions and optimizers compute in f32. Tensors of other types are unaffected.
 /// - The backward pass of an op uses the precision of its forward pass, with or without a guard.
 ///
-/// Guards nest, and may be dropped in any order. Other threads are unaffected.
+/// Guards nest. Dropping one ends all guards that were made within it, so they may be dropped in any order. Other threads are
+/// unaffected.
 ///
 /// ```
 /// use highwater::{DType, Device, Tensor, autocast};
@@ -62,28 +54,18 @@ pub fn autocast(dtype: DType) -> Result<AutocastGuard> {
         let (argument, expected) = ("dtype", "bf16, the only type that autocast supports");
         return Err(Error::BadArgument { op: "autocast", argument, expected, got: dtype.to_string() });
     }
-    GUARDS.set(GUARDS.get() + 1);
-    Ok(AutocastGuard { of_thread: PhantomData })
+    Ok(AutocastGuard { _precision: PRECISION.enter(Precision::BF16) })
 }
 
 /// Returns the precision of products on this thread.
 pub(crate) fn precision() -> Precision {
-    if GUARDS.get() == 0 { Precision::Full } else { Precision::BF16 }
+    PRECISION.get()
 }
 
-/// Restores the guards of this thread when it is dropped.
-pub(crate) struct PrecisionScope {
-    before: u32,
-}
-
-impl Drop for PrecisionScope {
-    fn drop(&mut self) {
-        GUARDS.set(self.before);
-    }
-}
-
-/// Sets the precision of products on this thread until the scope is dropped.
+/// Sets the precision of products on this thread until the guard is dropped. Does nothing if it is the present one, which is
+/// the usual case in a backward pass.
 #[must_use]
-pub(crate) fn within(precision: Precision) -> PrecisionScope {
-    PrecisionScope { before: GUARDS.replace(u32::from(precision == Precision::BF16)) }
+#[inline]
+pub(crate) fn within(precision: Precision) -> Option<ThreadScopedGuard<PRECISION>> {
+    (PRECISION.get() != precision).then(|| PRECISION.enter(precision))
 }

@@ -17,12 +17,13 @@ use crate::storage::{TensorStorage, View, ViewMut};
 use crate::tensor::Tensor;
 use crate::tensor::inner::TensorInner;
 
-/// Memory for the gradient of a leaf.
+/// Memory for the gradient of an op's input.
 #[derive(Clone, Debug)]
 pub(crate) struct Destination {
-    pub(crate) shape: Shape,
-    pub(crate) dtype: DType,
-    /// Allocates exactly the gradient.
+    /// The index of the input.
+    pub(crate) input: usize,
+    pub(crate) bytes: usize,
+    /// Allocates exactly these bytes.
     pub(crate) memory: Arc<dyn Allocator>,
 }
 
@@ -43,7 +44,7 @@ pub struct OpContext<'a> {
     saved: RefCell<Vec<Tensor>>,
     /// The attributes of the op's allocations, unless they are the default.
     attributes: Option<&'a AllocationAttributes<'a>>,
-    /// Memory for gradients with these shapes, from a [hook](crate::GradientHook).
+    /// Memory for gradients, from a [hook](crate::GradientHook).
     destinations: RefCell<Vec<Destination>>,
     /// The last field, so that the account closes after all memory above is freed.
     run: OpRun<'a>,
@@ -118,15 +119,15 @@ impl<'a> OpContext<'a> {
         Self::new(op, device, memory, Category::Gradient, false)
     }
 
-    /// Sets memory for gradients with certain shapes.
+    /// Sets memory for the gradients of some inputs.
     pub(crate) fn with_destinations(self, destinations: Vec<Destination>) -> Self {
         Self { destinations: RefCell::new(destinations), ..self }
     }
 
-    /// Takes the memory for a gradient of this shape.
-    fn take_destination(&self, shape: &Shape, dtype: DType) -> Option<Arc<dyn Allocator>> {
+    /// Takes the memory for the gradient of an input. Sums of 16-bit floats have other bytes, and are converted later.
+    fn take_destination(&self, input: usize, bytes: Option<usize>) -> Option<Arc<dyn Allocator>> {
         let mut destinations = self.destinations.try_borrow_mut().ok()?;
-        let at = destinations.iter().position(|found| found.dtype == dtype && found.shape == *shape)?;
+        let at = destinations.iter().position(|found| found.input == input && Some(found.bytes) == bytes)?;
         Some(destinations.swap_remove(at).memory)
     }
 
@@ -213,7 +214,21 @@ impl<'a> OpContext<'a> {
     /// overflows.
     #[inline]
     pub fn output(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
-        self.buffer(shape, dtype, self.output_category)
+        self.buffer_in(self.allocator(), shape, dtype, self.output_category)
+    }
+
+    /// Allocates uninitialized memory for the gradient of the op's input number `input`, in a
+    /// [backward pass](crate::Op::backward). `shape` and `dtype` are those of the input.
+    ///
+    /// As [`output`](Self::output), unless a [hook](crate::GradientHook) has memory for this gradient: then the hook need not
+    /// copy it.
+    ///
+    /// # Errors
+    /// As [`output`](Self::output).
+    pub fn gradient(&self, input: usize, shape: &Shape, dtype: DType) -> Result<Buffer> {
+        let destination = self.take_destination(input, bytes_of(shape, dtype));
+        let memory = destination.as_ref().unwrap_or_else(|| self.allocator());
+        self.buffer_in(memory, shape, dtype, self.output_category)
     }
 
     /// Allocates a result that the op [saves](Self::save). If gradients are recorded, its category is
@@ -223,7 +238,7 @@ impl<'a> OpContext<'a> {
     /// As [`output`](Self::output).
     #[inline]
     pub fn output_saved(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
-        self.buffer(shape, dtype, self.if_saved(self.output_category))
+        self.buffer_in(self.allocator(), shape, dtype, self.if_saved(self.output_category))
     }
 
     /// Allocates uninitialized scratch memory, which the op frees before it returns.
@@ -232,7 +247,7 @@ impl<'a> OpContext<'a> {
     /// As [`output`](Self::output).
     #[inline]
     pub fn temp(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
-        self.buffer(shape, dtype, Category::Temporary)
+        self.buffer_in(self.allocator(), shape, dtype, Category::Temporary)
     }
 
     /// Allocates scratch memory that the op [saves](Self::save) if gradients are recorded.
@@ -241,7 +256,7 @@ impl<'a> OpContext<'a> {
     /// As [`output`](Self::output).
     #[inline]
     pub fn temp_saved(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
-        self.buffer(shape, dtype, self.if_saved(Category::Temporary))
+        self.buffer_in(self.allocator(), shape, dtype, self.if_saved(Category::Temporary))
     }
 
     /// Returns the category of memory that the op saves if gradients are recorded.
@@ -265,6 +280,16 @@ impl<'a> OpContext<'a> {
     /// # Errors
     /// As [`output`](Self::output).
     pub fn buffer(&self, shape: &Shape, dtype: DType, category: Category) -> Result<Buffer> {
+        self.buffer_in(self.allocator(), shape, dtype, category)
+    }
+
+    fn buffer_in(
+        &self,
+        memory: &Arc<dyn Allocator>,
+        shape: &Shape,
+        dtype: DType,
+        category: Category,
+    ) -> Result<Buffer> {
         let Some(bytes) = bytes_of(shape, dtype) else {
             return Err(Error::TooManyElements { op: self.op, shape: *shape, dtype });
         };
@@ -274,11 +299,7 @@ impl<'a> OpContext<'a> {
             request.attributes = *attributes;
         }
         request.contents = Some(Contents { extents: shape.dims(), element: dtype.name() });
-        let destination = match category {
-            Category::Gradient => self.take_destination(shape, dtype),
-            _ => None,
-        };
-        match Allocation::new(destination.as_ref().unwrap_or_else(|| self.allocator()), &request) {
+        match Allocation::new(memory, &request) {
             Ok(allocation) => {
                 let storage = TensorStorage::new(allocation, self.device.serial(), bytes, dtype, category);
                 let (layout, device) = (Layout::row_major(shape), self.device.clone());

@@ -74,7 +74,8 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     ///
     /// The op owns the gradient and the saved tensors. It may return the gradient, and the methods that take a tensor by
     /// value write into its buffer if no other handle shares it: `grad * 2.0` allocates nothing. [`Saved::take_last`]
-    /// takes a saved tensor for the same purpose, or to free it early.
+    /// takes a saved tensor for the same purpose, or to free it early. [`OpContext::gradient`] allocates the gradient of an
+    /// input.
     ///
     /// Each gradient is checked: it must match its input in shape, element type and device.
     ///

@@ -1,10 +1,9 @@
 //! The recording mode of this thread.
 
-use std::cell::Cell;
-use std::marker::PhantomData;
+use bfc_core::{ThreadScopedGuard, ThreadVariable, thread_scoped};
 
 use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, tape};
 
 /// How this thread handles ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,36 +17,22 @@ enum Mode {
     FirstRun,
 }
 
-thread_local! {
-    static MODE: Cell<Mode> = const { Cell::new(Mode::Recording) };
-    /// Whether an op in a first run would have added a node.
-    static WOULD_RECORD: Cell<bool> = const { Cell::new(false) };
+thread_scoped! {
+    static MODE: Mode = Mode::Recording;
 }
 
 /// Restores the previous recording mode of this thread when it is dropped, also after a panic. See
 /// [`no_grad_guard`].
+///
+/// Dropping a guard ends all guards that were made within it. So guards may be dropped in any order.
 #[must_use = "dropping the guard restores the mode"]
 #[derive(Debug)]
 pub struct RecordingGuard {
-    before: Mode,
-    /// The mode belongs to one thread, so the guard must not move to another.
-    of_thread: PhantomData<*const ()>,
-}
-
-impl RecordingGuard {
-    fn new(mode: Mode) -> Self {
-        Self { before: MODE.replace(mode), of_thread: PhantomData }
-    }
-}
-
-impl Drop for RecordingGuard {
-    fn drop(&mut self) {
-        MODE.set(self.before);
-    }
+    _mode: ThreadScopedGuard<MODE>,
 }
 
 /// Pauses recording on this thread until the guard is dropped. Use it where [`no_grad`] does not fit: with other error
-/// types, and for the rest of a function. Drop nested guards in reverse order.
+/// types, and for the rest of a function.
 ///
 /// ```
 /// use highwater::{Device, Tensor, no_grad_guard};
@@ -59,12 +44,7 @@ impl Drop for RecordingGuard {
 /// # Ok::<(), highwater::Error>(())
 /// ```
 pub fn no_grad_guard() -> RecordingGuard {
-    RecordingGuard::new(Mode::Paused)
-}
-
-fn with_mode<R>(mode: Mode, program: impl FnOnce() -> R) -> R {
-    let _guard = RecordingGuard::new(mode);
-    program()
+    RecordingGuard { _mode: MODE.enter(Mode::Paused) }
 }
 
 /// Runs `program` without recording. The results require no gradient, and ops save nothing for a backward
@@ -85,21 +65,19 @@ fn with_mode<R>(mode: Mode, program: impl FnOnce() -> R) -> R {
 /// # Errors
 /// As `program`.
 pub fn no_grad<R>(program: impl FnOnce() -> Result<R>) -> Result<R> {
-    with_mode(Mode::Paused, program)
+    MODE.within(Mode::Paused, program)
 }
 
 /// Runs `program` with recording. The second run of a checkpointed program uses it within a backward pass,
 /// which does not record.
 pub(crate) fn with_recording<R>(program: impl FnOnce() -> R) -> R {
-    with_mode(Mode::Recording, program)
+    MODE.within(Mode::Recording, program)
 }
 
-/// Runs `program` for the first time, without recording. Also returns whether any op would have been
+/// Runs `program` for the first time, without recording. The [tape](tape::record) notes whether any op would have been
 /// recorded.
-pub(crate) fn first_run<R>(program: impl FnOnce() -> R) -> (R, bool) {
-    let before = WOULD_RECORD.replace(false);
-    let result = with_mode(Mode::FirstRun, program);
-    (result, WOULD_RECORD.replace(before))
+pub(crate) fn in_first_run<R>(program: impl FnOnce() -> R) -> R {
+    MODE.within(Mode::FirstRun, program)
 }
 
 /// Returns whether this thread records ops for a backward pass. True within a
@@ -123,7 +101,7 @@ pub(crate) fn should_record(in_graph: bool) -> bool {
         Mode::Paused => false,
         Mode::FirstRun => {
             if in_graph {
-                WOULD_RECORD.set(true);
+                tape::note_in_graph();
             }
             false
         }

@@ -93,9 +93,10 @@ impl ScaledDotProduct {
         mask: Option<&Tensor>,
         [output, log_sums]: [&Tensor; 2],
         grad: &Tensor,
+        mut allocate: impl FnMut(usize, &Tensor) -> Result<Buffer>,
     ) -> Result<[Tensor; 3]> {
-        let like = |input: &Tensor| ctx.output(input.shape(), input.dtype());
-        let (mut to_query, mut to_key, mut to_value) = (like(query)?, like(key)?, like(value)?);
+        let (mut to_query, mut to_key, mut to_value) =
+            (allocate(0, query)?, allocate(1, key)?, allocate(2, value)?);
         let mut workspace = Self::workspace(ctx, query, value)?;
         ctx.compute(kernels::AttentionGrad {
             of: self.operands([query, key, value], mask),
@@ -139,7 +140,8 @@ impl Op for ScaledDotProduct {
         let (output, log_sums) = (saved.tensor(3)?, saved.tensor(4)?);
         let mask = if saved.inputs() > 3 { Some(saved.tensor(5)?) } else { None };
         let grad = grad.contiguous()?;
-        let made = self.gradients(ctx, [query, key, value], mask, [output, log_sums], &grad)?;
+        let gradient = |input: usize, of: &Tensor| ctx.gradient(input, of.shape(), of.dtype());
+        let made = self.gradients(ctx, [query, key, value], mask, [output, log_sums], &grad, gradient)?;
         let mut made: Vec<_> = made.into_iter().map(Some).collect();
         if let Some(mask) = mask {
             made.push(if_needed(saved, 3, || {

@@ -170,8 +170,9 @@ fn fused_backward(ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<V
     let (x, statistics, weight) = (saved.tensor(0)?.contiguous()?, saved.tensor(1)?, saved.tensor(2)?);
     let (grad, dtype, of_channels) = (grad.contiguous()?, statistics.dtype(), *weight.shape());
     let weight = weight.to_dtype(dtype)?.contiguous()?;
-    let mut of_x = saved.needs_grad(0).then(|| ctx.output(x.shape(), x.dtype())).transpose()?;
-    let (mut of_weight, mut of_bias) = (ctx.output(&of_channels, dtype)?, ctx.output(&of_channels, dtype)?);
+    let mut of_x = saved.needs_grad(0).then(|| ctx.gradient(0, x.shape(), x.dtype())).transpose()?;
+    let (mut of_weight, mut of_bias) =
+        (ctx.gradient(1, &of_channels, dtype)?, ctx.gradient(2, &of_channels, dtype)?);
     ctx.compute(kernels::BatchNormGrad {
         of: kernels::Normalized {
             centered: true,

@@ -126,17 +126,17 @@ impl Convolve {
         whole.checked_sub(window.padding.checked_mul(2)?).filter(|&size| size > 0)
     }
 
-    /// Computes the cross-correlation of x with w, or its adjoint.
+    /// Computes the cross-correlation of x with w, or its adjoint. `allocate` returns the memory of the result.
     fn compute(
         &self,
         ctx: &OpContext<'_>,
         adjoint: bool,
         x: &Tensor,
         weight: &Tensor,
-        shape: &Shape,
+        allocate: impl FnOnce() -> Result<Buffer>,
     ) -> Result<Tensor> {
         let (x, weight) = (x.contiguous()?, weight.contiguous()?);
-        let mut out = ctx.output(shape, x.dtype())?;
+        let mut out = allocate()?;
         let (images, filters, results) =
             (image(x.layout())?, image(weight.layout())?, image(out.view().layout())?);
         let conv = self.options.convolution(filters.shape());
@@ -172,7 +172,7 @@ impl Op for Convolve {
         let (x, weight) = (inputs[0], inputs[1]);
         self.check_operands(x, weight)?;
         let shape = self.output_shape(x, weight)?;
-        let y = self.compute(ctx, self.transposed, x, weight, &shape)?;
+        let y = self.compute(ctx, self.transposed, x, weight, || ctx.output(&shape, x.dtype()))?;
         if weight.requires_grad() {
             ctx.save(x);
         }
@@ -186,13 +186,14 @@ impl Op for Convolve {
         let to_x = if_needed(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
-            self.compute(ctx, !self.transposed, &grad, weight, &saved.input_shape(0))
+            let allocate = || ctx.gradient(0, &saved.input_shape(0), grad.dtype());
+            self.compute(ctx, !self.transposed, &grad, weight, allocate)
         })?;
         let to_weight = if_needed(saved, 1, || {
             let (x, shape) = (saved.tensor(0)?, saved.input_shape(1));
             let (large, small) = if self.transposed { (&grad, x) } else { (x, &grad) };
             let (large, small) = (large.contiguous()?, small.contiguous()?);
-            let mut out = ctx.output(&shape, x.dtype())?;
+            let mut out = ctx.gradient(1, &shape, x.dtype())?;
             let (larger, smaller, filters) =
                 (image(large.layout())?, image(small.layout())?, image(out.view().layout())?);
             let conv = self.options.convolution(filters.shape());

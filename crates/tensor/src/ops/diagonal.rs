@@ -43,7 +43,7 @@ impl Op for Diagonal {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
-        let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
+        let mut out = ctx.gradient(0, &saved.input_shape(0), grad.dtype())?;
         ctx.compute(kernels::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
         let place = self.place(out.view().layout())?;
         let mut whole = out.view_mut();

@@ -89,7 +89,7 @@ impl Op for Gather {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
-        let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
+        let mut out = ctx.gradient(0, &saved.input_shape(0), grad.dtype())?;
         scatter_add(ctx, &grad, saved.tensor(0)?, self.axis, &mut out)?;
         if let Some(start) = self.padding {
             let mut zero = ctx.temp(&Shape::SCALAR, grad.dtype())?;

@@ -108,9 +108,9 @@ fn of_sums(ctx: &OpContext<'_>, f: Activation, saved: &Saved, grad: &Tensor) -> 
 impl Linear {
     /// Computes the gradients of x, W and b from the gradient of the sums.
     fn gradients(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let product = |lhs: View<'_>, rhs: View<'_>| {
+        let product = |input: usize, lhs: View<'_>, rhs: View<'_>| {
             let shape = Shape::matrix(lhs.layout().shape()[0], rhs.layout().shape()[1]);
-            let mut out = ctx.output(&shape, grad.dtype())?;
+            let mut out = ctx.gradient(input, &shape, grad.dtype())?;
             let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
             ctx.compute(kernels::MatMul {
                 precision: ctx.precision(grad.dtype()),
@@ -126,17 +126,17 @@ impl Linear {
         let to_x = if_needed(saved, 0, || {
             let x_was_saved = saved.needs_grad(1);
             let weight = saved.tensor(usize::from(x_was_saved))?;
-            product(grad.view(), weight.view().with_layout(&weight.layout().transposed()))
+            product(0, grad.view(), weight.view().with_layout(&weight.layout().transposed()))
         })?;
         let to_weight = if_needed(saved, 1, || {
             let x = saved.tensor(0)?;
-            product(x.view().with_layout(&x.layout().transposed()), grad.view())
+            product(1, x.view().with_layout(&x.layout().transposed()), grad.view())
         })?;
         let to_bias = if_needed(saved, 2, || {
             let mut rows = AxisSet::none(2);
             rows.insert(0);
-            let like = (&saved.input_shape(2), grad.dtype());
-            reduce::share_as(ctx, (Reduce::Sum, 1.0), grad.view(), &rows, like)
+            let out = ctx.gradient(2, &saved.input_shape(2), grad.dtype())?;
+            reduce::share_into(ctx, (Reduce::Sum, 1.0), grad.view(), &rows, out)
         })?;
         Ok(vec![to_x, to_weight, to_bias])
     }

@@ -23,7 +23,7 @@ use positions::Rows;
 
 use super::axes::AxisSet;
 use super::index::{as_i64, expect_indices};
-use super::reduce::share_as;
+use super::reduce::share_into;
 use super::{if_needed, promoted, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::{Binary, Reduce, Unary, kernels};
@@ -40,7 +40,7 @@ const TARGETS: &ShapeRule =
 /// Folds all elements, divided by a number, into the op's scalar output.
 fn share_of_all(ctx: &OpContext<'_>, f: (Reduce, f64), input: View<'_>, dtype: DType) -> Result<Tensor> {
     let axes = AxisSet::all(input.layout().shape().rank());
-    share_as(ctx, f, input, &axes, (&Shape::SCALAR, dtype))
+    share_into(ctx, f, input, &axes, ctx.output(&Shape::SCALAR, dtype)?)
 }
 
 /// Checks logits `[n, classes]` and their targets `[n]`.
@@ -81,7 +81,7 @@ impl Op for CrossEntropy {
         let (logits, targets) = (saved.tensor(0)?, saved.tensor(1)?);
         let share = grad.upcast()?.div_scalar(targets.elements() as f64)?;
         let everywhere = share.layout().broadcast_to(ctx.op(), targets.shape())?;
-        let mut out = ctx.output(logits.shape(), logits.dtype())?;
+        let mut out = ctx.gradient(0, logits.shape(), logits.dtype())?;
         ctx.compute(kernels::CrossEntropyGrad {
             logits: logits.view(),
             targets: as_i64(ctx, targets)?.view(),

@@ -78,8 +78,8 @@ impl LayerNorm {
     ) -> Result<(Tensor, Option<Tensor>)> {
         let (shape, dtype) = (saved.input_shape(1), x.dtype().computed_as());
         let with_bias = saved.inputs() > 2 && saved.needs_grad(2);
-        let mut weight = ctx.output(&shape, dtype)?;
-        let mut bias = with_bias.then(|| ctx.output(&shape, dtype)).transpose()?;
+        let mut weight = ctx.gradient(1, &shape, dtype)?;
+        let mut bias = with_bias.then(|| ctx.gradient(2, &shape, dtype)).transpose()?;
         let sizes = self.sizes(x, shape.elements());
         let sums = 1 + usize::from(with_bias);
         let mut workspace = ctx.workspace(kernels::LayerNormSumsWorkspace { sizes, sums, dtype })?;
@@ -162,7 +162,7 @@ impl Op for LayerNorm {
             statistics: statistics.view(),
         };
         let mut gradients = vec![if_needed(saved, 0, || {
-            let mut out = ctx.output(x.shape(), x.dtype())?;
+            let mut out = ctx.gradient(0, x.shape(), x.dtype())?;
             ctx.compute(kernels::LayerNormGrad { of, grad: grad.view(), out: out.view_mut() })?;
             Ok(out.finish())
         })?];

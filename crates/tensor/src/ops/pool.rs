@@ -234,7 +234,7 @@ impl Op for Pool2d {
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let x = if self.pool == PoolReduction::Max { Some(saved.tensor(0)?) } else { None };
         let grad = grad.contiguous()?;
-        let mut out = ctx.output(&saved.input_shape(0), saved.input_dtype(0))?;
+        let mut out = ctx.gradient(0, &saved.input_shape(0), saved.input_dtype(0))?;
         // Each operand has its own layout: the saved input may start anywhere in its buffer.
         let images = x.map(|x| self.images(x.layout())).transpose()?;
         let (results, gradients) = (self.images(grad.layout())?, self.images(out.view().layout())?);

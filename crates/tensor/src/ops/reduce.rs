@@ -137,15 +137,14 @@ pub(super) fn share(
     Ok(out.finish())
 }
 
-/// Like [`share`], into an output of another shape with the same number of elements.
-pub(super) fn share_as(
+/// Like [`share`], into a buffer of any shape with the same number of elements.
+pub(super) fn share_into(
     ctx: &OpContext<'_>,
     f: (Reduce, f64),
     input: View<'_>,
     axes: &AxisSet,
-    (shape, dtype): (&Shape, DType),
+    mut out: Buffer,
 ) -> Result<Tensor> {
-    let mut out = ctx.output(shape, dtype)?;
     fold_shares(ctx, f, input, axes, out.view_mut())?;
     Ok(out.finish())
 }

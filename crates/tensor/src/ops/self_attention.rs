@@ -115,9 +115,11 @@ impl Op for SelfAttention {
         let grad = grad.reshape(sizes.part()?)?.permute([0, 2, 1, 3])?.contiguous()?;
         let grad = reshaped(grad, sizes.stack()?)?;
         let [query, key, value] = three(parts, sizes)?;
-        let made = self.of.gradients(ctx, [&query, &key, &value], None, [mixed, log_sums], &grad)?;
+        let allocate = |_, part: &Tensor| ctx.output(part.shape(), part.dtype());
+        let made =
+            self.of.gradients(ctx, [&query, &key, &value], None, [mixed, log_sums], &grad, allocate)?;
         drop(grad);
-        let mut out = ctx.output(&sizes.cut()?, parts.dtype())?;
+        let mut out = ctx.gradient(0, &sizes.cut()?, parts.dtype())?;
         for (start, part) in made.iter().enumerate() {
             let part = by_position(part, sizes)?;
             let layout = part.layout().with_axis(2)?;

@@ -36,7 +36,7 @@ impl Op for Slice {
         if let Some(total) = saved.take_total() {
             return Ok(vec![Some(self.added(ctx, &grad, total)?)]);
         }
-        let mut out = ctx.output(&saved.input_shape(0), grad.dtype())?;
+        let mut out = ctx.gradient(0, &saved.input_shape(0), grad.dtype())?;
         ctx.compute(kernels::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
         ctx.compute(kernels::CopyInto {
             input: grad.view(),
@@ -72,7 +72,7 @@ impl Slice {
             put(out)?;
             return Ok(total);
         }
-        let mut out = ctx.output(total.shape(), total.dtype())?;
+        let mut out = ctx.gradient(0, total.shape(), total.dtype())?;
         ctx.compute(kernels::Copy { input: total.view(), out: out.view_mut() })?;
         put(out.view_mut())?;
         Ok(out.finish())

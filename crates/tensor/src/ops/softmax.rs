@@ -35,7 +35,7 @@ impl Op for Softmax {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
-        let mut out = ctx.output(grad.shape(), grad.dtype())?;
+        let mut out = ctx.gradient(0, grad.shape(), grad.dtype())?;
         let y = saved.tensor(0)?.view();
         ctx.compute(kernels::SoftmaxGrad {
             log: self.log,

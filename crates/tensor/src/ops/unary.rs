@@ -75,7 +75,7 @@ impl Op for UnaryOp {
             Unary::DivScalar(scalar) => grad.div_scalar(scalar)?,
             f if f.grad_reads() == GradReads::Flat => return Ok(vec![None]),
             f => {
-                let mut out = ctx.output(grad.shape(), grad.dtype())?;
+                let mut out = ctx.gradient(0, grad.shape(), grad.dtype())?;
                 let saved = saved.tensor(0)?.view();
                 ctx.compute(kernels::MapGrad { f, saved, grad: Some(grad.view()), out: out.view_mut() })?;
                 out.finish()

@@ -65,7 +65,7 @@ impl Op for Unfold {
             (step, apart) = (apart, step);
         }
         let computed = grad.dtype().computed_as();
-        let mut out = ctx.output(&saved.input_shape(0), computed)?;
+        let mut out = ctx.gradient(0, &saved.input_shape(0), computed)?;
         let mut sum = ctx.temp(&parts.shape().without(last), computed)?;
         ctx.compute(kernels::Fill { value: Scalar::Int(0), out: out.view_mut() })?;
         for number in 0..parts.shape()[last] {

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use bfc_core::Allocator;
+use bfc_core::{Allocator, BfcAllocator, BfcConfig, Bytes, HostMemory};
 use highwater_tensor::error::HookError;
 use highwater_tensor::{
-    Device, Error, GradientHook, GradientPass, Gradients, Parameter, Result, Runtime, Tensor, checkpoint,
-    hook_gradients,
+    AttentionOptions, Device, Error, GradientHook, GradientPass, Gradients, Parameter, Result, Runtime,
+    Tensor, checkpoint, hook_gradients,
 };
 
 /// Records what passes do, and returns the gradients doubled.
@@ -151,15 +151,85 @@ fn a_gradient_that_comes_too_late_is_an_error() {
 }
 
 #[test]
-fn memory_is_asked_for_only_if_the_shape_tells_gradients_apart() {
+fn memory_is_asked_for_unless_the_gradient_is_a_sum() {
     let device = device();
-    let all = parameters(&device, &[2.0]);
-    let wide = Tensor::ones(&device, [3, 1]).unwrap().requiring_grad().unwrap();
-    let (events, _) = recorded(&all, || all[0].tensor().mul(&wide)?.sum_all());
-    assert_eq!(events, ["begin", "place 0", "ready 0 3", "finish"]);
-    let same = Tensor::ones(&device, [1]).unwrap().requiring_grad().unwrap();
-    let (events, _) = recorded(&all, || all[0].tensor().mul(&same)?.sum_all());
-    assert_eq!(events, ["begin", "ready 0 1", "finish"]);
+    let all = parameters(&device, &[2.0, 3.0]);
+    let (events, _) = recorded(&all, || all[0].tensor().mul(&all[1].tensor())?.sum_all());
+    assert_eq!(events, ["begin", "place 0", "place 1", "ready 1 2", "ready 0 3", "finish"]);
+    let (events, _) = recorded(&all[..1], || all[0].tensor().mul(&all[0].tensor())?.sum_all());
+    assert_eq!(events, ["begin", "ready 0 4", "finish"]);
+}
+
+/// Has memory of its own for each gradient, and notes which gradients lie there.
+#[derive(Clone, Debug)]
+struct Placed {
+    parameters: Vec<Parameter>,
+    memory: Vec<Arc<dyn Allocator>>,
+    is_in_place: Arc<Mutex<Vec<bool>>>,
+}
+
+impl GradientHook for Placed {
+    fn begin(&self) -> Result<Option<Box<dyn GradientPass>>> {
+        Ok(Some(Box::new(PlacedPass(self.clone(), Gradients::default()))))
+    }
+}
+
+struct PlacedPass(Placed, Gradients);
+
+impl GradientPass for PlacedPass {
+    fn place(&mut self, parameter: usize) -> Result<Option<Arc<dyn Allocator>>> {
+        Ok(Some(Arc::clone(&self.0.memory[parameter])))
+    }
+
+    fn ready(&mut self, parameter: usize, gradient: Tensor) -> Result<()> {
+        let allocation = gradient.view().storage().allocation();
+        let is_in_place = Arc::ptr_eq(allocation.allocator(), &self.0.memory[parameter]);
+        self.0.is_in_place.lock().unwrap()[parameter] = is_in_place;
+        self.1.insert(&self.0.parameters[parameter], gradient)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Gradients> {
+        Ok(self.1)
+    }
+}
+
+/// The parameters of each op have equal shapes, so that only their numbers distinguish them.
+#[test]
+fn ops_write_each_gradient_to_its_own_memory() {
+    type Forward = fn(&[Tensor]) -> Result<Tensor>;
+    let ops: [(&[usize], [bool; 3], Forward); 4] = [
+        (&[4], [true, true, false], |p| p[2].detach().layer_norm(Some((&p[0], &p[1])), 1e-5)),
+        (&[2, 2], [true, true, false], |p| p[0].linear(&p[1], &p[2].detach().sum(0)?)),
+        (&[1, 2, 2], [true; 3], |p| p[0].attention(&p[1], &p[2], None, AttentionOptions::default())),
+        (&[4], [true; 3], |p| p[0].exp()?.add(&p[1].sigmoid()?)?.add(&p[2].tanh()?)),
+    ];
+    for (number, (dims, expected, forward)) in ops.into_iter().enumerate() {
+        let device = device();
+        let values = [[0.5f32, -1.0, 2.0, 0.125], [1.5, 0.25, -0.5, 1.0], [3.0, 1.0, -2.0, 0.75]];
+        let parameter =
+            |values: &[f32; 4]| Parameter::new(Tensor::from_slice(&device, values, dims).unwrap()).unwrap();
+        let all: Vec<Parameter> = values.iter().map(parameter).collect();
+        let gradients = || {
+            let tensors: Vec<Tensor> = all.iter().map(Parameter::tensor).collect();
+            let gradients =
+                forward(&tensors).unwrap().square().unwrap().sum_all().unwrap().backward().unwrap();
+            let values = |tensor: &Tensor| gradients.get(tensor).map(|found| found.to_vec::<f32>().unwrap());
+            tensors.iter().map(values).collect::<Vec<_>>()
+        };
+        let plain = gradients();
+        let pool = |_| -> Arc<dyn Allocator> {
+            let config = BfcConfig::new(Bytes::mib(1));
+            Arc::new(BfcAllocator::new("own", Arc::new(HostMemory::new()), config))
+        };
+        let hook = Placed {
+            parameters: all.clone(),
+            memory: (0..3).map(pool).collect(),
+            is_in_place: Arc::new(Mutex::new(vec![false; 3])),
+        };
+        let _guard = hook_gradients(&all.iter().collect::<Vec<_>>(), Arc::new(hook.clone())).unwrap();
+        assert_eq!(gradients(), plain, "op {number}");
+        assert_eq!(*hook.is_in_place.lock().unwrap(), expected, "op {number}");
+    }
 }
 
 #[test]

@@ -68,18 +68,30 @@ impl Options {
     #[must_use]
     pub fn with_fit(mut self, fit: &FitOptions) -> Self {
         self.fit.clone_from(&fit.fit);
-        match &self.fit {
-            Some(FitTarget::Present(Some(limit))) => self.pool = Some(*limit),
-            // With a GPU of this machine, the profile describes it.
-            Some(FitTarget::Profile(profile)) if self.uses_gpu() => {
-                if let Some(Amount::Bytes(limit)) = profile.limit() {
-                    self.pool = Some(limit);
-                }
-            }
-            Some(FitTarget::Profile(profile)) => self.dry_run = Some(DeviceProfile::clone(profile)),
-            Some(FitTarget::Present(None)) | None => {}
-        }
         self
+    }
+
+    /// The limit of the pool: of `--pool`, or of the target of `--fit`.
+    pub(super) fn pool_limit(&self) -> Option<Bytes> {
+        match &self.fit {
+            Some(FitTarget::Present(limit)) => *limit,
+            // With a GPU of this machine, the profile describes it.
+            Some(FitTarget::Profile(profile)) if self.uses_gpu() => match profile.limit() {
+                Some(Amount::Bytes(limit)) => Some(limit),
+                _ => None,
+            },
+            Some(FitTarget::Profile(_)) => None,
+            None => self.pool,
+        }
+    }
+
+    /// The device of a dry run: of `--dry-run`, or the target of `--fit` unless a GPU of this machine trains.
+    pub(super) fn dry_profile(&self) -> Option<&DeviceProfile> {
+        match &self.fit {
+            Some(FitTarget::Profile(profile)) if !self.uses_gpu() => Some(profile),
+            Some(_) => None,
+            None => self.dry_run.as_ref(),
+        }
     }
 
     /// Whether `--device` asks for a GPU.
@@ -155,19 +167,19 @@ fn search(
             let (argument, expected) = ("--fit", "the name of the GPU, such as rtx-4090");
             return Err(Error::BadArgument { op: "options", argument, expected, got: "memory".into() }.into());
         }
-        FitTarget::Present(_) => {
+        FitTarget::Present(limit) => {
             bar.set_message("measuring the speed of this machine, once");
             let speed = DeviceSpeed::of_this_machine(threads)?;
             let profile = dry.profile().clone().with_threads(threads).with_speed(speed);
             dry = dry.on(profile);
-            if let Some(limit) = options.pool {
+            if let Some(limit) = *limit {
                 dry = dry.limit(limit);
             }
         }
     }
     bar.set_message("looking for the fastest plan, by dry runs");
     let mut found = fit_ranks(&dry, &options.space(plain), &mut *program)?;
-    if options.dry_run.is_none() {
+    if options.dry_profile().is_none() {
         let alone = |device: &Device, plan: &Plan| program(device, plan, world);
         found.measure(device, alone, |measured| {
             bar.set_message(format!("measuring real steps of plan {}", measured + 1));

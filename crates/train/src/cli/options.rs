@@ -166,9 +166,9 @@ impl Options {
         own
     }
 
-    /// Options for dry runs: the device of `--dry-run`, else this machine.
+    /// Options for dry runs: the [device](Self::dry_profile) of this one, else this machine.
     pub(super) fn dry_run_options(&self) -> DryRunOptions {
-        let options = DryRunOptions::new(self.dry_run.clone().unwrap_or_default());
+        let options = DryRunOptions::new(self.dry_profile().cloned().unwrap_or_default());
         match self.allocator {
             Some(allocator) => options.pool_options(PoolOptions::default().with_allocator(allocator)),
             None => options,

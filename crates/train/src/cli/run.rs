@@ -13,7 +13,7 @@ use bfc_core::{
     printable_json,
 };
 use highwater_distributed::{DataParallel, ParallelError, Reduce, Shard, World, WorldError};
-use highwater_nn::optim::Optimizer;
+use highwater_nn::optim::{Optimizer, ParameterGroup};
 use highwater_tensor::error::FileError;
 use highwater_tensor::{
     Device, DeviceProfile, DryRun, DryRunOptions, Error, Parameter, Runtime, StepGraph, StepTime,
@@ -135,7 +135,7 @@ impl Run {
         }
         let runtime = runtime(options, &world)?;
         let dry = DeviceId::new(DeviceKind::Dry, 0);
-        let choice = runtime.choose(match options.dry_run {
+        let choice = runtime.choose(match options.dry_profile() {
             Some(_) => Some(dry),
             None => options.device.or(world.gpu()),
         })?;
@@ -151,7 +151,7 @@ impl Run {
         if trace.is_some() {
             runtime.tracker().start_log(TRACE_MEMORY);
         }
-        let place = options.dry_run.as_ref().map_or_else(|| device.to_string(), dry_name);
+        let place = options.dry_profile().map_or_else(|| device.to_string(), dry_name);
         if let Some(source) = &recording {
             let pool = runtime.registry().allocator(device.id(), AllocatorAttributes::default(), None)?;
             let facts = RunFacts::new(name)
@@ -228,7 +228,7 @@ impl Run {
     pub fn parallel<O: Optimizer>(
         &self,
         parameters: Vec<(String, Parameter)>,
-        make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O, Error>,
+        make: impl FnOnce(ParameterGroup) -> Result<O, Error>,
     ) -> Result<DataParallel<O>, Error> {
         self.parallel_in(&self.world, self.shard(), parameters, make)
     }
@@ -243,7 +243,7 @@ impl Run {
         world: &World,
         shard: Shard,
         parameters: Vec<(String, Parameter)>,
-        make: impl FnOnce(Vec<(String, Parameter)>) -> Result<O, Error>,
+        make: impl FnOnce(ParameterGroup) -> Result<O, Error>,
     ) -> Result<DataParallel<O>, Error> {
         Ok(world.sharded(shard, parameters, make)?.reduce(self.options.ranks.reduce))
     }
@@ -328,8 +328,8 @@ impl Run {
 
     /// Returns the pool limit, if given.
     #[must_use]
-    pub const fn pool(&self) -> Option<Bytes> {
-        self.options.pool
+    pub fn pool(&self) -> Option<Bytes> {
+        self.options.pool_limit()
     }
 
     /// Returns options for dry runs: the device of `--dry-run`, else this machine.
@@ -350,7 +350,7 @@ impl Run {
             output = json.into_iter().fold(output, Output::with);
             output = board.into_iter().fold(output, Output::with);
         }
-        if self.options.dry_run.is_some() {
+        if self.options.dry_profile().is_some() {
             output = output.with(self.longest_step.clone());
         }
         self.graph.iter().fold(output, |output, graph| output.with_graph(Arc::clone(graph)))
@@ -360,7 +360,7 @@ impl Run {
     /// the ranks. `None` if the loop had no [output](Self::output).
     fn estimated_step(&self, report: &Report) -> Option<StepTime> {
         let mut step = self.longest_step.get()?;
-        let seconds = exchange_seconds(self.options.dry_run.as_ref()?, report, self.world.size());
+        let seconds = exchange_seconds(self.options.dry_profile()?, report, self.world.size());
         step.seconds += seconds;
         step.memory_seconds += seconds;
         Some(step)
@@ -556,10 +556,10 @@ fn dry_name(profile: &DeviceProfile) -> String {
 
 fn runtime(options: &Options, world: &World) -> Result<Runtime, RunError> {
     let mut builder = Runtime::builder();
-    if let Some(profile) = &options.dry_run {
+    if let Some(profile) = options.dry_profile() {
         builder = builder.dry_profile(profile.clone());
     }
-    if let Some(limit) = options.pool {
+    if let Some(limit) = options.pool_limit() {
         builder = builder.pool(limit);
     }
     if let Some(path) = &options.plan {

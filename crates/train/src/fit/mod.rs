@@ -29,7 +29,7 @@ use highwater_tensor::{Device, DryRunOptions, Result};
 pub use error::{FitError, NothingFits};
 pub use found::{Candidate, Fit};
 pub use objective::Indivisible;
-pub use plan::{Plan, PlanGuard};
+pub use plan::{Extent, Plan, PlanGuard};
 pub use space::Space;
 
 #[cfg(feature = "cli")]

@@ -10,8 +10,26 @@ use serde::{Serialize, Serializer};
 /// The steps and micro-batches of a trial: the second step includes the optimizer's state.
 const TRIAL: u64 = 2;
 
+/// How much of the training a run does. Only a whole run writes files and shows output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Extent {
+    /// All steps.
+    #[default]
+    Whole,
+    /// At most this many steps. A [`Trainer`](crate::Trainer) then writes no files, calls no observers and ignores signals.
+    Trial {
+        /// The most steps.
+        steps: u64,
+    },
+    /// As a trial. A [`Trainer`](crate::Trainer) with epochs runs two of them instead, without equal steps in their middle.
+    Rehearsal {
+        /// The most steps of a program without epochs.
+        steps: u64,
+    },
+}
+
 /// How a program trains: the size and number of its micro-batches, the blocks that run again in the backward pass, the
-/// precision, and the ranks. [`fit`](super::fit()) finds one, and [`Plan::new`] is the plan without any of this.
+/// precision, the ranks, and how much of the training a run does. [`fit`](super::fit()) finds one, and [`Plan::new`] is the plan without any of this.
 ///
 /// ```
 /// use highwater::fit::Plan;
@@ -36,12 +54,9 @@ pub struct Plan {
     /// The memory that the ranks divide among themselves.
     #[serde(serialize_with = "as_name")]
     pub shard: Shard,
-    /// The most steps of a trial; `None` outside of a search.
+    /// How much of the training a run does: all of it, except in a search.
     #[serde(skip)]
-    trial: Option<u64>,
-    /// Whether a [`Trainer`](crate::Trainer) runs all epochs of the trial that differ.
-    #[serde(skip)]
-    is_rehearsal: bool,
+    pub extent: Extent,
 }
 
 impl Plan {
@@ -55,8 +70,7 @@ impl Plan {
             autocast: None,
             ranks: 1,
             shard: Shard::None,
-            trial: None,
-            is_rehearsal: false,
+            extent: Extent::Whole,
         }
     }
 
@@ -73,16 +87,19 @@ impl Plan {
         (batches as u64).div_ceil(self.accumulate.max(1))
     }
 
-    /// Returns the number of steps to run: `steps`, or fewer in a trial of [`fit`](super::fit()).
+    /// Returns the number of steps to run: `steps`, or fewer in a trial of [`fit`](super::fit()). See [`extent`](Self::extent).
     #[must_use]
     pub fn steps(&self, steps: u64) -> u64 {
-        self.trial.map_or(steps, |most| most.min(steps))
+        match self.extent {
+            Extent::Whole => steps,
+            Extent::Trial { steps: most } | Extent::Rehearsal { steps: most } => most.min(steps),
+        }
     }
 
-    /// Whether this is a trial of [`fit`](super::fit()): a program need not write files or print then.
+    /// Whether this is a trial of [`fit`](super::fit()), or a rehearsal: a program need not write files or print then.
     #[must_use]
     pub const fn is_trial(&self) -> bool {
-        self.trial.is_some()
+        !matches!(self.extent, Extent::Whole)
     }
 
     /// Applies the precision and the recomputation to this thread until the result is dropped.
@@ -97,22 +114,23 @@ impl Plan {
 
     /// Returns the plan for a trial with few steps.
     pub(super) fn for_trial(&self) -> Self {
-        Self { trial: Some(TRIAL), accumulate: self.accumulate.min(TRIAL), ..self.clone() }
+        let extent = Extent::Trial { steps: TRIAL };
+        Self { extent, accumulate: self.accumulate.min(TRIAL), ..self.clone() }
     }
 
     /// Returns the plan for a trial with this number of steps.
     pub(super) fn for_measurement(&self, steps: u64) -> Self {
-        Self { trial: Some(steps), ..self.clone() }
+        Self { extent: Extent::Trial { steps }, ..self.clone() }
     }
 
     /// Returns the plan for a trial with at most this many micro-batches and steps, and with epochs.
     pub(super) fn for_rehearsal(&self, micro_batches: u64, steps: u64) -> Self {
         let accumulate = self.accumulate.min(micro_batches);
-        Self { trial: Some(steps), accumulate, is_rehearsal: true, ..self.clone() }
+        Self { extent: Extent::Rehearsal { steps }, accumulate, ..self.clone() }
     }
 
     pub(crate) const fn is_rehearsal(&self) -> bool {
-        self.is_rehearsal
+        matches!(self.extent, Extent::Rehearsal { .. })
     }
 }
 

@@ -228,7 +228,8 @@ impl<'a> Trainer<'a> {
     /// Trains with a plan of [`fit`](crate::fit()): its accumulation, precision and recomputed blocks. The batches must have the
     /// plan's [micro-batch](Plan::micro_batch), and the world its ranks.
     ///
-    /// In a [trial](Plan::is_trial), the run ends after few steps, and neither writes files nor listens to signals.
+    /// Unless its [extent](Plan::extent) is the whole training, the run ends after few steps. It writes no files, calls no
+    /// observers and ignores signals then.
     #[must_use]
     pub fn plan(mut self, plan: &Plan) -> Self {
         self.stepper.accumulate = plan.accumulate.max(1);

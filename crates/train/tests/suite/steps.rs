@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 
+use highwater::fit::{Extent, Plan};
 use highwater::prelude::*;
 use highwater::tracking::{TrainingLog, TrainingLogLimits};
-use highwater::train::{Ended, Every, JsonLog, Observer, RunPlan, StepRecord, Trainer};
+use highwater::train::{Ended, Every, JsonLog, Observer, RunPlan, Saves, StepRecord, Trainer};
 use highwater::{Error, Result};
 
 use crate::support::{BATCH, cpu, measure, model, points, values};
@@ -38,6 +39,25 @@ fn line(device: &Device, size: usize) -> (Linear, Vec<(Tensor, Tensor)>) {
 
 fn squares(model: &Linear, (x, y): &(Tensor, Tensor)) -> Result<Tensor> {
     model.forward(x)?.mse_loss(y)
+}
+
+#[test]
+fn only_a_whole_run_writes_files_and_shows_output() {
+    let (device, folder) = (cpu(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("line.safetensors");
+    let run = |extent: Extent| {
+        let (model, batches) = line(&device, 4);
+        let mut sgd = Sgd::new(model.parameters(), 0.1).unwrap();
+        let (mut plan, seen) = (Plan::new(4), RefCell::default());
+        plan.extent = extent;
+        let trainer = Trainer::new(&model, &mut sgd).plan(&plan).saves(Saves::to(&path));
+        let trainer = trainer.observe(Seen(Some(&seen), None));
+        let outcome = trainer.fit_steps(5, |_| Ok(batches[0].clone()), |batch| squares(&model, batch));
+        (outcome.unwrap().steps, seen.borrow().len(), path.exists())
+    };
+    assert_eq!(run(Extent::Trial { steps: 2 }), (2, 0, false));
+    assert_eq!(run(Extent::Rehearsal { steps: 3 }), (3, 0, false));
+    assert_eq!(run(Extent::Whole), (5, 5, true));
 }
 
 #[test]

@@ -12,9 +12,12 @@ use super::thread_local;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadNumber(u64, PhantomData<*const ()>);
 
-thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });
-
-thread_local!(static END: End = const { End { number: Cell::new(0), process: Cell::new(0) } });
+thread_local! {
+    /// The number of the thread; 0 if it has none so far. A property of the thread.
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+    /// Its destructor reports the end of the thread.
+    static END: End = const { End { number: Cell::new(0), process: Cell::new(0) } };
+}
 
 /// Reports the end of its thread when the thread-locals are dropped.
 struct End {

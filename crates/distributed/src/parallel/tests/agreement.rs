@@ -96,7 +96,7 @@ fn all_ranks_may_freeze_and_unfreeze_together() {
 }
 
 /// The error of each rank that wraps an optimizer.
-fn wrap<O: Optimizer>(make: impl Fn(&World, Vec<(String, Parameter)>) -> Result<O> + Sync) -> Vec<String> {
+fn wrap<O: Optimizer>(make: impl Fn(&World, ParameterGroup) -> Result<O> + Sync) -> Vec<String> {
     run_ranks(2, |world| {
         let parameters = parameters(&device(), 2);
         world.sharded(Shard::None, named(&parameters), |own| make(&world, own)).unwrap_err().to_string()

@@ -164,7 +164,7 @@ impl Op for WeightedCrossEntropy {
             other => other.spread(grad, targets.shape())?,
         };
         let sharp = rows.only_kept(share.mul(&rows.weights)?.mul_scalar(1.0 - self.smoothing)?)?;
-        let mut out = ctx.output(logits.shape(), logits.dtype())?;
+        let mut out = ctx.gradient(0, logits.shape(), logits.dtype())?;
         ctx.compute(kernels::CrossEntropyGrad {
             logits: logits.view(),
             targets: rows.targets.view(),

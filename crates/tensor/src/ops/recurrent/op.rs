@@ -147,13 +147,13 @@ impl Recurrent {
         let weight = 2 + saved.inputs() - INITIAL;
         gradients[X] = if_needed(saved, X, || {
             let weight = saved.tensor(weight)?;
-            product(ctx, gates.view(), weight.view().with_layout(&weight.layout().transposed()))
+            product(ctx, X, gates.view(), weight.view().with_layout(&weight.layout().transposed()))
         })?;
         gradients[INPUT] = if_needed(saved, INPUT, || {
             let x = saved.tensor(weight + usize::from(saved.needs_grad(X)))?;
-            product(ctx, x.view().with_layout(&x.layout().transposed()), gates.view())
+            product(ctx, INPUT, x.view().with_layout(&x.layout().transposed()), gates.view())
         })?;
-        gradients[INPUT_BIAS] = if_needed(saved, INPUT_BIAS, || sum_rows(ctx, &gates))?;
+        gradients[INPUT_BIAS] = if_needed(saved, INPUT_BIAS, || sum_rows(ctx, INPUT_BIAS, &gates))?;
         if let Some(inner) = extra.take() {
             // Of the gradients of h·U, only that of gate n differs from that of x·W.
             let (input, start) = (inner.view(), gates.dims()[1] - inner.dims()[1]);
@@ -162,11 +162,11 @@ impl Recurrent {
         }
         gradients[HIDDEN_BIAS] = match &gradients[INPUT_BIAS] {
             Some(same) if !is_gru => Some(same.clone()).filter(|_| saved.needs_grad(HIDDEN_BIAS)),
-            _ => if_needed(saved, HIDDEN_BIAS, || sum_rows(ctx, &gates))?,
+            _ => if_needed(saved, HIDDEN_BIAS, || sum_rows(ctx, HIDDEN_BIAS, &gates))?,
         };
         gradients[HIDDEN] = if_needed(saved, HIDDEN, || {
             let before = self.previous_states(ctx, saved, gates.dims()[0])?;
-            product(ctx, before.view().with_layout(&before.layout().transposed()), gates.view())
+            product(ctx, HIDDEN, before.view().with_layout(&before.layout().transposed()), gates.view())
         })?;
         Ok(gradients)
     }
@@ -189,7 +189,8 @@ impl Recurrent {
         let of_cell = self.returns_cell.then(|| part(grad, rows..rows + sequences)).transpose()?;
         let required = |index: usize| saved.needs_grad(INITIAL + index);
         let initial_grad = |index: usize| {
-            required(index).then(|| ctx.output(&Shape::matrix(sequences, hidden), dtype)).transpose()
+            let shape = Shape::matrix(sequences, hidden);
+            required(index).then(|| ctx.gradient(INITIAL + index, &shape, dtype)).transpose()
         };
         let (mut state_grad, mut cell_grad) = (initial_grad(0)?, initial_grad(1)?);
         let mut workspace = self.workspace(ctx, [sequences, hidden], dtype)?;
@@ -259,18 +260,18 @@ fn multiply(
     ctx.compute(kernels::MatMul { precision, bias, lhs, rhs, activation: None, workspace, out })
 }
 
-/// Returns the product of two matrices.
-fn product(ctx: &OpContext<'_>, lhs: View<'_>, rhs: View<'_>) -> Result<Tensor> {
+/// Returns the product of two matrices, which is the gradient of an input.
+fn product(ctx: &OpContext<'_>, input: usize, lhs: View<'_>, rhs: View<'_>) -> Result<Tensor> {
     let shape = Shape::matrix(lhs.layout().shape()[0], rhs.layout().shape()[1]);
-    let mut out = ctx.output(&shape, lhs.dtype())?;
+    let mut out = ctx.gradient(input, &shape, lhs.dtype())?;
     multiply(ctx, None, [lhs, rhs], out.view_mut())?;
     Ok(out.finish())
 }
 
-/// Returns the sum of all rows.
-fn sum_rows(ctx: &OpContext<'_>, matrix: &Tensor) -> Result<Tensor> {
+/// Returns the sum of all rows, which is the gradient of an input.
+fn sum_rows(ctx: &OpContext<'_>, input: usize, matrix: &Tensor) -> Result<Tensor> {
     let mut rows = AxisSet::none(2);
     rows.insert(0);
-    let like = (&Shape::row(matrix.dims()[1]), matrix.dtype());
-    reduce::share_as(ctx, (Reduce::Sum, 1.0), matrix.view(), &rows, like)
+    let out = ctx.gradient(input, &Shape::row(matrix.dims()[1]), matrix.dtype())?;
+    reduce::share_into(ctx, (Reduce::Sum, 1.0), matrix.view(), &rows, out)
 }
