@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use shuttle::thread_local;
 
 use now::{Entry, now};
-pub use path::{ModulePath, Walk};
+pub use path::ModulePath;
 
 /// Keeps a guard on its thread, whose state it restores. Other threads may still hold references to it.
 pub(crate) type NotSend = PhantomData<MutexGuard<'static, ()>>;
