@@ -503,7 +503,6 @@ fn signatures_of_any_kind_compile() {
             self.inner
         }
 
-        #[must_use]
         fn members<'a>(&'a self) -> impl Iterator<Item = &'a M> + 'a {
             self.inner.iter()
         }
@@ -514,7 +513,7 @@ fn signatures_of_any_kind_compile() {
             make: impl Fn(Tensor) -> T,
         ) -> Result<Vec<T>>
         where
-            F: Send,
+            Self: Sized,
         {
             self.inner.iter().map(|inner| Ok(make(run(inner)?))).collect()
         }
