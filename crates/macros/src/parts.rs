@@ -58,15 +58,15 @@ fn arm<'a>(path: TokenStream, fields: &'a Fields, types: &mut Vec<&'a Type>) -> 
     for (index, field) in fields.iter().enumerate() {
         let own = field.ident.as_ref().map_or_else(|| index.to_string(), unraw);
         let Some(part) = options(&field.attrs, own, &field.ty)? else { continue };
-        let variable = format_ident!("part{index}");
+        // The compiler points at the type of a field that is no part.
+        let span = Span::call_site().located_at(part.ty.span());
+        let variable = format_ident!("part{index}", span = span);
         let member = match &field.ident {
             Some(name) => name.to_token_stream(),
             None => syn::Index::from(index).to_token_stream(),
         };
         patterns.extend(quote!(#member: #variable,));
         let (name, visit) = (part.name, format_ident!("{}", if part.is_buffer { "buffer" } else { "part" }));
-        // The compiler points at the type of a field that is no part.
-        let span = Span::call_site().located_at(part.ty.span());
         visits.extend(quote_spanned!(span=> visitor.#visit(#name, #variable);));
         types.push(part.ty);
     }

@@ -4,16 +4,14 @@
 //! layers and parameters their paths. A search finds the path of one module: that of its first part, without the names of
 //! the part. So a module needs no field for its path. Parts that other modules share say nothing about the path.
 
+mod containers;
+
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::marker::PhantomData;
 
 use bfc_core::OwnerId;
-use highwater_tensor::{
-    Activation, AttentionOptions, Conv1dOptions, Conv2dOptions, DType, Device, Interpolation, OutputSize,
-    Padding, Parameter, Pool1dOptions, Pool2dOptions, Rng, Shape,
-};
+use highwater_tensor::{Parameter, Rng};
 use highwater_tracking::{ModulePath, intern_path};
 
 use super::module::Module;
@@ -362,67 +360,6 @@ impl ModulePart for ModulePath {
     fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
         visitor.module_path(self);
     }
-}
-
-impl<P: ModulePart> ModulePart for Option<P> {
-    const HAS_PATH: bool = P::HAS_PATH;
-
-    fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
-        self.iter().for_each(|part| part.visit_part(visitor));
-    }
-}
-
-impl<P: ModulePart> ModulePart for Vec<P> {
-    const HAS_PATH: bool = P::HAS_PATH;
-
-    fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
-        visitor.members(self);
-    }
-}
-
-impl<P: ModulePart, const N: usize> ModulePart for [P; N] {
-    const HAS_PATH: bool = P::HAS_PATH;
-
-    fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
-        visitor.members(self);
-    }
-}
-
-macro_rules! tuple {
-    ($($part:ident $index:tt),+) => {
-        impl<$($part: ModulePart),+> ModulePart for ($($part,)+) {
-            const HAS_PATH: bool = false $(|| $part::HAS_PATH)+;
-
-            fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
-                $(visitor.part(stringify!($index), &self.$index);)+
-            }
-        }
-    };
-}
-
-tuple!(A 0, B 1);
-tuple!(A 0, B 1, C 2);
-tuple!(A 0, B 1, C 2, D 3);
-
-/// Types without parts, so that a derive needs no `#[module(skip)]` for them.
-macro_rules! plain {
-    ($($plain:ty),+ $(,)?) => {
-        $(impl ModulePart for $plain {
-            const HAS_PATH: bool = false;
-
-            fn visit_part(&self, _: &mut PartVisitor<'_>) {}
-        })+
-    };
-}
-
-plain!(bool, char, f32, f64, i32, i64, isize, u8, u32, u64, usize, String, &'static str);
-plain!(Activation, AttentionOptions, Conv1dOptions, Conv2dOptions, DType, Device, Interpolation, OutputSize);
-plain!(Padding, Pool1dOptions, Pool2dOptions, Shape);
-
-impl<T: ?Sized> ModulePart for PhantomData<T> {
-    const HAS_PATH: bool = false;
-
-    fn visit_part(&self, _: &mut PartVisitor<'_>) {}
 }
 
 #[cfg(test)]
