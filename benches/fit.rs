@@ -231,7 +231,7 @@ fn cnn(device: &Device, plan: &Plan) -> highwater::Result<()> {
 }
 
 /// y = relu(x + norm(conv(x)))
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Residual {
     conv: Conv2d,
     norm: BatchNorm,
@@ -244,10 +244,9 @@ impl Residual {
     }
 }
 
+#[module]
 impl Module for Residual {
     fn forward(&self, x: &Tensor) -> highwater::Result<Tensor> {
         self.norm.forward(&self.conv.forward(x)?)?.add(x)?.relu()
     }
-
-    visit_parts!(conv, norm);
 }

@@ -13,7 +13,7 @@ use flate2::bufread::GzDecoder;
 use highwater::alloc::{AddressOnlyMemory, BfcAllocator, BfcConfig};
 use highwater::nn::{Conv2d, Embedding, Flatten, LayerNorm, MaxPool2d, Module, Parameter, TransformerBlock};
 use highwater::prelude::*;
-use highwater::{Conv2dOptions, Result, visit_parts};
+use highwater::{Conv2dOptions, Result, module};
 use highwater_traces::{Replayer, Trace, TraceLimits};
 
 /// One step of a program.
@@ -155,7 +155,7 @@ fn cnn() -> anyhow::Result<Program> {
 }
 
 /// A small language model: two blocks of width 64, 4 sequences of 32 tokens, with AdamW.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Gpt {
     tokens: Embedding,
     blocks: Sequential,
@@ -163,14 +163,13 @@ struct Gpt {
     head: Linear,
 }
 
+#[module]
 impl Module for Gpt {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.blocks.forward(&self.tokens.forward(x)?)?;
         let logits = self.head.forward(&self.norm.forward(&x)?)?;
         logits.reshape([4 * 32, 65])
     }
-
-    visit_parts!(tokens, blocks, norm, head);
 }
 
 fn gpt() -> anyhow::Result<Program> {
@@ -195,7 +194,7 @@ fn gpt() -> anyhow::Result<Program> {
 }
 
 /// A residual block with stride 2 and batch norms, and a linear layer on the mean of each channel.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct ResidualBlock {
     conv1: Conv2d,
     norm1: BatchNorm,
@@ -206,6 +205,7 @@ struct ResidualBlock {
     head: Linear,
 }
 
+#[module]
 impl Module for ResidualBlock {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let y = self.norm1.forward(&self.conv1.forward(x)?)?.relu()?;
@@ -213,8 +213,6 @@ impl Module for ResidualBlock {
         let shortcut = self.norm3.forward(&self.shortcut.forward(x)?)?;
         self.head.forward(&y.add(&shortcut)?.relu()?.mean([2, 3])?)
     }
-
-    visit_parts!(conv1, norm1, conv2, norm2, shortcut, norm3, head);
 }
 
 /// 16 to 32 channels, batches of 8 images of 16×16, with momentum.
@@ -242,18 +240,17 @@ fn resnet_block() -> anyhow::Result<Program> {
 }
 
 /// Two LSTM layers of 64, and a linear layer on the last state.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Recurrent {
     layers: Lstm,
     head: Linear,
 }
 
+#[module]
 impl Module for Recurrent {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.head.forward(&self.layers.forward(x)?.select(1, -1)?)
     }
-
-    visit_parts!(layers, head);
 }
 
 /// 8 sequences of 16 steps, with AdamW.

@@ -3,16 +3,16 @@ use highwater::prelude::*;
 use highwater::train::{Accuracy, Direction, EarlyStopping, ProgressBar, Saves, Trainer, evaluate};
 use highwater::{DeviceProfile, largest_fit, tracking::Report};
 
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Residual {
     inner: Sequential,
 }
 
+#[module]
 impl Module for Residual {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         x + &self.inner.forward(x)?
     }
-    visit_parts!(inner); // names its parameters and memory
 }
 
 fn mlp(device: &Device, sizes: [usize; 3]) -> Result<Sequential> {
@@ -34,27 +34,29 @@ fn main() -> Result<()> {
     device.tracker().start_log(Bytes::mib(8));
     let (net, mut kept) = (network(&device, width, classes)?, Vec::new());
     let mut optimizer = AdamW::new(net.parameters(), 0.003)?;
+    let test_batches = || test.batches(64, &device);
     let outcome = Trainer::new(&net, &mut optimizer)
         .epochs(100)
         .saves(Saves::resumable(std::env::temp_dir().join("quickstart.safetensors")))
         .early_stopping(EarlyStopping::new("accuracy").direction(Direction::Maximize))
         .observe(ProgressBar::new())
-        .evaluate(|| evaluate(test.batches(64, &device)?, |x| net.call(x), &mut [&mut Accuracy::default()]))
+        .evaluate(|| evaluate(test_batches()?, |x| net.forward(x), &mut [&mut Accuracy::default()]))
         .fit(
             |epoch| Ok(train.batches(32, &device)?.shuffled(7, epoch)),
             // Keeping the losses is a leak, which the report finds.
-            |(x, y)| net.call(x)?.cross_entropy(y).inspect(|loss| kept.push(loss.clone())),
+            |(x, y)| net.forward(x)?.cross_entropy(y).inspect(|loss| kept.push(loss.clone())),
         )?;
     println!("{}\n{outcome}: {:?}", Report::from_recording(&device.tracker().take_log()), outcome.best);
     let pool = DeviceProfile::this_machine().with_limit(Bytes::mib(2));
     let fit = largest_fit(pool, 1..=9_999, |device, batch| {
         let net = network(device, width, classes)?;
-        let y = net.call(&Tensor::zeros(device, (batch as usize, width))?)?;
+        let y = net.forward(&Tensor::zeros(device, (batch as usize, width))?)?;
         AdamW::new(net.parameters(), 0.003)?.step(y.square()?.mean_all()?.backward()?)
     })?;
     println!("{fit}");
     let iris = mlp(&device, [4, 16, 3])?; // nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
     Checkpoint::load("data/iris.pt")?.converted_from_pytorch(&iris)?.restore(&iris)?;
-    println!("{}", iris.call(&Tensor::from_slice(&device, &[6.3f32, 3.3, 6.0, 2.5], (1, 4))?)?.argmax(-1)?);
+    let flower = Tensor::from_slice(&device, &[6.3f32, 3.3, 6.0, 2.5], (1, 4))?;
+    println!("{}", iris.forward(&flower)?.argmax(-1)?);
     Ok(())
 }

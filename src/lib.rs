@@ -48,7 +48,9 @@ pub use bfc_core as alloc;
 pub use half;
 #[cfg(feature = "distributed")]
 pub use highwater_distributed as distributed;
-pub use highwater_nn::{data, optim, visit_parts};
+#[doc(hidden)]
+pub use highwater_nn::macros;
+pub use highwater_nn::{data, modules::module, optim};
 pub use highwater_tensor as tensor;
 #[cfg(feature = "traces")]
 pub use highwater_traces as traces;
@@ -317,7 +319,7 @@ pub mod prelude {
         Activation, AttentionOptions, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType, Device,
         DeviceProfile, Error, Gradients, Interpolation, IntoPart, Norm, PadMode, Padding, Pool1dOptions,
         Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder, StepGraph, Tensor, autocast, checkpoint,
-        evaluating, evaluating_guard, memory_report, module, no_grad, no_grad_guard, visit_parts,
+        evaluating, evaluating_guard, memory_report, module, no_grad, no_grad_guard,
     };
 }
 

@@ -95,9 +95,10 @@ const CRATES: &[(&str, &[&str])] = &[
             "ops", "step", "predict", "testing", "interop", "fuzz",
         ],
     ),
+    ("crates/macros", &["methods parts"]),
     (
         "crates/nn",
-        &["file_kind", "io", "data", "recompute", "modules", "summary", "optim", "checkpoint", "fuzz"],
+        &["file_kind", "io", "data", "recompute", "modules", "macros summary", "optim", "checkpoint", "fuzz"],
     ),
     (
         "crates/distributed",
@@ -139,7 +140,11 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("crates/capi", &["bfc-core", "bfc-cuda", "highwater-tracking"]),
     ("crates/kernels", &["bfc-core", "bfc-cuda"]),
     ("crates/tensor", &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-kernels"]),
-    ("crates/nn", &["bfc-core", "highwater-files", "highwater-tracking", "highwater-tensor"]),
+    ("crates/macros", &[]),
+    (
+        "crates/nn",
+        &["bfc-core", "highwater-files", "highwater-tracking", "highwater-tensor", "highwater-macros"],
+    ),
     (
         "crates/distributed",
         &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-tensor", "highwater-nn"],

@@ -18,7 +18,7 @@ const PERIOD: usize = 5;
 const LONGEST_GRADIENT: f64 = 1.0;
 
 /// Embeds tokens and positions, applies blocks, and scores every next token.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 pub(crate) struct Transformer {
     seed: u64,
     tokens: Embedding,
@@ -76,6 +76,7 @@ impl Transformer {
     }
 }
 
+#[module]
 impl Module for Transformer {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let places = Tensor::arange(x.device(), 0, x.dims().last().copied().unwrap_or(0))?;
@@ -83,8 +84,6 @@ impl Module for Transformer {
         let rows = rows.add(&self.positions.forward(&places)?)?;
         self.head.forward(&self.blocks.forward(&rows)?)
     }
-
-    visit_parts!(tokens, positions, blocks, head);
 }
 
 /// Sequences that repeat random tokens, and their next tokens. The batches of all sizes have the same sequences in the same

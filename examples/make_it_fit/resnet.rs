@@ -13,7 +13,7 @@ const STAGES: [(usize, usize); 4] = [(3, 64), (4, 128), (6, 256), (3, 512)];
 const EXPANSION: usize = 4;
 
 /// The blocks are a chain, so that a plan can run each of them again.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 pub(crate) struct ResNet50 {
     stem: ConvNorm,
     blocks: Sequential,
@@ -46,6 +46,7 @@ impl ResNet50 {
     }
 }
 
+#[module]
 impl Module for ResNet50 {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.stem.forward(x)?.relu()?;
@@ -53,12 +54,10 @@ impl Module for ResNet50 {
             x.max_pool2d(Pool2dOptions { stride: [2; 2], padding: [1; 2], ..Pool2dOptions::square(3) })?;
         self.classes.forward(&self.blocks.forward(&x)?.mean([2, 3])?)
     }
-
-    visit_parts!(stem, blocks, classes);
 }
 
 /// Convolutions of 1×1, 3×3 and 1×1, whose result is added to the input.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Bottleneck {
     narrow: ConvNorm,
     middle: ConvNorm,
@@ -81,6 +80,7 @@ impl Bottleneck {
     }
 }
 
+#[module]
 impl Module for Bottleneck {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let inside = self.middle.forward(&self.narrow.forward(x)?.relu()?)?.relu()?;
@@ -90,12 +90,10 @@ impl Module for Bottleneck {
             None => y.add(x)?.relu(),
         }
     }
-
-    visit_parts!(narrow, middle, widen, shortcut);
 }
 
 /// A convolution without a bias, and a batch norm.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct ConvNorm {
     conv: Conv2d,
     norm: BatchNorm,
@@ -117,10 +115,9 @@ impl ConvNorm {
     }
 }
 
+#[module]
 impl Module for ConvNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.norm.forward(&self.conv.forward(x)?)
     }
-
-    visit_parts!(conv, norm);
 }

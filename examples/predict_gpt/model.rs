@@ -20,7 +20,7 @@ pub(crate) const SIZES: [Size; 3] = [
 ];
 
 /// The output layer shares the embedding table.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 pub(crate) struct Gpt {
     tokens: Embedding,
     positions: Embedding,
@@ -52,12 +52,11 @@ impl Gpt {
     }
 }
 
+#[module]
 impl Module for Gpt {
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         let positions = self.positions.forward(&Tensor::arange(tokens.device(), 0, tokens.dims()[1])?)?;
         let x = self.blocks.forward(&self.tokens.forward(tokens)?.add(&positions)?)?;
         self.norm.forward(&x)?.matmul(&self.tokens.weight().tensor().t()?)
     }
-
-    visit_parts!(tokens, positions, blocks, norm);
 }

@@ -14,7 +14,7 @@ const TEST_WINDOWS: usize = 64;
 const TEMPERATURE: f64 = 0.8;
 
 /// Embeds characters and positions, applies blocks, and scores every next character.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 pub(crate) struct CharGpt {
     tokens: Embedding,
     positions: Embedding,
@@ -80,6 +80,7 @@ impl CharGpt {
     }
 }
 
+#[module]
 impl Module for CharGpt {
     /// Maps characters (`[n, len]`) to scores of the next ones (`[n, len, classes]`).
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -90,6 +91,4 @@ impl Module for CharGpt {
         let mixed = self.blocks.forward(&mixed)?;
         self.head.forward(&self.norm.forward(&mixed)?)
     }
-
-    visit_parts!(tokens, positions, blocks, norm, head);
 }

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use highwater::Result;
+use highwater::nn::ModulePath;
 use highwater::prelude::*;
 use highwater::train::{Accuracy, Figures, Metric, evaluate};
 
@@ -47,7 +48,7 @@ pub(crate) fn network(kind: Network, device: &Device, rng: &Rng) -> Result<Seque
 fn convolutional(device: &Device, rng: &Rng) -> Result<Sequential> {
     let same = Conv2dOptions::padded(1);
     Ok(Sequential::new()
-        .with("images", AsImages)
+        .with("images", AsImages::default())
         .with("conv1", Conv2d::new(device, 1, 16, [3, 3], same, rng)?)
         .with("relu1", Relu)
         .with("conv2", Conv2d::new(device, 16, 32, [3, 3], same, rng)?)
@@ -59,9 +60,12 @@ fn convolutional(device: &Device, rng: &Rng) -> Result<Sequential> {
 }
 
 /// Rows of 64 pixels as images of one channel.
-#[derive(Debug)]
-struct AsImages;
+#[derive(Debug, Default, Module)]
+struct AsImages {
+    path: ModulePath,
+}
 
+#[module]
 impl Module for AsImages {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         x.reshape([x.dims().first().copied().unwrap_or(0), 1, 8, 8])

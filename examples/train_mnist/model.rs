@@ -50,7 +50,7 @@ fn residual(device: &Device, rng: &Rng) -> Result<Sequential> {
 }
 
 /// Two 3×3 convolutions whose result is added to the input. The shortcut convolves the input if its shape changes.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct BasicBlock {
     first: ConvNorm,
     second: ConvNorm,
@@ -70,6 +70,7 @@ impl BasicBlock {
     }
 }
 
+#[module]
 impl Module for BasicBlock {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let y = self.second.forward(&self.first.forward(x)?.relu()?)?;
@@ -78,12 +79,10 @@ impl Module for BasicBlock {
             None => y.add(x)?.relu(),
         }
     }
-
-    visit_parts!(first, second, shortcut);
 }
 
 /// A convolution without a bias, and a batch norm.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct ConvNorm {
     conv: Conv2d,
     norm: BatchNorm,
@@ -105,10 +104,9 @@ impl ConvNorm {
     }
 }
 
+#[module]
 impl Module for ConvNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.norm.forward(&self.conv.forward(x)?)
     }
-
-    visit_parts!(conv, norm);
 }

@@ -61,7 +61,7 @@ fn residual(device: &Device, plan: &Plan) -> highwater::Result<Vec<f64>> {
     train(&model, device, plan, images, |model, x| model.forward(x)?.square()?.mean_all())
 }
 
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Residual {
     conv: Conv2d,
     norm: BatchNorm,
@@ -74,12 +74,11 @@ impl Residual {
     }
 }
 
+#[module]
 impl Module for Residual {
     fn forward(&self, x: &Tensor) -> highwater::Result<Tensor> {
         self.norm.forward(&self.conv.forward(x)?)?.add(x)?.relu()
     }
-
-    visit_parts!(conv, norm);
 }
 
 /// Steps of a loop without a `Trainer`. Returns the mean loss of each.

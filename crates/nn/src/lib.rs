@@ -5,21 +5,20 @@
 //! saves training runs. This crate uses only the public interface of [`highwater_tensor`], so programs can define their
 //! own modules, optimizers and formats.
 
+// The macros of modules name `::highwater`.
+extern crate self as highwater;
+
 pub mod checkpoint;
 pub mod data;
 mod file_kind;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod io;
+#[doc(hidden)]
+pub mod macros;
 pub mod modules;
 pub mod optim;
 pub mod recompute;
 mod summary;
 
 pub use summary::{LayerSummary, Output, Summary, summary, summary_with_step};
-
-/// Names that the macros of this crate use.
-#[doc(hidden)]
-pub mod macros {
-    pub use bfc_core::OwnerId;
-}

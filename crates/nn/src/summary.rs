@@ -41,7 +41,7 @@ pub struct LayerSummary {
     /// The type's name.
     pub layer: String,
     /// The element type and shape of the output; `None` for a module that the forward pass did not
-    /// [call](Module::call), and for an activation that the preceding layer computes.
+    /// call, and for an activation that the preceding layer computes.
     #[serde(serialize_with = "as_text_or_null")]
     pub output: Option<Output>,
     /// Trainable values of the module, without those of modules inside.
@@ -106,7 +106,7 @@ pub fn summary<M: Module>(
 ///     |device| Ok((Linear::new(device, 784, 10, &Rng::new(0))?, Tensor::zeros(device, [64, 784])?)),
 ///     |net, x| {
 ///         let mut optimizer = AdamW::new(net.parameters(), 1e-3)?;
-///         optimizer.step(net.call(x)?.square()?.mean_all()?.backward()?)
+///         optimizer.step(net.forward(x)?.square()?.mean_all()?.backward()?)
 ///     },
 /// )?;
 /// assert!(summary.step_peak_bytes > Some(summary.forward_peak_bytes));
@@ -151,7 +151,7 @@ fn forward<M: Module>(
             }
             Visited::Buffer(_) | Visited::Rng(_) => {}
         });
-        let (y, outputs) = record_outputs(|| model.call(&x));
+        let (y, outputs) = record_outputs(|| model.forward(&x));
         let y = y?;
         for layer in &mut layers {
             let output = outputs.get(&intern_path(OwnerId::ROOT, &layer.path));

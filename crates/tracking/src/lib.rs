@@ -94,8 +94,8 @@ pub use report::{
     TextOptions, ThreadRow, table,
 };
 pub use scope::{
-    ModuleGuard, ModulePath, Phase, PhaseGuard, Scope, ScopeGuard, ScopePath, Walk, enter_path, here,
-    intern_path, module, phase,
+    ModuleGuard, ModulePath, Phase, PhaseGuard, Scope, ScopeGuard, ScopePath, enter_path, here, intern_path,
+    module, phase,
 };
 pub use tally::CallTotals;
 pub use training_log::{

@@ -95,7 +95,7 @@ pub struct Report {
     /// know them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub growth: Vec<GrowthRow>,
-    /// Layers that ran without a path, because no `visit_parts!` lists them. Only trackers know them.
+    /// Layers that ran without a path, because no module lists them as parts. Only trackers know them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unlisted_layers: Vec<String>,
 }

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(shuttle)]
 use shuttle::thread_local;
 
-pub use path::{ModulePath, Walk};
+pub use path::ModulePath;
 
 /// Keeps a guard on its thread, whose state it restores. Other threads may still hold references to it.
 pub(crate) type NotSend = PhantomData<MutexGuard<'static, ()>>;

@@ -2,7 +2,7 @@
 
 use highwater_nn::io::Array;
 use highwater_nn::modules::{
-    Conv2d, Embedding, Flatten, Linear, MaxPool2d, Module, Relu, Sequential, TransformerBlock,
+    Conv2d, Embedding, Flatten, Linear, MaxPool2d, Module, Relu, Sequential, TransformerBlock, module,
 };
 use highwater_nn::optim::{AdamW, Optimizer, ParameterGroup, Sgd};
 use highwater_tensor::{DType, Device, Error, Gradients, Parameter, Result, Rng, Runtime, Tensor};
@@ -125,19 +125,18 @@ fn larger_networks(device: &Device) -> [(&'static str, Box<dyn Module>, Tensor);
     [("cnn", Box::new(convolutional), images), ("gpt", Box::new(gpt), text)]
 }
 
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Gpt {
     tokens: Embedding,
     block: TransformerBlock,
 }
 
+#[module]
 impl Module for Gpt {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.block.forward(&self.tokens.forward(x)?)?;
         x.matmul(&self.tokens.weight().tensor().t()?)
     }
-
-    highwater_nn::visit_parts!(tokens, block);
 }
 
 /// The loss of a micro-batch of a network whose input has this shape.

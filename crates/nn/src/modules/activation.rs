@@ -14,7 +14,7 @@ use super::module::Module;
 macro_rules! plain_layers {
     ($($(#[$doc:meta])* $name:ident: |$x:ident| $forward:expr $(, fused $activation:expr)?;)*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Default)]
+        #[derive(Clone, Default, Module)]
         pub struct $name {
             path: ModulePath,
         }
@@ -31,6 +31,8 @@ macro_rules! plain_layers {
         }
 
         impl Module for $name {
+            enters_itself!(path);
+
             fn forward(&self, $x: &Tensor) -> Result<Tensor> {
                 in_path(&self.path, || $forward)
             }
@@ -40,8 +42,6 @@ macro_rules! plain_layers {
                     Some($activation)
                 }
             )?
-
-            visit_parts!(path);
         }
     )*
 

@@ -11,7 +11,7 @@ use super::module::Module;
 use super::{in_layer, in_path};
 
 /// Leaky ReLU activation: x above 0, `slope` x below; see [`Tensor::leaky_relu`].
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct LeakyRelu {
     path: ModulePath,
     slope: f64,
@@ -33,15 +33,15 @@ impl Default for LeakyRelu {
 }
 
 impl Module for LeakyRelu {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_path(&self.path, || x.leaky_relu(self.slope))
     }
-
-    visit_parts!(path);
 }
 
 /// ELU activation: x above 0, `alpha` (eˣ - 1) below; see [`Tensor::elu`].
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct Elu {
     path: ModulePath,
     alpha: f64,
@@ -63,11 +63,11 @@ impl Default for Elu {
 }
 
 impl Module for Elu {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_path(&self.path, || x.elu(self.alpha))
     }
-
-    visit_parts!(path);
 }
 
 /// PReLU activation: x above 0, w x below, with a trained slope w; see [`Tensor::prelu`].
@@ -81,7 +81,7 @@ impl Module for Elu {
 /// assert_eq!(PRelu::per_channel(&device, 8)?.parameter_count(), 8);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct PRelu {
     path: ModulePath,
     weight: Parameter,
@@ -115,11 +115,11 @@ impl PRelu {
 }
 
 impl Module for PRelu {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_layer(&self.path, &self.weight, || x.prelu(&self.weight.tensor()))
     }
-
-    visit_parts!(path, weight);
 }
 
 /// Softmax along an axis; see [`Tensor::softmax`]. For training, use [`Tensor::cross_entropy`] on the logits instead.
@@ -131,7 +131,7 @@ impl Module for PRelu {
 /// assert_eq!(y.to_vec::<f32>()?, [0.25; 8]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct Softmax {
     path: ModulePath,
     axis: isize,
@@ -146,15 +146,15 @@ impl Softmax {
 }
 
 impl Module for Softmax {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_path(&self.path, || x.softmax(self.axis))
     }
-
-    visit_parts!(path);
 }
 
 /// Logarithm of the softmax along an axis; see [`Tensor::log_softmax`].
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct LogSoftmax {
     path: ModulePath,
     axis: isize,
@@ -169,11 +169,11 @@ impl LogSoftmax {
 }
 
 impl Module for LogSoftmax {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_path(&self.path, || x.log_softmax(self.axis))
     }
-
-    visit_parts!(path);
 }
 
 impl fmt::Debug for LeakyRelu {

@@ -46,12 +46,14 @@ const MOMENTUM: f64 = 0.1;
 /// assert!((used[0] - 0.8 / 1.1f32.sqrt()).abs() < 1e-4);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct BatchNorm {
     path: ModulePath,
     weight: Parameter,
     bias: Parameter,
+    #[module(buffer)]
     running_mean: Parameter,
+    #[module(buffer)]
     running_var: Parameter,
     momentum: f64,
     epsilon: f64,
@@ -118,11 +120,11 @@ impl BatchNorm {
 }
 
 impl Module for BatchNorm {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_layer(&self.path, &self.weight, || self.normalize(x))
     }
-
-    visit_parts!(path, weight, bias; buffers: running_mean, running_var);
 }
 
 impl BatchNorm {

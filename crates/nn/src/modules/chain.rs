@@ -1,13 +1,13 @@
 //! Blocks of a user's module in sequence.
 
-use bfc_core::OwnerId;
 use highwater_tensor::{Result, Tensor};
 
 use super::module::Module;
+use super::parts::PartVisitor;
 use super::unchanged;
 use crate::recompute;
 
-/// Applies blocks in sequence, as `blocks.iter().try_fold(x, |x, block| block.call(&x))`. The
+/// Applies blocks in sequence, as `blocks.iter().try_fold(x, |x, block| block.forward(&x))`. The
 /// [schedule](crate::recompute) of the chain can let blocks run again in the backward pass.
 ///
 /// The path of the chain is that of the field with the blocks: the part of the first block's path before its last name.
@@ -16,21 +16,20 @@ use crate::recompute;
 ///
 /// ```
 /// use highwater::nn::recompute::{Recompute, Schedule};
-/// use highwater::nn::{Linear, Module, TransformerBlock, chain};
-/// use highwater::{Device, Result, Rng, Tensor, visit_parts};
+/// use highwater::nn::{Linear, Module, TransformerBlock, chain, module};
+/// use highwater::{Device, Result, Rng, Tensor};
 ///
-/// #[derive(Debug)]
+/// #[derive(Debug, Module)]
 /// struct Encoder {
 ///     blocks: Vec<TransformerBlock>,
 ///     head: Linear,
 /// }
 ///
+/// #[module]
 /// impl Module for Encoder {
 ///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
 ///         self.head.forward(&chain(&self.blocks, x)?)
 ///     }
-///
-///     visit_parts!(blocks, head);
 /// }
 ///
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
@@ -38,7 +37,7 @@ use crate::recompute;
 /// let model = Encoder { blocks, head: Linear::new(&device, 16, 4, &rng)? };
 /// let recompute = Recompute::new().with("blocks", Schedule::recompute(3, [0, 1]));
 /// let guard = recompute.enter();
-/// let loss = model.call(&Tensor::ones(&device, [2, 5, 16])?)?.square()?.mean_all()?;
+/// let loss = model.forward(&Tensor::ones(&device, [2, 5, 16])?)?.square()?.mean_all()?;
 /// assert_eq!(loss.backward()?.len(), model.parameters().len());
 /// assert!(guard.unused().is_empty());
 /// # Ok::<(), highwater::Error>(())
@@ -48,13 +47,14 @@ use crate::recompute;
 /// The errors of the blocks, and [`Error::BadArgument`](highwater_tensor::Error::BadArgument) if the schedule of the
 /// chain has another number of blocks.
 pub fn chain<M: Module + Clone + 'static>(blocks: &[M], x: &Tensor) -> Result<Tensor> {
-    let path = blocks.first().and_then(Module::path).map(OwnerId::parent);
-    if let Some(y) = recompute::run(path, x, || blocks.to_vec(), |block, x| block.call(&x))? {
+    let path =
+        PartVisitor::path_of(|visitor| blocks.iter().take(1).for_each(|first| visitor.part("0", first)));
+    if let Some(y) = recompute::run(path, x, || blocks.to_vec(), |block, x| block.forward(&x))? {
         return Ok(y);
     }
     let mut result = None;
     for block in blocks {
-        result = Some(block.call(result.as_ref().unwrap_or(x))?);
+        result = Some(block.forward(result.as_ref().unwrap_or(x))?);
     }
     Ok(result.unwrap_or_else(|| unchanged(x)))
 }

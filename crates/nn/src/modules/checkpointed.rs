@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bfc_core::OwnerId;
 use highwater_tensor::{Result, Tensor, checkpoint};
 
+use super::module;
 use super::module::Module;
-use super::parts::PartVisitor;
+use super::parts::{PartVisitor, Parts};
 
 /// Activation checkpointing: runs the module again in the backward pass instead of storing its activations. See
 /// [`checkpoint`].
@@ -46,18 +46,22 @@ impl<M: Module + 'static> Checkpointed<M> {
     }
 }
 
-impl<M: Module + 'static> Module for Checkpointed<M> {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let module = Arc::clone(&self.module);
-        checkpoint(x, move |x| module.call(x))
-    }
-
+impl<M: Module + 'static> Parts for Checkpointed<M> {
     fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
         self.module.visit_parts(visitor);
     }
+}
 
-    fn path(&self) -> Option<OwnerId> {
-        self.module.path()
+#[module]
+impl<M: Module + 'static> Module for Checkpointed<M> {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let module = Arc::clone(&self.module);
+        checkpoint(x, move |x| module.forward(x))
+    }
+
+    // Clones share the module.
+    fn identity(&self) -> (usize, &'static str) {
+        self.module.identity()
     }
 }
 

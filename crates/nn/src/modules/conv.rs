@@ -69,7 +69,7 @@ macro_rules! conv_layer {
         |$inputs:ident, $outputs:ident, $groups:ident, $size:ident| $shape:expr
     ) => {
         $(#[$doc])*
-        #[derive(Clone)]
+        #[derive(Clone, Module)]
         pub struct $name {
             path: ModulePath,
             weight: Parameter,
@@ -122,13 +122,13 @@ macro_rules! conv_layer {
         }
 
         impl Module for $name {
+            enters_itself!(path);
+
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
                 in_layer(&self.path, &self.weight, || {
                     with_bias(x.$method(&self.weight.tensor(), self.options)?, self.bias.as_ref(), $axes)
                 })
             }
-
-            visit_parts!(path, weight, bias);
         }
 
         impl fmt::Debug for $name {
@@ -201,7 +201,7 @@ conv_layer! {
 macro_rules! pool_layer {
     ($(#[$doc:meta])* $name:ident, $method:ident) => {
         $(#[$doc])*
-        #[derive(Clone)]
+        #[derive(Clone, Module)]
         pub struct $name {
             path: ModulePath,
             options: Pool2dOptions,
@@ -225,11 +225,11 @@ macro_rules! pool_layer {
         }
 
         impl Module for $name {
+            enters_itself!(path);
+
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
                 in_path(&self.path, || x.$method(self.options))
             }
-
-            visit_parts!(path);
         }
     };
 }

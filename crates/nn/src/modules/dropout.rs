@@ -25,7 +25,7 @@ use super::{in_path, unchanged};
 /// assert_eq!(no_grad(|| dropout.forward(&x))?.to_vec::<f32>()?, [1.0; 100]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct Dropout {
     path: ModulePath,
     p: f64,
@@ -52,14 +52,14 @@ impl Dropout {
 }
 
 impl Module for Dropout {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_path(&self.path, || match self.acting() {
             Some((p, rng)) => x.dropout(p, rng),
             None => Ok(unchanged(x)),
         })
     }
-
-    visit_parts!(path, rng);
 }
 
 impl fmt::Debug for Dropout {

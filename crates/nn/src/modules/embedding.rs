@@ -22,7 +22,7 @@ use super::transformer::SPREAD;
 /// assert_eq!(table.forward(&tokens)?.dims(), [2, 2, 16]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct Embedding {
     path: ModulePath,
     weight: Parameter,
@@ -76,6 +76,8 @@ impl Embedding {
 }
 
 impl Module for Embedding {
+    enters_itself!(path);
+
     /// Looks up tokens (`u8`, `i32`, `u32` or `i64`, any shape); the rows are a new last axis.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_layer(&self.path, &self.weight, || {
@@ -86,8 +88,6 @@ impl Module for Embedding {
             }
         })
     }
-
-    visit_parts!(path, weight);
 }
 
 impl fmt::Debug for Embedding {

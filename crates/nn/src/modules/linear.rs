@@ -24,7 +24,7 @@ use super::module::Module;
 /// assert_eq!(layer.parameter_count(), 64 * 10 + 10);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct Linear {
     path: ModulePath,
     weight: Parameter,
@@ -152,6 +152,8 @@ impl Linear {
 }
 
 impl Module for Linear {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_layer(&self.path, &self.weight, || {
             let weight = self.weight.tensor();
@@ -173,8 +175,6 @@ impl Module for Linear {
     fn pytorch_transposes(&self) -> &[&str] {
         &["weight"]
     }
-
-    visit_parts!(path, weight, bias);
 }
 
 impl fmt::Debug for Linear {

@@ -5,48 +5,119 @@ use std::fmt;
 use std::sync::Arc;
 
 use bfc_core::OwnerId;
+/// Lists the fields of a struct or enum as the parts of a module: implements [`Parts`].
+///
+/// Each part has the name of its field, or its index in a tuple. Optimizers, checkpoints, reports and errors use these
+/// names. Fields are [parts](super::ModulePart) or plain data; another field does not compile. Options of a field:
+///
+/// | | |
+/// |---|---|
+/// | `#[module(buffer)]` | parameters that are not trained, such as running means |
+/// | `#[module(skip)]` | no part |
+/// | `#[module(rename = "…")]` | another name; an empty one gives the part the path of its owner |
+///
+/// A struct needs at least one part that can know a path. If it has none, add the field `path: ModulePath`
+/// ([`ModulePath`](super::ModulePath)).
+///
+/// ```
+/// use highwater::{Device, Result, Rng, Tensor, is_training, no_grad};
+/// use highwater::nn::{Module, Parameter, module};
+///
+/// /// x over the largest value seen so far, scaled, with noise in training.
+/// #[derive(Debug, Module)]
+/// struct Level {
+///     scale: Parameter,
+///     noise: Rng,
+///     spread: f64,
+///     #[module(buffer)]
+///     largest: Parameter,
+/// }
+///
+/// #[module]
+/// impl Module for Level {
+///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+///         let largest = self.largest.tensor().detach();
+///         if !is_training() {
+///             return x.div(&largest)?.mul(&self.scale.tensor());
+///         }
+///         let largest = no_grad(|| x.abs()?.max_all()?.maximum(&largest))?;
+///         self.largest.set(&largest)?;
+///         let noise = Tensor::normal(x.device(), x.shape(), 0.0, self.spread, &self.noise)?;
+///         x.div(&largest)?.add(&noise)?.mul(&self.scale.tensor())
+///     }
+/// }
+///
+/// let one = |device: &Device| Parameter::new(Tensor::ones(device, ())?);
+/// let device = Device::cpu()?;
+/// let (scale, largest) = (one(&device)?, one(&device)?);
+/// let level = Level { scale, noise: Rng::new(0), spread: 0.1, largest };
+/// level.forward(&Tensor::full(&device, [3], -5.0)?)?;
+/// assert_eq!((level.parameters()[0].0.as_str(), level.buffers()[0].0.as_str()), ("scale", "largest"));
+/// assert_eq!(level.buffers()[0].1.tensor().item::<f32>()?, 5.0);
+/// # Ok::<(), highwater::Error>(())
+/// ```
+///
+/// A field that is no part:
+///
+/// ```compile_fail,E0277
+/// use highwater::nn::{Linear, Module};
+///
+/// struct Config;
+///
+/// #[derive(Debug, Module)]
+/// struct Head {
+///     layer: Linear,
+///     config: Config, // error: `Config` is no module and no other part of one
+/// }
+/// ```
+///
+/// Only plain data:
+///
+/// ```compile_fail,E0080
+/// #[derive(highwater::nn::Module)]
+/// struct Scale {
+///     by: f64, // error: no field of `Scale` knows its path in the model: add the field `path: ModulePath`
+/// }
+/// ```
+pub use highwater_macros::Module;
 use highwater_tensor::{Activation, DType, Parameter, Result, Rng, Tensor};
 use highwater_tracking::{ModuleGuard, Scope, enter_path};
 
-use super::outputs::output;
-use super::parts::{PartVisitor, Visited};
+use super::parts::{PartVisitor, Parts, Visited};
 
 /// A module: a function of a tensor with parameters, such as a layer or a network.
 ///
-/// A module of modules lists its fields once, with [`visit_parts!`](crate::visit_parts). That gives each part a path, such
-/// as `block.layer.weight`, which optimizers, checkpoints, reports and errors use. Call modules of your own with
-/// [`call`](Self::call), so that the ops in their `forward` also count toward their paths.
+/// Write `#[derive(Module)]` above the struct, and [`#[module]`](super::module) above its `impl` blocks. Then call
+/// `forward` and other methods as usual. The derive names each part by its field, and the attribute lets methods run in
+/// the path of their module, such as `blocks.0`. Optimizers, checkpoints, reports and errors use these paths.
 ///
 /// ```
 /// use highwater::{Device, Result, Rng, Tensor, memory_report};
-/// use highwater::nn::{Linear, Module};
-/// use highwater::visit_parts;
+/// use highwater::nn::{Linear, Module, module};
 ///
 /// /// y = x + layer(x)
-/// #[derive(Debug)]
+/// #[derive(Debug, Module)]
 /// struct Residual {
 ///     layer: Linear,
 /// }
 ///
+/// #[module]
 /// impl Module for Residual {
 ///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
 ///         x.add(&self.layer.forward(x)?)
 ///     }
-///
-///     visit_parts!(layer);
 /// }
 ///
-/// #[derive(Debug)]
+/// #[derive(Debug, Module)]
 /// struct Network {
 ///     blocks: Vec<Residual>,
 /// }
 ///
+/// #[module]
 /// impl Module for Network {
 ///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-///         self.blocks.iter().try_fold(x.clone(), |x, block| block.call(&x))
+///         self.blocks.iter().try_fold(x.clone(), |x, block| block.forward(&x))
 ///     }
-///
-///     visit_parts!(blocks);
 /// }
 ///
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
@@ -54,69 +125,49 @@ use super::parts::{PartVisitor, Visited};
 /// let net = Network { blocks: vec![Residual { layer: layer()? }, Residual { layer: layer()? }] };
 /// assert_eq!(net.parameters()[0].0, "blocks.0.layer.weight");
 /// assert_eq!(net.parameter_count(), 24);
-/// assert_eq!(net.call(&Tensor::ones(&device, [5, 3])?)?.dims(), [5, 3]);
+/// assert_eq!(net.forward(&Tensor::ones(&device, [5, 3])?)?.dims(), [5, 3]);
 /// let report = memory_report(&device)?;
 /// let paths: Vec<String> = report.places.iter().map(|row| row.path()).collect();
 /// assert!(paths.contains(&"blocks.0.layer.linear".to_owned()));
 /// assert!(paths.contains(&"blocks.1.add".to_owned()));
 /// # Ok::<(), highwater::Error>(())
 /// ```
-pub trait Module: fmt::Debug + Send + Sync {
-    /// Computes the module's output for `x`. Callers use [`call`](Self::call), except for layers of this crate, which
-    /// enter their paths themselves.
+///
+/// The `impl` does not compile without the attribute:
+///
+/// ```compile_fail,E0046
+/// # use highwater::{Result, Tensor};
+/// # use highwater::nn::{Linear, Module};
+/// # #[derive(Debug, Module)]
+/// # struct Residual {
+/// #     layer: Linear,
+/// # }
+/// impl Module for Residual { // error: missing: `the_attribute_module_above_this_impl`
+///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+///         x.add(&self.layer.forward(x)?)
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no module and no other part of one",
+    label = "not a module",
+    note = "parts are modules, `Parameter`, `Rng`, and `Option`, `Vec`, arrays, tuples, `Box` and `Arc` of them",
+    note = "write `#[module(skip)]` above a field that is no part"
+)]
+pub trait Module: Parts + fmt::Debug + Send + Sync {
+    /// Computes the module's output for `x`.
     ///
     /// # Errors
     /// The errors of the ops inside, for example for a shape that does not match.
     fn forward(&self, x: &Tensor) -> Result<Tensor>;
 
-    /// Computes [`forward`](Self::forward) in the module's path, so that its ops and their memory have the module's
-    /// name in reports, recordings and errors.
-    ///
-    /// # Errors
-    /// See [`forward`](Self::forward).
-    fn call(&self, x: &Tensor) -> Result<Tensor> {
-        let _scope = self.enter();
-        output(self.forward(x))
-    }
+    /// The attribute `#[module]` writes this method, so that no `impl` lacks the attribute.
+    #[doc(hidden)]
+    fn the_attribute_module_above_this_impl(&self);
 
-    /// Enters the module's path until the guard is dropped, for methods other than [`call`](Self::call), for example
-    /// with several inputs.
+    /// Enters the module's path until the guard is dropped. [`#[module]`](super::module) begins methods with it.
     fn enter(&self) -> ModuleGuard {
-        if !Scope::now().is_in_model() && self.path().is_none() {
-            // The outermost module, before an optimizer or a checkpoint has listed its parameters.
-            self.walk(&mut |_, _| {});
-        }
-        self.path().map_or_else(|| Scope::now().enter(), enter_path)
-    }
-
-    /// Visits the parts of the module, always in the same order. [`visit_parts!`](crate::visit_parts) defines it. Write
-    /// it by hand if the names of parts are no fields.
-    ///
-    /// ```
-    /// use highwater::{Device, Result, Rng, Tensor};
-    /// use highwater::nn::{Linear, Module, PartVisitor};
-    ///
-    /// #[derive(Debug)]
-    /// struct Pair([Linear; 2]);
-    ///
-    /// impl Module for Pair {
-    ///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-    ///         self.0[1].forward(&self.0[0].forward(x)?)
-    ///     }
-    ///
-    ///     fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
-    ///         visitor.part("first", &self.0[0]);
-    ///         visitor.part("second", &self.0[1]);
-    ///     }
-    /// }
-    ///
-    /// let (device, rng) = (Device::cpu()?, Rng::new(0));
-    /// let pair = Pair([Linear::new(&device, 2, 3, &rng)?, Linear::new(&device, 3, 1, &rng)?]);
-    /// assert_eq!(pair.parameters()[2].0, "second.weight");
-    /// # Ok::<(), highwater::Error>(())
-    /// ```
-    fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
-        let _ = visitor;
+        self.path().map_or_else(|| enter_unknown(self), enter_path)
     }
 
     /// Returns the name of the module's type for summaries: `Linear`.
@@ -124,10 +175,16 @@ pub trait Module: fmt::Debug + Send + Sync {
         short_name(std::any::type_name::<Self>())
     }
 
-    /// Returns the module's path in its model, if a [walk](Self::walk) has told it to a part of the module.
-    /// [`visit_parts!`](crate::visit_parts) defines it.
+    /// Returns the module's path in its model, if a [walk](Self::walk) has told it: the path of the first part that no
+    /// other module shares, without the names of the part.
     fn path(&self) -> Option<OwnerId> {
-        None
+        PartVisitor::path_of(|visitor| self.visit_parts(visitor))
+    }
+
+    /// Returns the address and type, which a walk recognizes a shared module by.
+    #[doc(hidden)]
+    fn identity(&self) -> (usize, &'static str) {
+        (std::ptr::from_ref(self).addr(), std::any::type_name::<Self>())
     }
 
     /// Returns the activation that this module consists of, if any. The preceding module may then fuse it.
@@ -158,7 +215,7 @@ pub trait Module: fmt::Debug + Send + Sync {
     /// [`parameters`](Self::parameters), [`buffers`](Self::buffers) and [`rngs`](Self::rngs) are walks too, so creating
     /// an optimizer or loading a checkpoint names all layers.
     fn walk(&self, found: &mut dyn FnMut(&str, Visited<'_>)) {
-        self.visit_parts(&mut PartVisitor::new(found));
+        self.visit_parts(&mut PartVisitor::walk(found));
     }
 
     /// Converts all parameters to another float type. Convert before you create an optimizer, because its state depends
@@ -256,6 +313,16 @@ pub trait Module: fmt::Debug + Send + Sync {
     }
 }
 
+/// Enters the path of a module that does not know it yet.
+#[cold]
+fn enter_unknown<M: Module + ?Sized>(module: &M) -> ModuleGuard {
+    if !Scope::now().is_in_model() {
+        // The outermost module, before an optimizer or a checkpoint has listed its parameters.
+        module.walk(&mut |_, _| {});
+    }
+    module.path().map_or_else(|| Scope::now().enter(), enter_path)
+}
+
 /// Removes the paths from a type's name: `a::Checkpointed<b::Block>` becomes `Checkpointed<Block>`.
 fn short_name(name: &str) -> String {
     let mut short = String::new();
@@ -268,8 +335,16 @@ fn short_name(name: &str) -> String {
 /// Forwards all methods to the module behind the pointer.
 macro_rules! module_behind {
     ($(#[$doc:meta])* $pointer:ident) => {
+        impl<M: Module + ?Sized> Parts for $pointer<M> {
+            fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
+                (**self).visit_parts(visitor);
+            }
+        }
+
         $(#[$doc])*
         impl<M: Module + ?Sized> Module for $pointer<M> {
+            enters_itself!();
+
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
                 (**self).forward(x)
             }
@@ -282,10 +357,6 @@ macro_rules! module_behind {
                 (**self).forward_activated(x, activation)
             }
 
-            fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
-                (**self).visit_parts(visitor);
-            }
-
             fn kind(&self) -> String {
                 (**self).kind()
             }
@@ -294,8 +365,8 @@ macro_rules! module_behind {
                 (**self).pytorch_transposes()
             }
 
-            fn path(&self) -> Option<OwnerId> {
-                (**self).path()
+            fn identity(&self) -> (usize, &'static str) {
+                (**self).identity()
             }
         }
     };

@@ -31,7 +31,7 @@ fn constant(place: &impl Place, size: usize, value: f64) -> Result<Parameter> {
 /// assert!((norm.forward(&x)?.to_vec::<f32>()?[1] - 1.0).abs() < 1e-4);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct LayerNorm {
     path: ModulePath,
     weight: Parameter,
@@ -59,17 +59,17 @@ impl LayerNorm {
 }
 
 impl Module for LayerNorm {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_layer(&self.path, &self.weight, || {
             x.layer_norm(Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
         })
     }
-
-    visit_parts!(path, weight, bias);
 }
 
 /// RMS normalization over the last axis; see [`Tensor::rms_norm`].
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct RmsNorm {
     path: ModulePath,
     weight: Parameter,
@@ -96,15 +96,15 @@ impl RmsNorm {
 }
 
 impl Module for RmsNorm {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_layer(&self.path, &self.weight, || x.rms_norm(Some(&self.weight.tensor()), self.epsilon))
     }
-
-    visit_parts!(path, weight);
 }
 
 /// Group normalization of the channels; see [`Tensor::group_norm`].
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct GroupNorm {
     path: ModulePath,
     groups: usize,
@@ -134,13 +134,13 @@ impl GroupNorm {
 }
 
 impl Module for GroupNorm {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_layer(&self.path, &self.weight, || {
             x.group_norm(self.groups, Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
         })
     }
-
-    visit_parts!(path, weight, bias);
 }
 
 /// Instance normalization: brings each channel of each example to mean 0 and variance 1; see [`Tensor::instance_norm`].
@@ -158,7 +158,7 @@ impl Module for GroupNorm {
 /// assert_eq!((norm.parameter_count(), affine.parameter_count()), (0, 2));
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct InstanceNorm {
     path: ModulePath,
     channels: usize,
@@ -207,6 +207,8 @@ impl InstanceNorm {
 }
 
 impl Module for InstanceNorm {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let normalized = |affine: Option<(&Tensor, &Tensor)>| {
             self.check_channels(x)?;
@@ -219,8 +221,6 @@ impl Module for InstanceNorm {
             _ => in_path(&self.path, || normalized(None)),
         }
     }
-
-    visit_parts!(path, weight, bias);
 }
 
 /// Checks that `channels` can be divided into groups of equal size.

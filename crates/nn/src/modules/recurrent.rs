@@ -78,17 +78,17 @@ macro_rules! recurrent_layer {
         }
 
         impl Module for $name {
+            enters_itself!(stack.path);
+
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
                 let _scope = self.enter();
                 $crate::modules::outputs::output(self.stack.forward(self.kind(), x))
             }
+        }
 
+        impl $crate::modules::Parts for $name {
             fn visit_parts(&self, visitor: &mut $crate::modules::PartVisitor<'_>) {
                 self.stack.visit_parts(visitor);
-            }
-
-            fn path(&self) -> Option<$crate::macros::OwnerId> {
-                self.stack.path()
             }
         }
 

@@ -18,7 +18,7 @@ use super::module::Module;
 /// assert_eq!(twice.forward(&Tensor::zeros(&Device::cpu()?, [8, 16, 14, 14])?)?.dims(), [8, 16, 28, 28]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct Upsample {
     path: ModulePath,
     to: OutputSize,
@@ -37,11 +37,11 @@ impl Upsample {
 }
 
 impl Module for Upsample {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_path(&self.path, || x.interpolate(self.to, self.interpolation))
     }
-
-    visit_parts!(path);
 }
 
 impl fmt::Debug for Upsample {
@@ -68,7 +68,7 @@ impl fmt::Debug for Upsample {
 /// assert_eq!(shuffle.forward(&Tensor::zeros(&Device::cpu()?, [8, 16, 14, 14])?)?.dims(), [8, 4, 28, 28]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct PixelShuffle {
     path: ModulePath,
     factor: usize,
@@ -85,11 +85,11 @@ impl PixelShuffle {
 }
 
 impl Module for PixelShuffle {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_path(&self.path, || x.pixel_shuffle(self.factor))
     }
-
-    visit_parts!(path);
 }
 
 impl fmt::Debug for PixelShuffle {

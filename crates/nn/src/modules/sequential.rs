@@ -3,14 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bfc_core::OwnerId;
 use highwater_tensor::{Result, Tensor};
 use highwater_tracking::ModulePath;
 
 use super::module::Module;
 use super::names::Names;
 use super::outputs::output;
-use super::parts::{ModulePart, PartVisitor};
+use super::parts::{ModulePart, PartVisitor, Parts};
 use super::unchanged;
 use crate::recompute::{self, Input};
 
@@ -123,32 +122,28 @@ fn run_block(block: &[Arc<Layer>], x: Input<'_>) -> Result<Tensor> {
     }
 }
 
-impl Module for Sequential {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let _scope = self.enter();
-        output(self.apply(x))
-    }
-
+impl Parts for Sequential {
     fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
         visitor.part("", &self.path);
         for layer in &self.layers {
             visitor.part(&layer.name, &**layer);
         }
     }
+}
 
-    fn path(&self) -> Option<OwnerId> {
-        self.path.get()
+impl Module for Sequential {
+    enters_itself!(path);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _scope = self.enter();
+        output(self.apply(x))
     }
 }
 
 impl ModulePart for Layer {
     fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
-        visitor.tell(&self.path);
+        visitor.held_path(&self.path);
         self.module.visit_part(visitor);
-    }
-
-    fn owner_path(&self) -> Option<OwnerId> {
-        self.path.get().map(OwnerId::parent)
     }
 }
 

@@ -17,7 +17,7 @@ use super::outputs::output;
 pub(super) const SPREAD: f64 = 0.02;
 
 /// Multi-head self-attention layer: `[n, len, width]` to `[n, len, width]`.
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct MultiHeadAttention {
     path: ModulePath,
     heads: usize,
@@ -125,12 +125,12 @@ fn options() -> LinearOptions {
 }
 
 impl Module for MultiHeadAttention {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let _scope = self.enter();
         output(self.attend(x, None))
     }
-
-    visit_parts!(path, project, output, dropout);
 }
 
 /// Transformer block: x + attention(norm(x)), then x + mlp(norm(x)). The MLP has four times the width and GELU.
@@ -143,7 +143,7 @@ impl Module for MultiHeadAttention {
 /// assert_eq!(block.forward(&Tensor::ones(&device, [2, 10, 32])?)?.dims(), [2, 10, 32]);
 /// # Ok::<(), highwater::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Module)]
 pub struct TransformerBlock {
     path: ModulePath,
     norm1: LayerNorm,
@@ -245,12 +245,12 @@ impl TransformerBlock {
 }
 
 impl Module for TransformerBlock {
+    enters_itself!(path);
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let _scope = self.enter();
         output(self.with_attention(x, |x| self.attention.forward(x)))
     }
-
-    visit_parts!(path, norm1, attention, norm2, up, down, dropout);
 }
 
 impl fmt::Debug for MultiHeadAttention {

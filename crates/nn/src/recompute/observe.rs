@@ -39,7 +39,7 @@ use super::run::{Blocks, Input};
 ///         model = model.with("fc", Linear::new(device, 256, 256, &rng)?).with("relu", Relu);
 ///     }
 ///     let x = Tensor::zeros(device, [4096, 256])?;
-///     let (result, observed) = observe(0, || model.call(&x)?.square()?.mean_all()?.backward());
+///     let (result, observed) = observe(0, || model.forward(&x)?.square()?.mean_all()?.backward());
 ///     result.map(|_gradients| observed)
 /// })?;
 /// let chain = &run.result.chains[0];

@@ -30,7 +30,7 @@ use super::schedule::Schedule;
 /// // The first three blocks run again in the backward pass.
 /// let recompute = Recompute::new().with("blocks", Schedule::recompute(4, 0..3));
 /// let guard = recompute.enter();
-/// let loss = model.call(&Tensor::ones(&device, [2, 10, 32])?)?.square()?.mean_all()?;
+/// let loss = model.forward(&Tensor::ones(&device, [2, 10, 32])?)?.square()?.mean_all()?;
 /// assert_eq!(loss.backward()?.len(), model.parameters().len());
 /// assert!(guard.unused().is_empty());
 /// # Ok::<(), highwater::Error>(())

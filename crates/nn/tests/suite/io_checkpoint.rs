@@ -7,7 +7,7 @@ use crate::walks::rng_paths;
 use half::f16;
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_nn::io::{FileError, Safetensors, SafetensorsLimits, read_safetensors, write_safetensors_to};
-use highwater_nn::modules::{Dropout, Linear, Module, PartVisitor, Relu, Sequential};
+use highwater_nn::modules::{Dropout, Linear, Module, PartVisitor, Parts, Relu, Sequential, module};
 use highwater_nn::optim::{Adam, AdamW, Groups, LossScaler, Optimizer, Sgd};
 use highwater_tensor::{DType, Device, Error, Rng, Runtime, Tensor};
 
@@ -65,14 +65,17 @@ fn resumes_to_the_bit<O: Optimizer>(make: impl Fn(&Sequential) -> O) {
 #[derive(Debug)]
 struct Both(Linear, Linear);
 
-impl Module for Both {
-    fn forward(&self, x: &Tensor) -> highwater_tensor::Result<Tensor> {
-        self.1.forward(&self.0.forward(x)?)
-    }
-
+impl Parts for Both {
     fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
         self.0.visit_parts(visitor);
         self.1.visit_parts(visitor);
+    }
+}
+
+#[module]
+impl Module for Both {
+    fn forward(&self, x: &Tensor) -> highwater_tensor::Result<Tensor> {
+        self.1.forward(&self.0.forward(x)?)
     }
 }
 
@@ -102,13 +105,16 @@ fn parameters_of_one_name_are_refused_before_one_is_lost() {
 #[derive(Debug)]
 struct Dropouts([Dropout; 2]);
 
+impl Parts for Dropouts {
+    fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
+        self.0.iter().for_each(|dropout| dropout.visit_parts(visitor));
+    }
+}
+
+#[module]
 impl Module for Dropouts {
     fn forward(&self, x: &Tensor) -> highwater_tensor::Result<Tensor> {
         self.0[1].forward(&self.0[0].forward(x)?)
-    }
-
-    fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
-        self.0.iter().for_each(|dropout| dropout.visit_parts(visitor));
     }
 }
 

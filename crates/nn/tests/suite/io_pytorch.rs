@@ -5,9 +5,8 @@ use highwater_nn::io::Array;
 use highwater_nn::modules::{
     AvgPool2d, BatchNorm, Conv2d, ConvTranspose2d, Elu, Embedding, Flatten, GlobalAvgPool2d, Gru, Hardswish,
     InstanceNorm, Linear, Lstm, MaxPool2d, Mish, Module, Nonlinearity, PRelu, PixelShuffle, RecurrentOptions,
-    Relu, Rnn, Sequential, Softmax, Upsample,
+    Relu, Rnn, Sequential, Softmax, Upsample, module,
 };
-use highwater_nn::visit_parts;
 use highwater_tensor::{
     Conv2dOptions, Device, Error, Interpolation, Pool2dOptions, Result, Rng, Runtime, Tensor, no_grad,
 };
@@ -320,18 +319,17 @@ fn assert_as_in_pytorch(name: &str, net: &impl Module, input: impl Fn(&[f64]) ->
     assert_near(&y, &expected);
 }
 
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Convolutional {
     features: Sequential,
     head: Linear,
 }
 
+#[module]
 impl Module for Convolutional {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Softmax::new(-1).forward(&self.head.forward(&self.features.forward(x)?)?)
     }
-
-    visit_parts!(features, head);
 }
 
 /// The parts of the sequence have other names than in PyTorch, where they have the numbers up to 11.
@@ -370,19 +368,18 @@ fn a_network_of_pytorch_is_loaded_by_the_order_of_its_layers() {
     });
 }
 
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Recurrent {
     table: Embedding,
     encoder: Gru,
     head: Linear,
 }
 
+#[module]
 impl Module for Recurrent {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.head.forward(&self.encoder.forward(&self.table.forward(x)?)?)
     }
-
-    visit_parts!(table, encoder, head);
 }
 
 /// A square embedding keeps its layout, a square linear layer does not.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use highwater_nn::modules::{Linear, Module, Parameter, PartVisitor, Relu, Sequential};
+use highwater_nn::modules::{Linear, Module, Parameter, PartVisitor, Parts, Relu, Sequential, module};
 use highwater_nn::optim::Sgd;
 use highwater_tensor::{Device, Result, Rng, Runtime, Tensor};
 
@@ -18,14 +18,17 @@ struct Counting {
     visits: Arc<AtomicUsize>,
 }
 
-impl Module for Counting {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.clone())
-    }
-
+impl Parts for Counting {
     fn visit_parts(&self, visitor: &mut PartVisitor<'_>) {
         self.visits.fetch_add(1, Ordering::Relaxed);
         visitor.part("own", &self.own);
+    }
+}
+
+#[module]
+impl Module for Counting {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.clone())
     }
 }
 

@@ -1,9 +1,8 @@
 //! Gradients of parameters that an optimizer does not hold.
 
 use crate::ops_table::optimizers::{Make, OPTIMIZERS};
-use highwater_nn::modules::{Linear, Module, Parameter, Relu, Sequential};
+use highwater_nn::modules::{Linear, Module, Parameter, Relu, Sequential, module};
 use highwater_nn::optim::{AdamW, Groups, LossScaler, Optimizer, ParameterGroup, ScaledStep, Sgd};
-use highwater_nn::visit_parts;
 use highwater_tensor::{DType, Device, Error, Result, Rng, Runtime, Tensor};
 use highwater_tracking::module;
 
@@ -65,7 +64,7 @@ fn gradients_of_another_model_are_counted_and_described() {
             format!(
                 "{name}: 4 of 8 gradients belong to parameters that the optimizer does not hold: f32 [3, 4] in critic.fc1; \
                  f32 [4] in critic.fc1; f32 [4, 3] in critic.fc2; f32 [3] in critic.fc2; create the optimizer with all parameters \
-                 (a field may be missing from visit_parts!), or exclude these gradients with step_partial, split_off or freeze"
+                 (a field may have #[module(skip)]), or exclude these gradients with step_partial, split_off or freeze"
             )
         );
         assert_eq!((values(&own), optimizer.state().unwrap()), (before, state), "{name}");
@@ -108,23 +107,23 @@ fn gradients_of_plain_tensors_are_no_error() {
     }
 }
 
-/// Two layers, of which the second is missing from the visit.
-#[derive(Debug)]
+/// Two layers, of which the second is skipped.
+#[derive(Debug, Module)]
 pub(crate) struct Forgetful {
     pub(crate) first: Linear,
+    #[module(skip)]
     pub(crate) second: Linear,
 }
 
+#[module]
 impl Module for Forgetful {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.second.forward(&self.first.forward(x)?)
     }
-
-    visit_parts!(first);
 }
 
 #[test]
-fn a_field_missing_from_visit_parts_is_found_by_the_first_step() {
+fn a_skipped_field_is_found_by_the_first_step() {
     let (device, rng) = (device(), Rng::new(1));
     let layer = || Linear::new(&device, 2, 2, &rng).unwrap();
     let net = Forgetful { first: layer(), second: layer() };
@@ -132,7 +131,7 @@ fn a_field_missing_from_visit_parts_is_found_by_the_first_step() {
     let y = net.forward(&Tensor::ones(&device, [1, 2]).unwrap()).unwrap();
     let error = optimizer.step(y.sum_all().unwrap().backward().unwrap()).unwrap_err();
     let Error::UnknownParameters { gradients, .. } = &error else { panic!("{error}") };
-    // The missing field has no path.
+    // The skipped field has no path.
     let shapes: Vec<_> = gradients.unknown.iter().map(|gradient| gradient.shape.dims().to_vec()).collect();
     assert_eq!(shapes, [vec![2, 2], vec![2]], "{gradients}");
     assert!(gradients.unknown.iter().all(|gradient| gradient.module.is_empty()), "{gradients}");

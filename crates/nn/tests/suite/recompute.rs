@@ -4,11 +4,10 @@ use crate::ops_table::{device, dry_device};
 use bfc_core::Environment;
 use highwater_nn::modules::{
     AvgPool2d, BatchNorm, Checkpointed, Conv2d, Dropout, Flatten, Gelu, LayerNorm, Linear, MaxPool2d, Module,
-    Relu, Sequential, TransformerBlock, chain,
+    Relu, Sequential, TransformerBlock, chain, module,
 };
 use highwater_nn::optim::{Optimizer, Sgd};
 use highwater_nn::recompute::{Observed, Part, Recompute, Schedule, observe, trade_offs};
-use highwater_nn::visit_parts;
 use highwater_tensor::{
     Conv2dOptions, Device, DeviceProfile, DryRunOptions, Error, Parameter, Result, Rng, Runtime, Tensor,
     no_grad,
@@ -17,7 +16,7 @@ use highwater_tensor::{
 const WIDTH: usize = 8;
 
 /// A block of a user: y = x + down(dropout(gelu(up(norm(x))))).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Module)]
 struct Block {
     norm: LayerNorm,
     inner: Sequential,
@@ -34,16 +33,15 @@ impl Block {
     }
 }
 
+#[module]
 impl Module for Block {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         x.add(&self.inner.forward(&self.norm.forward(x)?)?)
     }
-
-    visit_parts!(norm, inner);
 }
 
 /// A stem, a chain of blocks of different sizes, and a head.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Network {
     stem: Linear,
     blocks: Vec<Block>,
@@ -61,12 +59,11 @@ impl Network {
     }
 }
 
+#[module]
 impl Module for Network {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.head.forward(&chain(&self.blocks, &self.stem.forward(x)?)?)
     }
-
-    visit_parts!(stem, blocks, head);
 }
 
 /// A chain of modules without a stem.
@@ -101,7 +98,7 @@ fn convolutions(device: &Device) -> Sequential {
 }
 
 fn loss(model: &dyn Module, x: &Tensor) -> Result<Tensor> {
-    model.call(x)?.square()?.mean_all()
+    model.forward(x)?.square()?.mean_all()
 }
 
 fn bits(tensor: &Tensor) -> Vec<u32> {
@@ -178,17 +175,16 @@ fn running_means_move_once() {
 }
 
 /// Transformer blocks in shared pointers.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Shared {
     blocks: Vec<std::sync::Arc<TransformerBlock>>,
 }
 
+#[module]
 impl Module for Shared {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         chain(&self.blocks, x)
     }
-
-    visit_parts!(blocks);
 }
 
 #[test]
@@ -217,7 +213,7 @@ fn a_clone_shares_values_and_random_numbers() {
         assert!(path == cloned_path && own.is_same(&cloned), "{path}");
     }
     let x = Tensor::ones(&device, [2, 1, 8, 8]).unwrap();
-    clone.call(&x).unwrap();
+    clone.forward(&x).unwrap();
     assert_eq!(net.rngs()[0].1.state(), clone.rngs()[0].1.state());
     assert_eq!(net.rngs()[0].1.state().sequence, 1);
 }
@@ -228,11 +224,11 @@ fn another_number_of_blocks_is_an_error_that_names_both() {
     let net = perceptron(&device);
     let x = Tensor::zeros(&device, [6, WIDTH]).unwrap();
     let guard = Recompute::new().with("", Schedule::recompute(7, [1])).enter();
-    let error = net.call(&x).unwrap_err();
+    let error = net.forward(&x).unwrap_err();
     assert!(matches!(error.root(), Error::BadArgument { argument: "schedule", .. }), "{error}");
     assert!(error.to_string().contains("7 blocks for the 5 of the model"), "{error}");
     drop(guard);
-    net.call(&x).unwrap();
+    net.forward(&x).unwrap();
 }
 
 #[test]
@@ -375,7 +371,7 @@ fn observing_counts_passes_with_a_backward_pass() {
         for _ in 0..2 {
             sum.accumulate(&mut loss(&net, &x)?.backward()?)?;
         }
-        no_grad(|| net.call(&x))?;
+        no_grad(|| net.forward(&x))?;
         Ok(())
     });
     result.unwrap();

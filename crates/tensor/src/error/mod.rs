@@ -193,9 +193,9 @@ highwater_kernels::kernel_errors! {
             given: DType,
         },
         /// The optimizer received gradients of parameters that it does not hold. For instance, a field is missing
-        /// from `visit_parts!`, or the loss depends on a second model.
+        /// from a module's parts, or the loss depends on a second model.
         #[error(
-            "{op}: {gradients}; create the optimizer with all parameters (a field may be missing from visit_parts!), or \
+            "{op}: {gradients}; create the optimizer with all parameters (a field may have #[module(skip)]), or \
              exclude these gradients with step_partial, split_off or freeze"
         )]
         UnknownParameters {

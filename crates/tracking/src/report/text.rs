@@ -300,11 +300,7 @@ impl ReportText<'_> {
     /// Warns about layers without a path.
     fn unlisted(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for layer in &self.report.unlisted_layers {
-            writeln!(
-                f,
-                "warning: {} ran without a path; add its field to visit_parts! or call its module",
-                plain(layer)
-            )?;
+            writeln!(f, "warning: {} ran without a path: it is no part of a module", plain(layer))?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use highwater::prelude::*;
 use crate::workload::convolution::{CLASSES, STAGES, blocks};
 
 /// A 3×3 stem, four stages of two blocks, and a linear layer on the mean of each channel.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 pub struct ResNet {
     stem: ConvNorm,
     blocks: Sequential,
@@ -32,23 +32,23 @@ pub fn resnet18(device: &Device, rng: &Rng) -> Result<ResNet> {
     })
 }
 
+#[module]
 impl Module for ResNet {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.stem.forward(x)?.relu()?;
         self.fc.forward(&self.blocks.forward(&x)?.mean([2, 3])?)
     }
-
-    visit_parts!(stem, blocks, fc);
 }
 
 /// Two 3×3 convolutions beside a shortcut.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct BasicBlock {
     first: ConvNorm,
     second: ConvNorm,
     shortcut: Option<ConvNorm>,
 }
 
+#[module]
 impl Module for BasicBlock {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let y = self.second.forward(&self.first.forward(x)?.relu()?)?;
@@ -57,12 +57,10 @@ impl Module for BasicBlock {
             None => y.add(x)?.relu(),
         }
     }
-
-    visit_parts!(first, second, shortcut);
 }
 
 /// A convolution without a bias, and a batch norm.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct ConvNorm {
     conv: Conv2d,
     norm: BatchNorm,
@@ -84,10 +82,9 @@ impl ConvNorm {
     }
 }
 
+#[module]
 impl Module for ConvNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.norm.forward(&self.conv.forward(x)?)
     }
-
-    visit_parts!(conv, norm);
 }

@@ -4,7 +4,7 @@ use highwater::prelude::*;
 
 use crate::workload::gpt;
 
-#[derive(Debug)]
+#[derive(Debug, Module)]
 pub struct Gpt {
     tokens: Embedding,
     positions: Embedding,
@@ -40,6 +40,7 @@ impl Gpt {
     }
 }
 
+#[module]
 impl Module for Gpt {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let places = Tensor::arange(x.device(), 0, self.context)?;
@@ -47,11 +48,9 @@ impl Module for Gpt {
         let mixed = self.norm.forward(&self.blocks.forward(&mixed)?)?;
         self.head.forward(&mixed)?.flatten(0, 1)
     }
-
-    visit_parts!(tokens, positions, blocks, norm, head);
 }
 
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Block {
     norm1: LayerNorm,
     attention: MultiHeadAttention,
@@ -60,12 +59,11 @@ struct Block {
     down: Linear,
 }
 
+#[module]
 impl Module for Block {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = x.add(&self.attention.forward(&self.norm1.forward(x)?)?)?;
         let inside = self.up.forward(&self.norm2.forward(&x)?)?.gelu()?;
         x.add(&self.down.forward(&inside)?)
     }
-
-    visit_parts!(norm1, attention, norm2, up, down);
 }

@@ -116,18 +116,17 @@ fn cnn(device: &Device, rng: &Rng) -> Result<Sequential> {
 }
 
 /// Recurrent layers, and a linear layer on the last state.
-#[derive(Debug)]
+#[derive(Debug, Module)]
 struct Classifier<R> {
     layers: R,
     head: Linear,
 }
 
+#[module]
 impl<R: Module> Module for Classifier<R> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.head.forward(&self.layers.forward(x)?.select(1, -1)?)
     }
-
-    visit_parts!(layers, head);
 }
 
 fn recurrent_network(sizes: Recurrent, device: &Device, rng: &Rng) -> Result<Box<dyn Module>> {

@@ -1,6 +1,5 @@
 //! One recurrent layer in one direction: the weights of the gates.
 
-use bfc_core::OwnerId;
 use highwater_tensor::{DType, Parameter, Place, RecurrentCell, RecurrentWeights, Result, Rng, Tensor};
 
 use super::super::init::{Fans, Init};
@@ -77,9 +76,5 @@ impl ModulePart for Gates {
         visitor.part("weight_hidden", &self.weight_hidden);
         visitor.part("bias_input", &self.bias_input);
         visitor.part("bias_hidden", &self.bias_hidden);
-    }
-
-    fn owner_path(&self) -> Option<OwnerId> {
-        None
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use bfc_core::OwnerId;
 use highwater_tensor::{Error, Place, RecurrentCell, Result, Rng, Tensor, error::ShapeRule};
 use highwater_tracking::{ModulePath, module};
 
@@ -33,7 +32,7 @@ pub(super) enum Kind {
 /// All layers of a recurrent module.
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
-    path: ModulePath,
+    pub(super) path: ModulePath,
     op: &'static str,
     hidden: usize,
     /// Number of cells that read the same input: one or two.
@@ -173,10 +172,6 @@ impl Stack {
             visitor.part(path, gates);
         }
         visitor.part("dropout", &self.dropout);
-    }
-
-    pub(super) fn path(&self) -> Option<OwnerId> {
-        self.path.get()
     }
 }
 
