@@ -43,7 +43,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let rounds = if std::env::args().any(|argument| argument == "--test") { 1 } else { ROUNDS };
     let mut out = io::stdout().lock();
     writeln!(out, "{:<28}{:>12}{:>12}{:>20}", "step", "bare", "marks", "marks, recording")?;
-    let steps: [(&str, MakeStep); 3] = [
+    let steps: [(&str, MakeStep); 4] = [
+        ("2-16-16-1, batch 4", tiny_step),
         ("digits, batch 64", digits_step),
         ("convolutions, batch 32", conv_step),
         ("transformer block", block_step),
@@ -91,6 +92,21 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// A network whose ops compute almost nothing.
+fn tiny_step(device: &Device) -> Result<Step> {
+    let rng = Rng::new(0);
+    let network = Sequential::new()
+        .with("fc1", Linear::new(device, 2, 16, &rng)?)
+        .with("relu1", Relu)
+        .with("fc2", Linear::new(device, 16, 16, &rng)?)
+        .with("relu2", Relu)
+        .with("fc3", Linear::new(device, 16, 1, &rng)?);
+    let mut optimizer = Sgd::new(network.parameters(), 1e-2)?;
+    let x = Tensor::uniform(device, [4, 2], -1.0, 1.0, &rng)?;
+    let y = Tensor::zeros(device, [4, 1])?;
+    Ok(Box::new(move || optimizer.step(network.forward(&x)?.mse_loss(&y)?.backward()?)))
 }
 
 /// The step of `train_digits`.
