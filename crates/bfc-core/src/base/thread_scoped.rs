@@ -229,7 +229,7 @@ impl<V: ThreadVariable> fmt::Debug for ThreadScopedGuard<V> {
 macro_rules! thread_scoped {
     ($(#[$attribute:meta])* $visibility:vis static $name:ident: $value:ty = $outside:expr;) => {
         $(#[$attribute])*
-        #[allow(non_camel_case_types)]
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "written as a static")]
         #[derive(Clone, Copy, Debug)]
         $visibility struct $name;
 
