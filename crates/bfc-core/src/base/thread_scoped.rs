@@ -11,7 +11,7 @@
 //! drop C        A D       D        no effect
 //! ```
 //!
-//! So guards that are dropped in another order than the reverse one leave nothing behind, and do not change later values.
+//! So guards that are dropped out of order leave nothing behind, and do not change later values.
 //!
 //! Only the top of the stack is stored: each guard holds the value below its own. A guard that is not the top when it is
 //! dropped *cuts* the stack. The cut is stored, so that the guards that it has ended can be recognized.
@@ -66,7 +66,7 @@ struct Cut {
 thread_local! {
     /// The cuts that may have ended guards which still exist. A variable has at most as many as its deepest nesting.
     ///
-    /// Apart from the variables, which need no destructor without them: that makes their accesses faster.
+    /// They are not fields of the variables: a variable without a destructor is faster to access.
     static CUTS: RefCell<Vec<Cut>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -229,7 +229,7 @@ impl<V: ThreadVariable> fmt::Debug for ThreadScopedGuard<V> {
 macro_rules! thread_scoped {
     ($(#[$attribute:meta])* $visibility:vis static $name:ident: $value:ty = $outside:expr;) => {
         $(#[$attribute])*
-        #[allow(non_camel_case_types)]
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "written as a static")]
         #[derive(Clone, Copy, Debug)]
         $visibility struct $name;
 

@@ -37,7 +37,7 @@ macro_rules! optimizer {
             /// Creates the optimizer with learning rate `lr` and the usual defaults.
             ///
             /// # Errors
-            /// [`Error::BadArgument`] without parameters (see [`ParameterGroup`]), and unless `lr` is finite and not negative;
+            /// [`Error::BadArgument`] without parameters, and unless `lr` is finite and not negative;
             /// [`Error::Allocation`] if there is no memory for the state of the parameters that are not frozen.
             pub fn new(parameters: impl Into<ParameterGroup>, lr: f64) -> Result<Self> {
                 let rule = $rule { lr: not_negative($op, "lr", lr)?, ..$defaults };

@@ -4,8 +4,8 @@ use highwater_tensor::{Error, Parameter, Result};
 
 /// The parameters of an optimizer with their paths. A list of parameters converts to a group, which must not be empty.
 ///
-/// [`Groups::with`](super::Groups::with) and `World::sharded` call a closure with a [part](Self::part) of all parameters, which
-/// may be empty. The closure only passes it on:
+/// [`Groups::with`](super::Groups::with) and `World::sharded` call a closure with a [part](Self::part) of all parameters,
+/// which may be empty. The closure only passes it on:
 ///
 /// ```
 /// use highwater::nn::Parameter;

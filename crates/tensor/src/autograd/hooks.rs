@@ -40,8 +40,9 @@ pub trait GradientHook: fmt::Debug + Send + Sync {
 /// A pass that fails drops this value without [`finish`](Self::finish).
 pub trait GradientPass {
     /// Returns the memory for a parameter's gradient, of the gradient's exact size; `None` for memory of the device's
-    /// pool. The op that computes the gradient may write to it immediately, by [`OpContext::gradient`](crate::OpContext::gradient).
-    /// The gradient may still lie elsewhere, for example if the op returns its input.
+    /// pool. The op that computes the gradient may write to it immediately: see
+    /// [`OpContext::gradient`](crate::OpContext::gradient). The gradient may still lie elsewhere, for example if the op
+    /// returns its input.
     ///
     /// # Errors
     /// An error of the hook ends the pass.

@@ -1,7 +1,8 @@
 //! Autocast: matrix products and convolutions of f32 tensors on this thread compute in bf16.
 //!
-//! [`OpContext::precision`](super::OpContext::precision) reads the thread's precision when an op creates a kernel. A node of the gradient graph stores the precision of its forward pass, and the backward pass restores it
-//! with [`within`]. So the gradients of an op use its precision, and so does the second run of a checkpoint.
+//! [`OpContext::precision`](super::OpContext::precision) reads the thread's precision when an op creates a kernel. A node
+//! of the gradient graph stores the precision of its forward pass, and the backward pass restores it with [`within`]. So
+//! the gradients of an op use its precision, and so does the second run of a checkpoint.
 
 use bfc_core::{ThreadScopedGuard, ThreadVariable, thread_scoped};
 
@@ -30,8 +31,8 @@ pub struct AutocastGuard {
 /// - Attention, norms, softmax, losses, reductions and optimizers compute in f32. Tensors of other types are unaffected.
 /// - The backward pass of an op uses the precision of its forward pass, with or without a guard.
 ///
-/// Guards nest. Dropping one ends all guards that were made within it, so they may be dropped in any order. Other threads are
-/// unaffected.
+/// Guards nest. Dropping one ends all guards that were made within it, so they may be dropped in any order. Other threads
+/// are unaffected.
 ///
 /// ```
 /// use highwater::{DType, Device, Tensor, autocast};

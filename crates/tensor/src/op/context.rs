@@ -220,8 +220,8 @@ impl<'a> OpContext<'a> {
     /// Allocates uninitialized memory for the gradient of the op's input number `input`, in a
     /// [backward pass](crate::Op::backward). `shape` and `dtype` are those of the input.
     ///
-    /// As [`output`](Self::output), unless a [hook](crate::GradientHook) has memory for this gradient: then the hook need not
-    /// copy it.
+    /// As [`output`](Self::output), unless a [hook](crate::GradientHook) has memory for this gradient. Then the hook need
+    /// not copy it.
     ///
     /// # Errors
     /// As [`output`](Self::output).

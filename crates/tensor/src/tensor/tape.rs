@@ -150,8 +150,8 @@ impl Tapes {
         next
     }
 
-    /// Marks a deviation if the tape held another entry. Drops the entry outside of a borrow, because dropping external memory
-    /// may call code that uses parameters.
+    /// Marks a deviation if the tape held another entry. Drops the entry outside of a borrow, because dropping external
+    /// memory may call code that uses parameters.
     fn deviate(&self, draw: Option<Draw>) {
         if let (Some(_), Some(played)) = (&draw, &self.played) {
             played.borrow_mut().deviated = true;

@@ -29,7 +29,8 @@ pub enum Extent {
 }
 
 /// How a program trains: the size and number of its micro-batches, the blocks that run again in the backward pass, the
-/// precision, the ranks, and how much of the training a run does. [`fit`](super::fit()) finds one, and [`Plan::new`] is the plan without any of this.
+/// precision, the ranks, and how much of the training a run does. [`fit`](super::fit()) finds one, and [`Plan::new`] is the
+/// plan without any of this.
 ///
 /// ```
 /// use highwater::fit::Plan;
@@ -87,7 +88,7 @@ impl Plan {
         (batches as u64).div_ceil(self.accumulate.max(1))
     }
 
-    /// Returns the number of steps to run: `steps`, or fewer in a trial of [`fit`](super::fit()). See [`extent`](Self::extent).
+    /// Returns the number of steps to run: `steps`, or fewer in a trial of [`fit`](super::fit()).
     #[must_use]
     pub fn steps(&self, steps: u64) -> u64 {
         match self.extent {
