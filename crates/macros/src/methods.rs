@@ -77,9 +77,11 @@ fn body(item: &[TokenTree], is_trait: bool) -> Option<Group> {
     if is_never {
         return None;
     }
-    // A closure cannot have the type `impl Trait`; its body then has the type.
-    let output = if output.iter().any(|token| is_ident(token, "impl")) { &[] } else { output };
-    let output: TokenStream = output.iter().cloned().collect();
+    let mut output: TokenStream = output.iter().cloned().collect();
+    if has_impl(output.clone()) {
+        // A closure cannot state the type `impl Trait`. Its body has the type.
+        output = TokenStream::new();
+    }
     let code = quote! {
         let __scope = ::highwater::macros::enter(&*#receiver);
         let __output = ::highwater::macros::run(|| #output #body);
@@ -134,6 +136,14 @@ fn borrowed_self(arguments: &Group) -> Option<TokenTree> {
         }
     }
     None
+}
+
+/// Whether a type is or contains `impl Trait`.
+fn has_impl(ty: TokenStream) -> bool {
+    ty.into_iter().any(|token| match &token {
+        TokenTree::Group(group) => has_impl(group.stream()),
+        token => is_ident(token, "impl"),
+    })
 }
 
 /// The number of open angle brackets.

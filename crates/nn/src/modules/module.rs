@@ -16,8 +16,8 @@ use bfc_core::OwnerId;
 /// | `#[module(skip)]` | no part |
 /// | `#[module(rename = "…")]` | another name; an empty one gives the part the path of its owner |
 ///
-/// A struct needs at least one part that can know a path. If it has none, add the field `path: ModulePath`
-/// ([`ModulePath`](super::ModulePath)).
+/// A module finds its path by a part of its own. If it has no part that can know a path, or if other modules share all
+/// of them, add the field `path: ModulePath` ([`ModulePath`](super::ModulePath)).
 ///
 /// ```
 /// use highwater::{Device, Result, Rng, Tensor, is_training, no_grad};

@@ -503,8 +503,12 @@ fn signatures_of_any_kind_compile() {
             self.inner
         }
 
-        fn members<'a>(&'a self) -> impl Iterator<Item = &'a M> + 'a {
-            self.inner.iter()
+        fn members<'a>(&'a self) -> (impl Iterator<Item = &'a M> + 'a, usize) {
+            (self.inner.iter(), N)
+        }
+
+        fn first(&self) -> Option<&M> {
+            self.members().0.next()
         }
 
         fn each<F: Fn(&M) -> Result<Tensor>, T>(
@@ -542,7 +546,8 @@ fn signatures_of_any_kind_compile() {
     let gate = || Gate { layer: Linear::new(&device, 4, 4, &Rng::new(0)).unwrap(), scale: 1.0 };
     let mut generic = Generic { inner: [gate(), gate()], changed: std::sync::OnceLock::new() };
     generic.change(|inner| inner[0].scale = 2.0);
-    assert_eq!((generic.count(), generic.members().count()), (2, 2));
+    assert_eq!((generic.count(), generic.members().0.count()), (2, 2));
+    assert!(std::ptr::eq(generic.first().unwrap(), &generic.inner[0]));
     drop(generic.later());
     assert!(!Generic::<Gate, 2>::COUNT());
     let x = Tensor::ones(&device, [3, 4]).unwrap();
