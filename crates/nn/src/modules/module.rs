@@ -257,7 +257,7 @@ pub trait Module: Parts + fmt::Debug + Send + Sync {
     /// let network = Sequential::new().with("backbone", backbone).with("head", Linear::new(&device, 8, 2, &rng)?);
     ///
     /// let trained = network.parameters().into_iter().filter(|(_, parameter)| !parameter.is_frozen());
-    /// let adam = Adam::new(trained.collect(), 1e-3)?;
+    /// let adam = Adam::new(trained.collect::<Vec<_>>(), 1e-3)?;
     /// let loss = network.forward(&Tensor::ones(&device, [4, 8])?)?.square()?.mean_all()?;
     /// assert_eq!(loss.backward()?.len(), 2); // the head's weight and bias
     /// # Ok::<(), highwater::Error>(())
