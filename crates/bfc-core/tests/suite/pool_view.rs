@@ -1,4 +1,4 @@
-//! What allocators tell as pools, and the answers of those that tell nothing.
+//! The answers of allocators as pools, and those of allocators without a view.
 
 use std::sync::Arc;
 

@@ -281,7 +281,7 @@ impl Walk<'_> {
             }
             Entry::Occupied(entry) => *entry.get(),
         };
-        // What is shared: the repeated module with all modules in it, or else the layer or parameter alone.
+        // The shared part: the repeated module with all modules in it, or else the layer or parameter alone.
         let (holder, shared) = match self.repeated {
             Some(repeated) => (repeated.holder, (depth + 1).saturating_sub(repeated.depth)),
             None => (self.module.0, 0),

@@ -291,7 +291,7 @@ impl State {
                 self.recount.enter(owner, at);
             }
             RawEvent::Leave { high_water, outliving } => {
-                // Nobody shows the time of a call while the run goes on.
+                // No view of a growing file has the time of calls.
                 let marks = Marks { high_water, outliving, live_peak: 0, is_timed: false };
                 self.recount.leave(at, &marks);
             }

@@ -398,7 +398,7 @@ impl Recount {
     }
 }
 
-/// What the end of a call tells.
+/// The figures of a call that the event of its end has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marks {
     pub(super) high_water: u64,

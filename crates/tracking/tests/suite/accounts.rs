@@ -91,7 +91,7 @@ fn a_live_report_equals_the_report_of_its_recording() {
     let recording = recorded(&std::fs::read(path).unwrap());
     same_report::check(&recording);
 
-    // What the program says, and not only the same twice.
+    // Equal reports could both be wrong, so these figures come from the program above.
     let report = Report::from_recording(&recording);
     let row = |path: &str| report.places.iter().find(|row| row.path() == path).unwrap();
     let layer = row("accounts.fc2.matmul");

@@ -113,7 +113,7 @@ fn guards_and_values_work_while_a_thread_ends() {
             thread.join().unwrap();
             let [before, outside, within, shared] = told.recv().unwrap();
             assert_eq!((before, within, shared), (guards, 8, 1));
-            // Without the list, guards in disorder have no effect, except for the last one.
+            // Without the list, only the last of the guards in disorder has an effect.
             let expected = if guards == 1 || has_cuts_first { 0 } else { guards - 1 };
             assert_eq!(outside, expected, "{guards} guards, {has_cuts_first}");
         }
