@@ -17,8 +17,8 @@ use std::time::Duration;
 use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation, Pace, SimDevice};
 use bfc_core::{
     AddressSpace, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block,
-    BlockError, Bytes, DeviceMemory, Driver, FreeFaults, Lifetime, MIB, MemoryKind, Plan, PlanOptions,
-    PlannedAllocator, PlannedConfig, PoolView, RecordError, Request, SourceError, Stats, Stream,
+    BlockError, Bytes, DeviceMemory, Driver, FreeFaults, Lifetime, MIB, MemoryKind, PackedAllocator,
+    PackedConfig, Packing, PackingOptions, PoolView, RecordError, Request, SourceError, Stats, Stream,
     StreamAllocator, StreamEvent, ThreadCache, Verdict, failed_drops,
 };
 
@@ -467,22 +467,21 @@ fn streams_and_events_of_one_device_are_none_of_another() {
 }
 
 #[test]
-fn a_stream_allocator_forwards_steps_to_a_planned_pool() {
+fn a_stream_allocator_forwards_steps_to_a_packed_pool() {
     let bench = Bench::new();
     let step = [(0, 4), (1, 4), (2, 4)].map(|(start, end)| Lifetime { bytes: MIB, start, end });
-    let plan = Plan::solve(&step, &PlanOptions::default()).unwrap();
-    let config = PlannedConfig::planned(Bytes::mib(8), Arc::new(plan));
+    let packing = Packing::solve(&step, &PackingOptions::default()).unwrap();
+    let config = PackedConfig::packed(Bytes::mib(8), Arc::new(packing));
     let source = Arc::new(DeviceMemory::new(bench.device.clone()));
-    let planned = Arc::new(PlannedAllocator::new("planned", source, config));
-    let allocator: Arc<dyn Allocator> =
-        Arc::new(StreamAllocator::new(planned.clone(), bench.compute.clone()));
+    let packed = Arc::new(PackedAllocator::new("packed", source, config));
+    let allocator: Arc<dyn Allocator> = Arc::new(StreamAllocator::new(packed.clone(), bench.compute.clone()));
     for _ in 0..2 {
         // A step that ends early.
         allocator.begin_step();
         drop(Allocation::new(&allocator, &Request::new(MIB)).unwrap());
     }
-    assert_eq!(planned.counts().steps, 2);
-    assert_eq!(allocator.plan_counts(), Some(planned.counts()));
+    assert_eq!(packed.counts().steps, 2);
+    assert_eq!(allocator.packing_counts(), Some(packed.counts()));
 }
 
 /// Waiters of equal size cost one failed attempt per free, not one each.

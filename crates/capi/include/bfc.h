@@ -177,7 +177,7 @@ bfc_status bfc_string_free(char *string);
 //
 // - memory: host (default), dry (addresses without memory), cuda or cuda:ORDINAL, pinned or pinned:ORDINAL
 // - name: the name in reports, unique among the open pools
-// - allocator: one of bfc, bfc-tensorflow, buddy, auto-growth, first-fit, planned, guard, passthrough; bfc by default
+// - allocator: one of bfc, bfc-tensorflow, buddy, auto-growth, first-fit, packed, guard, passthrough; bfc by default
 // - limit: 2GiB, 75%, all-1GiB. The pool takes it as one region, unless another option asks for growth
 // - growth: on, off, doubling, doubling:CAP, as-requested, fixed:SIZE, proportional:PARTS
 // - retry_ms: how long a request waits for other threads to free blocks. 0 disables waiting

@@ -53,9 +53,9 @@ pub(crate) struct WhatIfArguments {
     #[arg(long, value_name = "SIZES", value_delimiter = ',')]
     pool: Vec<Bytes>,
 
-    /// The plan of the policy `planned` [default: computed from the run]
-    #[arg(long, value_name = "PLAN")]
-    plan: Option<PathBuf>,
+    /// The packing of the policy `packed` [default: computed from the run]
+    #[arg(long, value_name = "PACKING")]
+    packing: Option<PathBuf>,
 
     /// Use only this pool of the run
     #[arg(long, value_name = "NAME")]
@@ -74,7 +74,7 @@ pub(crate) struct WhatIfArguments {
 }
 
 pub(crate) fn run(arguments: &WhatIfArguments) -> Result<(), CommandError> {
-    let plan = read::plan(arguments.plan.as_deref())?;
+    let packing = read::packing(arguments.packing.as_deref())?;
     let recording = arguments.read.recording(&arguments.run)?;
     let selection = PoolSelection::new(&recording, arguments.of.as_deref())
         .map_err(|error| CommandError::read(&arguments.run, &error))?;
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &WhatIfArguments) -> Result<(), CommandError> {
         let traces = selection
             .traces(&recording, variation.grouping)
             .map_err(|problem| CommandError::read(&arguments.run, &problem))?;
-        outcomes.push(Outcome::of(variation, &traces, plan.as_ref(), &progress));
+        outcomes.push(Outcome::of(variation, &traces, packing.as_ref(), &progress));
         progress.done(1);
     }
     progress.clear();

@@ -150,9 +150,9 @@ fn train(world: &World, steps: u64, batches: usize) -> Result<(), Box<dyn Error>
     let batch = || Tensor::ones(&device, [4, 8]);
     let loss = |x: &Tensor| model.forward(x)?.square()?.mean_all();
     let outcome = if steps < 100 {
-        trainer.fit_steps(steps, |_| batch(), loss)?
+        trainer.train_steps(steps, |_| batch(), loss)?
     } else {
-        trainer.fit(|_| Ok((0..batches).map(|_| batch())), loss)?
+        trainer.train(|_| Ok((0..batches).map(|_| batch())), loss)?
     };
     println!("{outcome}");
     Ok(())
@@ -176,7 +176,7 @@ fn train_until(world: &World, improvements: Option<u64>) -> Result<(), Box<dyn E
         let path = env::temp_dir().join(format!("ranks-{}.safetensors", process::id()));
         trainer = trainer.saves(Saves::to(path).every(Every::Steps(1)));
     }
-    let outcome = trainer.fit(
+    let outcome = trainer.train(
         |_| Ok((0..2).map(|_| Tensor::ones(&device, [4, 8]))),
         |x| model.forward(x)?.square()?.mean_all(),
     )?;
@@ -192,7 +192,7 @@ fn train_sizes(world: &World) -> Result<(), Box<dyn Error>> {
         let mut optimizer = world.data_parallel(Sgd::new(model.parameters(), 0.5)?)?;
         let trainer = Trainer::new(&model, &mut optimizer).world(world).ignore_signals();
         let examples = |number: u64| -> usize { [4, 3, 2, 5, 1][number as usize % 5] };
-        let outcome = trainer.accumulate(accumulate).fit_steps(
+        let outcome = trainer.accumulate(accumulate).train_steps(
             1,
             |number| Tensor::full(&device, [examples(number), 10], number as f64),
             |x| model.forward(x)?.mean_all()?.add(&model.weight().tensor().square()?.sum_all()?),

@@ -38,18 +38,18 @@ impl Inconsistent {
     }
 }
 
-/// How many allocations followed a plan.
+/// How many allocations followed a packing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PlanCounts {
+pub struct PackingCounts {
     /// Steps begun.
     pub steps: u64,
-    /// Allocations placed by the plan.
-    pub planned: u64,
-    /// Expected allocations that the plan leaves to the fallback.
+    /// Allocations placed by the packing.
+    pub packed: u64,
+    /// Expected allocations that the packing leaves to the fallback.
     pub left: u64,
     /// Expected allocations whose place was occupied or outside of the available memory.
     pub refused: u64,
-    /// Allocations that the plan did not expect.
+    /// Allocations that the packing did not expect.
     pub unexpected: u64,
 }

@@ -85,8 +85,8 @@ pub struct Capabilities {
     pub supports_caches: bool,
     /// [`Release::BeforeGrowth`] releases all idle regions, so that new ones can replace them.
     pub releases_before_growth: bool,
-    /// The policy [follows a plan](crate::Policy::plan_follower), so placements depend on more than the request.
-    pub follows_plan: bool,
+    /// The policy [follows a packing](crate::Policy::packing_follower), so placements depend on more than the request.
+    pub follows_packing: bool,
 }
 
 impl Default for Capabilities {
@@ -95,7 +95,7 @@ impl Default for Capabilities {
             is_ordered_by_size: true,
             supports_caches: false,
             releases_before_growth: false,
-            follows_plan: false,
+            follows_packing: false,
         }
     }
 }

@@ -79,7 +79,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let timing = config.timing_counter.clone().filter(|_| policy.timed().is_some());
         let cached = timing.is_none() && policy.capabilities().supports_caches;
         let caches = config.thread_cache.filter(|_| cached).map(|options| Caches::new(options, pool));
-        let resizes = timing.is_none() && !policy.capabilities().follows_plan;
+        let resizes = timing.is_none() && !policy.capabilities().follows_packing;
         let limit = RegionLimit::new(config.limit, &*source);
         let state = State {
             policy,

@@ -178,7 +178,7 @@ impl GuardAllocator {
 
     /// Returns the inner request for a block with canaries; `None` if it exceeds the address space.
     fn inner_request<'a>(&self, request: &Request<'a>) -> Option<Request<'a>> {
-        let (_, bytes) = Zones::plan(request.bytes, request.alignment, ZONE)?;
+        let (_, bytes) = Zones::measure(request.bytes, request.alignment, ZONE)?;
         Some(Request { bytes, ..*request })
     }
 
@@ -251,7 +251,7 @@ unsafe impl Allocator for GuardAllocator {
         if !alignment.is_power_of_two() {
             return Err(AllocError::BadAlignment { allocator: self.inner.name().to_owned(), alignment });
         }
-        let (front, total) = Zones::plan(bytes, alignment, ZONE).ok_or_else(|| self.too_large(request))?;
+        let (front, total) = Zones::measure(bytes, alignment, ZONE).ok_or_else(|| self.too_large(request))?;
         let inner =
             self.take(&Request { bytes: total, ..*request }).map_err(|error| self.refusal(error, request))?;
         let zones = Zones::new(inner, front, bytes);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation, Pace, SimDevice};
 use bfc_core::{
     Allocation, Allocator, AllocatorAttributes, Amount, Bytes, DeviceId, DeviceKind, Driver, Environment,
-    GIB, Lifetime, MIB, MemoryKind, Plan, PlanOptions, PoolOptions, Registry, RegistryError, Request,
+    GIB, Lifetime, MIB, MemoryKind, Packing, PackingOptions, PoolOptions, Registry, RegistryError, Request,
     SourceError, Stream, device_source,
 };
 
@@ -237,32 +237,32 @@ fn trimming_a_device_creates_no_pools() {
     assert_eq!(memory.stats().bytes_reserved, 0);
 }
 
-/// Memory that grows in place, a stream beside the compute stream, and a plan in one.
+/// Memory that grows in place, a stream beside the compute stream, and a packing in one.
 #[test]
-fn a_planned_device_supports_deferred_frees() {
+fn a_packed_device_supports_deferred_frees() {
     let registry = Registry::new();
     let device = Arc::new(SimDevice::new(Bytes::gib(1)).with_pace(Pace::OnDemand));
     let lifetime = |bytes, start| Lifetime { bytes, start, end: 9 };
     let step = [lifetime(3 * MIB, 0), lifetime(5 * MIB, 1)];
-    let plan = Arc::new(Plan::solve(&step, &PlanOptions::default()).unwrap());
+    let packing = Arc::new(Packing::solve(&step, &PackingOptions::default()).unwrap());
     let options = PoolOptions::default().with_limit(Bytes::mib(24)).with_allow_growth(true);
-    registry.register_device(sim(0), device.clone(), RESERVE, options, Some(plan)).unwrap();
+    registry.register_device(sim(0), device.clone(), RESERVE, options, Some(packing)).unwrap();
     let memory = registry.allocator(sim(0), AllocatorAttributes::default(), None).unwrap().allocator;
     let take = |bytes| Allocation::new(&memory, &Request::new(bytes)).unwrap();
-    let planned = || memory.plan_counts().unwrap().planned;
+    let packed = || memory.packing_counts().unwrap().packed;
 
     for _ in 0..3 {
         drop([take(3 * MIB), take(5 * MIB)]);
     }
-    assert_eq!((planned(), memory.stats().bytes_reserved), (6, 8 * MIB));
+    assert_eq!((packed(), memory.stats().bytes_reserved), (6, 8 * MIB));
 
-    // Requests outside the plan extend the memory in place, and the pool returns that memory from its end.
+    // Requests outside the packing extend the memory in place, and the pool returns that memory from its end.
     let other = take(7 * MIB);
-    assert_eq!((planned(), memory.regions().len()), (6, 1));
+    assert_eq!((packed(), memory.regions().len()), (6, 1));
     drop(other);
     let before = memory.stats().bytes_reserved;
     assert!(memory.trim(Bytes::mib(8)) > 0 && memory.stats().bytes_reserved < before);
-    assert_eq!(memory.plan_counts().unwrap().planned, 6);
+    assert_eq!(memory.packing_counts().unwrap().packed, 6);
 
     // The pool returns the range for a request that needs all memory, once the pending frees have passed.
     let side = Stream::new(device.clone()).unwrap();
@@ -276,7 +276,7 @@ fn a_planned_device_supports_deferred_frees() {
     assert_eq!(device.violations(), []);
     // The pool reserves the range again when a step begins.
     memory.begin_step();
-    let before = planned();
+    let before = packed();
     drop([take(3 * MIB), take(5 * MIB)]);
-    assert_eq!(planned(), before + 2);
+    assert_eq!(packed(), before + 2);
 }

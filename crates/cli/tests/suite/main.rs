@@ -11,7 +11,7 @@ mod errors;
 mod export;
 mod help;
 mod lists;
-mod plan;
+mod pack;
 mod ranks;
 mod replay;
 mod report;

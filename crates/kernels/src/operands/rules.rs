@@ -112,7 +112,7 @@ impl<'d> Rules<'d> {
         if operand.shape() == other.shape() {
             return Ok(());
         }
-        Err(self.misfit(&operand, &other, "their shapes must be equal"))
+        Err(self.mismatch(&operand, &other, "their shapes must be equal"))
     }
 
     /// Checks that an operand has these sizes, which follow from another operand.
@@ -123,7 +123,7 @@ impl<'d> Rules<'d> {
         other: CheckedOperand<'_>,
         rule: &'static str,
     ) -> Result<()> {
-        if operand.dims() == dims { Ok(()) } else { Err(self.misfit(&operand, &other, rule)) }
+        if operand.dims() == dims { Ok(()) } else { Err(self.mismatch(&operand, &other, rule)) }
     }
 
     /// Checks that two operands have one element type.
@@ -221,7 +221,7 @@ impl<'d> Rules<'d> {
         Error::Operand(Box::new(OperandError { op, operand, shape, fault }))
     }
 
-    pub(crate) fn misfit(
+    pub(crate) fn mismatch(
         &self,
         operand: &CheckedOperand<'_>,
         other: &CheckedOperand<'_>,

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// one, and the next run like it has a graph of its own. Results are bit-identical to those without graphs.
 ///
 /// Memory comes from the pool and is accounted for as usual. The same requests in the same state of the pool
-/// get the same addresses, so the graph needs no update. A [plan](crate::RuntimeBuilder::plan) reserves a
+/// get the same addresses, so the graph needs no update. A [packing](crate::RuntimeBuilder::packing) reserves a
 /// part of the pool for the step. The driver's own memory for graphs is outside of the pool.
 ///
 /// Graphs pay off for steps with many small kernels. The device starts a graph when the host has issued the

@@ -50,9 +50,9 @@ pub struct Options {
     #[arg(long)]
     pub(super) graphs: bool,
 
-    /// Use the plan in this file, made by `highwater plan` from a trace of this program
+    /// Use the packing in this file, made by `highwater pack` from a trace of this program
     #[arg(long, value_name = "FILE")]
-    pub(super) plan: Option<PathBuf>,
+    pub(super) packing: Option<PathBuf>,
 
     /// Compute threads; the results do not depend on it [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]

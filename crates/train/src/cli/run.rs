@@ -19,7 +19,8 @@ use highwater_tensor::{
     Device, DeviceProfile, DryRun, DryRunOptions, Error, Parameter, Runtime, StepGraph, StepTime,
 };
 use highwater_tracking::{
-    PlanChart, PlanLimits, PlanTextError, Report, RunFacts, parse_plan, write_page_with_plans, write_trace,
+    PackingLimits, PackingTextError, PlanChart, Report, RunFacts, parse_packing, write_page_with_plans,
+    write_trace,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -48,13 +49,13 @@ pub enum RunError {
     /// The ranks cannot be connected.
     #[error(transparent)]
     World(#[from] WorldError),
-    /// The plan is invalid.
+    /// The packing is invalid.
     #[error("{}: {error}", printable(path.display()))]
-    Plan {
+    Packing {
         /// The file.
         path: PathBuf,
         /// The problem.
-        error: PlanTextError,
+        error: PackingTextError,
     },
     /// No plan of `--fit` can be used.
     #[error(transparent)]
@@ -272,7 +273,7 @@ impl Run {
     ///     let train = |device: &Device, plan: &highwater::fit::Plan| {
     ///         let model = Linear::new(device, 4, 1, &Rng::new(run.seed()))?;
     ///         let mut optimizer = AdamW::new(model.parameters(), 0.01)?;
-    ///         Trainer::new(&model, &mut optimizer).plan(plan).output(run.output_of(plan)).fit_steps(
+    ///         Trainer::new(&model, &mut optimizer).plan(plan).output(run.output_of(plan)).train_steps(
     ///             100,
     ///             |step| Tensor::full(device, [plan.micro_batch, 4], step as f64 / 100.0),
     ///             |x| model.forward(x)?.square()?.mean_all(),
@@ -440,10 +441,10 @@ impl Run {
         if let Some(step) = estimated {
             say(&format!("\nestimated time of a step: {step}\n"))?;
         }
-        if let Some(counts) = self.device.default_allocator()?.plan_counts() {
+        if let Some(counts) = self.device.default_allocator()?.packing_counts() {
             say(&format!(
-                "\nplanned allocations: {} in {} steps; by best fit {}, unexpected {}, refused {}\n",
-                counts.planned, counts.steps, counts.left, counts.unexpected, counts.refused
+                "\npacked allocations: {} in {} steps; by best fit {}, unexpected {}, refused {}\n",
+                counts.packed, counts.steps, counts.left, counts.unexpected, counts.refused
             ))?;
         }
         if let Some(graph) = &self.graph {
@@ -562,8 +563,8 @@ fn runtime(options: &Options, world: &World) -> Result<Runtime, RunError> {
     if let Some(limit) = options.pool_limit() {
         builder = builder.pool(limit);
     }
-    if let Some(path) = &options.plan {
-        builder = builder.plan(DeviceScope::All, Arc::new(read_plan(path)?));
+    if let Some(path) = &options.packing {
+        builder = builder.packing(DeviceScope::All, Arc::new(read_packing(path)?));
     }
     if let Some(allocator) = options.allocator {
         builder = builder.allocator(DeviceScope::All, allocator);
@@ -576,10 +577,10 @@ fn runtime(options: &Options, world: &World) -> Result<Runtime, RunError> {
     Ok(builder.build()?)
 }
 
-fn read_plan(path: &Path) -> Result<bfc_core::Plan, RunError> {
+fn read_packing(path: &Path) -> Result<bfc_core::Packing, RunError> {
     let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
-    let plan = parse_plan(BufReader::new(file), &PlanLimits::default());
-    plan.map_err(|error| RunError::Plan { path: path.to_owned(), error })
+    let packing = parse_packing(BufReader::new(file), &PackingLimits::default());
+    packing.map_err(|error| RunError::Packing { path: path.to_owned(), error })
 }
 
 /// Prints each distinct placement once: training steps repeat.

@@ -10,7 +10,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Changes the size of a block in place. Every policy serves sizes within the granted bytes of a block.
     /// [`Bfc`](crate::Bfc) also takes and returns the memory behind a block. These pools and blocks keep their sizes:
     ///
-    /// - pools that follow a plan, because the plan counts their requests,
+    /// - pools that follow a packing, because the packing counts their requests,
     /// - pools with a timing counter,
     /// - blocks in thread caches, which have the size of their class.
     ///

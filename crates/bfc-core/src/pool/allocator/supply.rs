@@ -34,7 +34,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let available = available(self.limit.bytes, reserved);
         let Some(region) = state.growth.next_region(missing, reserved, available) else { return false };
         if state.policy.region_bytes(missing, region.bytes) > region.bytes {
-            // The policy requires more than the missing bytes: a plan's range.
+            // The policy requires more than the missing bytes: a packing's range.
             return false;
         }
         let Ok(span) = self.take_region(state, GRANULE, region.bytes, missing) else { return false };

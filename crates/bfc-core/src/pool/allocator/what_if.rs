@@ -180,7 +180,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         request: &PlacementRequest,
         live: impl Iterator<Item = PlacementRequest>,
     ) -> Option<bool> {
-        if fresh.capabilities().follows_plan {
+        if fresh.capabilities().follows_packing {
             return None;
         }
         for &region in regions {

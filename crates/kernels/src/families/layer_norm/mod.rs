@@ -93,7 +93,7 @@ fn row_length(rules: &Rules<'_>, input: CheckedOperand<'_>, statistics: CheckedO
         [rows, 2] if rows > 0 && elements.is_multiple_of(rows) && elements > 0 && is_row(elements / rows) => {
             Ok(elements / rows)
         }
-        _ => Err(rules.misfit(&statistics, &input, STATISTICS)),
+        _ => Err(rules.mismatch(&statistics, &input, STATISTICS)),
     }
 }
 
@@ -180,7 +180,7 @@ impl<'a> Computation<'a> for LayerNormSums<'a> {
             _ => {
                 let rule =
                     "elements must be [rows, parameters, places], and it must have one for each parameter";
-                return Err(rules.misfit(&weight, &input, rule));
+                return Err(rules.mismatch(&weight, &input, rule));
             }
         };
         let sums = 1 + usize::from(bias.is_some());

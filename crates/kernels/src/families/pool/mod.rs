@@ -91,7 +91,7 @@ fn fits(rules: &Rules<'_>, axes: &[PoolAxis; 2], [large, small]: [CheckedOperand
     {
         return Ok(());
     }
-    Err(rules.misfit(
+    Err(rules.mismatch(
         &small,
         &large,
         "it must have the same axes, with one place per window along the last two",

@@ -47,7 +47,7 @@ impl<'a> Computation<'a> for Fold<'a> {
             }
         }
         if kept != out.elements() {
-            return Err(rules.misfit(
+            return Err(rules.mismatch(
                 &out,
                 &input,
                 "it must have one element for each combination of the kept axes",
@@ -142,7 +142,7 @@ impl<'a> Computation<'a> for ArgReduce<'a> {
         rules.axis(self.axis, input)?;
         rules.typed(out, DType::I64)?;
         if input.shape().with_dim(self.axis, 1) != *out.shape() {
-            return Err(rules.misfit(&out, &input, "it must have the same sizes, except 1 along the axis"));
+            return Err(rules.mismatch(&out, &input, "it must have the same sizes, except 1 along the axis"));
         }
         if input.elements() == 0 && out.elements() > 0 {
             return Err(Error::EmptyReduction { op: rules.op, shape: *input.shape() });

@@ -123,15 +123,15 @@ fn no_device_opens_after_an_environment_error() {
 }
 
 #[test]
-fn the_most_specific_plan_applies_unless_overridden() {
-    use bfc_core::{Lifetime, Plan, PlanOptions};
-    let plan = |bytes| {
+fn the_most_specific_packing_applies_unless_overridden() {
+    use bfc_core::{Lifetime, Packing, PackingOptions};
+    let packing = |bytes| {
         let step = [Lifetime { bytes, start: 0, end: 1 }];
-        Arc::new(Plan::solve(&step, &PlanOptions::default()).unwrap())
+        Arc::new(Packing::solve(&step, &PackingOptions::default()).unwrap())
     };
     let builder = || {
         let builder = Runtime::builder().environment(environment(&[("HIGHWATER_ALLOCATOR", "passthrough")]));
-        builder.plan(DeviceScope::All, plan(400)).plan(DeviceKind::Dry, plan(1 << 25))
+        builder.packing(DeviceScope::All, packing(400)).packing(DeviceKind::Dry, packing(1 << 25))
     };
     let runtime = builder().build().unwrap();
     let counts = |device: Device, elements: usize| {
@@ -139,10 +139,10 @@ fn the_most_specific_plan_applies_unless_overridden() {
             drop(crate::Tensor::zeros(&device, [elements]).unwrap());
         }
         let allocator = device.default_allocator().unwrap();
-        (allocator.plan_counts().map(|counts| counts.planned), allocator.stats().bytes_reserved)
+        (allocator.packing_counts().map(|counts| counts.packed), allocator.stats().bytes_reserved)
     };
     assert_eq!(counts(runtime.cpu().unwrap(), 100), (Some(3), 2 << 20));
-    // A growing pool starts with the range of the plan.
+    // A growing pool starts with the range of the packing.
     assert_eq!(counts(runtime.dry().unwrap(), 1 << 23), (Some(3), 1 << 25));
     // So do the pools of GPUs, real and dry.
     let card = builder().dry_profile(DeviceProfile::cuda(Bytes::gib(8), (8, 6))).build().unwrap();

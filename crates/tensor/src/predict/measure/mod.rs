@@ -1,12 +1,12 @@
 //! The speed of this machine's CPU, measured with small training steps and cached on disk.
 //!
 //! ```text
-//! programs → kernels with their work and time → rates per class of kernels and size (fit)
+//! programs → kernels with their work and time → rates per class of kernels and size (rates)
 //! ```
 
 mod cache;
-mod fit;
 mod programs;
+mod rates;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -73,7 +73,7 @@ fn measure(threads: usize) -> Result<DeviceSpeed> {
     }
     let small = fastest(&backend, &measured, programs::SMALL)?;
     let launch = launch(&small, step_seconds(&plain, programs::SMALL)?);
-    Ok(fit::speed(&samples, launch, &cache::machine(threads)))
+    Ok(rates::speed(&samples, launch, &cache::machine(threads)))
 }
 
 /// Runs the steps of a program. Returns the samples of the fastest step.
