@@ -79,7 +79,7 @@ pub use highwater_tensor::{
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
 
-/// Modules (layers) and their building blocks, and plans that let blocks of a model run again in the backward pass.
+/// Modules (layers) and their building blocks, and recomputations: blocks of a model that run again in the backward pass.
 pub mod nn {
     pub use highwater_nn::modules::*;
     pub use highwater_nn::recompute;

@@ -17,7 +17,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "crates/bfc-core",
         &[
             "base",
-            "plan",
+            "packing",
             "source policy",
             "allocator",
             "accounting collections",
@@ -40,7 +40,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
     (
         "crates/files",
-        &["boundary lean varint", "file_kind gzip lines markup", "atomic_file pickle plan_text"],
+        &["boundary lean varint", "file_kind gzip lines markup", "atomic_file pickle packing_text"],
     ),
     (
         "crates/tracking",
@@ -124,7 +124,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "pools",
             "report top",
             "diff export devices replay",
-            "plan",
+            "pack",
             "what_if",
         ],
     ),

@@ -9,7 +9,7 @@ use std::process::Command;
 use highwater::alloc::{Bytes, Environment, SourceError};
 use highwater::data::{CsvOptions, read_csv};
 use highwater::io::{SafetensorsLimits, read_safetensors};
-use highwater::tracking::{HwmError, HwmProblem, PlanLimits, Recording, RecordingLimits, parse_plan};
+use highwater::tracking::{HwmError, HwmProblem, PackingLimits, Recording, RecordingLimits, parse_packing};
 use highwater::{DeviceFault, DeviceProfile, Runtime};
 
 /// Fails if an error's text has the text of its cause in it.
@@ -38,7 +38,7 @@ fn errors_do_not_return_a_cause_that_their_text_includes() {
         Box::new(read_safetensors("no/such/file", &SafetensorsLimits::default()).unwrap_err()),
         Box::new(HwmError { offset: 1, problem: HwmProblem::Io(no_such_file()) }),
         Box::new(Recording::read(&b"nonsense"[..], &RecordingLimits::default()).unwrap_err()),
-        Box::new(parse_plan(&b"nonsense"[..], &PlanLimits::default()).unwrap_err()),
+        Box::new(parse_packing(&b"nonsense"[..], &PackingLimits::default()).unwrap_err()),
     ];
     errors.iter().for_each(|error| check(&**error));
 }
