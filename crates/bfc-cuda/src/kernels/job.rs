@@ -1,4 +1,4 @@
-//! The argument of every kernel, with the layout of `kernels/job.cuh`.
+//! The argument of every kernel, with the fields of `kernels/job.cuh`.
 
 /// The most axes of a shape.
 pub const MAX_RANK: usize = 8;

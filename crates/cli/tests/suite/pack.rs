@@ -40,6 +40,13 @@ fn a_packing_takes_the_least_possible_and_a_replay_follows_it() {
         assert_eq!(rows[0]["peak_reserved_bytes"], 4096, "a growing pool begins with the packing's range");
         assert!(rows[1]["smallest_pool_bytes"].as_u64().unwrap() > 4096);
     }
+    // Earlier names of the policy and of the format.
+    let earlier = fs::read_to_string(&packing).unwrap().replace("highwater-packing", "highwater-plan");
+    fs::write(&packing, earlier).unwrap();
+    let output = highwater(&["replay", &trace, "--policy", "planned", "--packing", &packing, "--json"]);
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&rows[0]["policy"], &rows[0]["packed_allocations"]), (&"packed".into(), &3.into()));
+
     let output = highwater(&["pack", &trace, "-o", &packing]);
     assert!(text(&output.stdout).contains("3 of 3 blocks in 4.00 KiB, 1.0000 times the lower bound"));
 }

@@ -1,4 +1,4 @@
-//! Conversion of PyTorch's state dicts to the names and layouts of a module.
+//! Conversion of PyTorch's state dicts to the names and axes of a module.
 //!
 //! ```text
 //! recurrent layers: names and matrices -> names of modules, level by level -> transposes of linear layers
@@ -18,12 +18,12 @@ use crate::modules::{Module, Visited};
 const BATCHES: &str = "num_batches_tracked";
 
 impl Checkpoint {
-    /// Converts a PyTorch state dict to the names and layouts of a module with the same layers.
+    /// Converts a PyTorch state dict to the names and axes of a module with the same layers.
     ///
     /// - Names: parts with equal names match. The numbers of an `nn.Sequential` match the other parts in their order, so
     ///   `0.weight` and `2.weight` become `hidden.weight` and `out.weight`. Other names stay unchanged:
     ///   [rename](Self::renamed) them before.
-    /// - Layouts: the weights of linear layers are [transposed](Self::transposed). The module knows its linear layers, so a
+    /// - Axes: the weights of linear layers are [transposed](Self::transposed). The module knows its linear layers, so a
     ///   square weight is transposed too, and an embedding is not.
     /// - Recurrent layers: see [`recurrent_from_pytorch`](Self::recurrent_from_pytorch).
     /// - `num_batches_tracked` is dropped.

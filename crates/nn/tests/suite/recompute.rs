@@ -256,7 +256,7 @@ fn a_guard_knows_the_paths_that_no_chain_has() {
 }
 
 #[test]
-fn plans_print_and_return_from_json() {
+fn recomputations_print_and_return_from_json() {
     let recompute = Recompute::new()
         .with(
             "",
@@ -291,7 +291,7 @@ fn step<M: Module>(
     let x = Tensor::zeros(device, dims)?;
     let guard = recompute.enter();
     let loss = loss(&model, &x)?;
-    // The backward pass follows the plan of its forward pass.
+    // The backward pass uses the recomputations of its forward pass.
     drop(guard);
     sgd.step(loss.backward()?)
 }
@@ -331,7 +331,7 @@ fn real_peaks_are_those_of_dry_runs() {
 }
 
 #[test]
-fn a_plan_lowers_the_peak_also_inside_of_blocks() {
+fn recomputation_lowers_the_peak_also_inside_of_blocks() {
     let dims = [4096, WIDTH];
     let of = |recompute: Recompute| peak(Network::new, &dims, &recompute);
     let plain = of(Recompute::new());
@@ -495,8 +495,8 @@ fn no_set_of_single_blocks_is_faster_within_its_real_peak() {
     for set in 0..1_usize << count {
         let which: Vec<_> = (0..count).filter(|block| set >> block & 1 == 1).collect();
         let time: f64 = which.iter().map(|&block| seconds(block)).sum();
-        let plan = Recompute::new().with("", Recomputation::of_blocks(count, which.iter().copied()));
-        let limit = peak(mixed, &dims, &plan);
+        let recompute = Recompute::new().with("", Recomputation::of_blocks(count, which.iter().copied()));
+        let limit = peak(mixed, &dims, &recompute);
         let best = ways.iter().filter(|(peak, _)| *peak <= limit).map(|(_, time)| *time).reduce(f64::min);
         assert!(
             best.is_some_and(|best| best <= time),

@@ -114,6 +114,15 @@ fn a_packing_survives_being_written_and_read() {
 }
 
 #[test]
+fn files_with_the_earlier_name_of_the_format_open() {
+    for (version, block) in [(1, "0 2 100 0"), (2, "0 2 100 0 512")] {
+        let rest = format!("{version}\ngranule 256\ncapacity 256\nblocks 1\n{block}\n");
+        let read = |name: &str| parse_packing(format!("{name} {rest}").as_bytes(), &PackingLimits::default());
+        assert_eq!(read("highwater-plan").unwrap(), read("highwater-packing").unwrap());
+    }
+}
+
+#[test]
 fn text_that_is_no_packing_is_refused_with_its_line() {
     let refused =
         |text: &str| parse_packing(text.as_bytes(), &PackingLimits::default()).unwrap_err().to_string();
