@@ -87,14 +87,14 @@ debug_as_message!(GuardError);
 pub struct GuardAllocator {
     inner: Arc<dyn Allocator>,
     config: GuardConfig,
-    state: Mutex<State>,
+    state: Mutex<GuardedBlocks>,
     /// Requests that are about to wait for memory. While there are any, no block stays in quarantine.
     starving: AtomicUsize,
 }
 
 /// The state behind the lock. The guard never calls the inner allocator under it.
 #[derive(Debug)]
-struct State {
+struct GuardedBlocks {
     accounts: Accounts,
     live: Slab<Live>,
     quarantine: Quarantine,
@@ -135,7 +135,7 @@ impl GuardAllocator {
         if !kind.is_host_accessible() {
             return Err(GuardError { allocator: inner.name().to_owned(), kind });
         }
-        let state = State {
+        let state = GuardedBlocks {
             accounts: Accounts::new(PoolId::next()),
             live: Slab::new(),
             quarantine: Quarantine::new(config.quarantine_bytes, config.quarantine_blocks),
@@ -207,7 +207,7 @@ impl GuardAllocator {
     }
 }
 
-impl State {
+impl GuardedBlocks {
     /// Returns the inner blocks of the live ones among these blocks.
     fn inner_blocks<'a>(&'a self, blocks: &'a [Block]) -> impl Iterator<Item = Block> + 'a {
         let live = blocks.iter().filter(|block| self.tag_of(block).is_ok());

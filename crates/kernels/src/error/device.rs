@@ -2,8 +2,8 @@
 
 use bfc_core::{RegistryError, SourceError, printable};
 
-/// The reason why a device is unusable or did not run its work. [`Error::NoDevice`](super::Error::NoDevice)
-/// and [`Error::Device`](super::Error::Device) contain it.
+/// The reason why a device is unusable or did not run its work. [`KernelError::NoDevice`](super::KernelError::NoDevice)
+/// and [`KernelError::Device`](super::KernelError::Device) contain it.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceFault {

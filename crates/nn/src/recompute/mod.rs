@@ -26,4 +26,4 @@ pub use optimum::{TradeOff, trade_offs};
 pub use parse::ParseScheduleError;
 pub use plan::{Recompute, RecomputeGuard};
 pub(crate) use run::{Input, run};
-pub use schedule::{Part, Schedule};
+pub use schedule::{Schedule, Segment};

@@ -116,20 +116,20 @@ pub(super) fn forward_peak(stages: &[Stage]) -> i64 {
 #[cfg(test)]
 pub(super) fn evaluate(
     stages: &[Stage],
-    parts: &[super::schedule::Part],
+    parts: &[super::schedule::Segment],
     pending: i64,
     is_held: bool,
 ) -> (i64, f64) {
-    use super::schedule::Part;
+    use super::schedule::Segment;
     let [part, rest @ ..] = parts else { return (i64::MIN, 0.0) };
     let (now, later) = stages.split_at(part.blocks());
     let last = now[now.len() - 1];
-    let keeps_output = *part == Part::Keep && last.saves_output;
+    let keeps_output = *part == Segment::Keep && last.saves_output;
     let (rest, extra) = evaluate(later, rest, pending, keeps_output);
     let after = |added: i64| if later.is_empty() { i64::MIN } else { added + rest };
     match part {
-        Part::Keep => (last.peak(pending, is_held).max(after(last.added(is_held))), extra),
-        Part::Again(parts) => {
+        Segment::Keep => (last.peak(pending, is_held).max(after(last.added(is_held))), extra),
+        Segment::Again(parts) => {
             let (inside, more) = evaluate(now, parts, last.pending, is_held);
             let peak = (pending + forward_peak(now)).max(after(last.output)).max(inside);
             (peak, extra + more + now.iter().map(|stage| stage.seconds).sum::<f64>())

@@ -17,7 +17,7 @@ use super::costs::ObservedChain;
 use super::front::{Buffers, Choice, Front, Pairs, Point};
 use super::model::{Stage, Step};
 use super::plan::Recompute;
-use super::schedule::{Part, Schedule};
+use super::schedule::{Schedule, Segment};
 
 /// The most ways on the front of an interval inside a part that runs again.
 const POINTS: usize = 48;
@@ -62,7 +62,7 @@ pub fn trade_offs(chains: &[ObservedChain]) -> Vec<TradeOff> {
 }
 
 /// Divides the parts of the stages among the chains.
-fn schedules(chains: &[ObservedChain], parts: &[Part]) -> Recompute {
+fn schedules(chains: &[ObservedChain], parts: &[Segment]) -> Recompute {
     let mut parts = parts.iter();
     let mut recompute = Recompute::new();
     for chain in chains {
@@ -202,28 +202,28 @@ impl<'a> Optimum<'a> {
     }
 
     /// The parts of a way through the complete step.
-    pub(super) fn step_parts(&self, point: usize) -> Vec<Part> {
+    pub(super) fn step_parts(&self, point: usize) -> Vec<Segment> {
         if self.stages.is_empty() { Vec::new() } else { self.parts(self.step_interval(), point) }
     }
 
-    fn parts(&self, mut interval: Interval, mut point: usize) -> Vec<Part> {
+    fn parts(&self, mut interval: Interval, mut point: usize) -> Vec<Segment> {
         let mut parts = Vec::new();
         while let Some(way) = self.front(interval).points.get(point) {
             let first = interval.first;
             match way.choice {
                 Choice::Last => {
-                    parts.push(Part::Keep);
+                    parts.push(Segment::Keep);
                     break;
                 }
                 Choice::Keep { rest } => {
-                    parts.push(Part::Keep);
+                    parts.push(Segment::Keep);
                     let is_held = self.stages[first].saves_output;
                     (interval, point) = (Interval { first: first + 1, is_held, ..interval }, rest as usize);
                 }
                 Choice::Again { split, inside, rest } => {
                     let split = split as usize;
                     let part = Interval { last: split - 1, is_step: false, ..interval };
-                    parts.push(Part::Again(self.parts(part, inside as usize)));
+                    parts.push(Segment::Again(self.parts(part, inside as usize)));
                     (interval, point) =
                         (Interval { first: split, is_held: false, ..interval }, rest as usize);
                 }

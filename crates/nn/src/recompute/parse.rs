@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::schedule::{Part, Schedule};
+use super::schedule::{Schedule, Segment};
 
 /// The most blocks of a schedule in text, so that a short text cannot take much memory.
 const MAX_BLOCKS: usize = 1 << 16;
@@ -51,7 +51,7 @@ fn parse(text: &str) -> Result<Schedule, &'static str> {
                 if parts.is_empty() {
                     return Err("a part has no blocks");
                 }
-                let part = Part::Again(parts);
+                let part = Segment::Again(parts);
                 if factor > 1 && !part.is_simple() {
                     return Err("a part with parentheses inside has a factor");
                 }
@@ -76,7 +76,7 @@ fn parse(text: &str) -> Result<Schedule, &'static str> {
                 }
                 blocks += number;
                 if let Some((parts, _)) = open.last_mut() {
-                    parts.extend(std::iter::repeat_n(Part::Keep, number));
+                    parts.extend(std::iter::repeat_n(Segment::Keep, number));
                 }
             }
             _ => return Err("it has other characters than digits, spaces, × and parentheses"),

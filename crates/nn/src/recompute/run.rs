@@ -8,7 +8,7 @@ use highwater_tensor::{Error, Result, Tensor, checkpoint};
 
 use super::active::Active;
 use super::observe;
-use super::schedule::Part;
+use super::schedule::Segment;
 
 /// Computes the output of a block.
 pub(crate) type Forward<B> = fn(&B, Input<'_>) -> Result<Tensor>;
@@ -116,12 +116,12 @@ impl<B: Send + Sync + 'static> Blocks<B> {
     }
 
     /// Runs the blocks of these parts, which begin at the block `first`.
-    fn run_parts(&self, parts: &[Part], mut first: usize, active: &Active, x: &Tensor) -> Result<Tensor> {
+    fn run_parts(&self, parts: &[Segment], mut first: usize, active: &Active, x: &Tensor) -> Result<Tensor> {
         let mut x = Input::Borrowed(x);
         for part in parts {
             let y = match part {
-                Part::Keep => self.run(first..first + 1, x)?,
-                Part::Again(parts) => {
+                Segment::Keep => self.run(first..first + 1, x)?,
+                Segment::Again(parts) => {
                     let (chain, parts, active) = (self.clone(), parts.clone(), active.clone());
                     // The second run uses the plan of the first for chains inside the blocks.
                     checkpoint(&x, move |x| {

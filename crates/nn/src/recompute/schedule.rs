@@ -4,15 +4,15 @@ use std::fmt;
 
 /// A part of a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum Segment {
     /// One block. Its forward pass saves what its backward pass reads.
     Keep,
     /// A part that saves only its input, and runs again when the backward pass reaches it. The second run has the parts
     /// inside, which may run again themselves.
-    Again(Vec<Part>),
+    Again(Vec<Segment>),
 }
 
-impl Part {
+impl Segment {
     /// Returns the number of blocks in this part.
     #[must_use]
     pub fn blocks(&self) -> usize {
@@ -49,39 +49,39 @@ impl Part {
 /// three blocks, and a part of three blocks whose first block runs a third time. `5×(2)` stands for five parts of two blocks.
 ///
 /// ```
-/// use highwater::nn::recompute::{Part, Schedule};
+/// use highwater::nn::recompute::{Segment, Schedule};
 /// let schedule = Schedule::recompute(6, [1, 2, 4]);
 /// assert_eq!(schedule.to_string(), "1 (1) (1) 1 (1) 1");
-/// let segments = Schedule::new(vec![Part::Again(vec![Part::Keep; 3]), Part::Keep]);
+/// let segments = Schedule::new(vec![Segment::Again(vec![Segment::Keep; 3]), Segment::Keep]);
 /// assert_eq!((segments.to_string(), segments.blocks()), ("(3) 1".to_owned(), 4));
 /// assert_eq!("(3) 1".parse(), Ok(segments));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Schedule {
-    parts: Vec<Part>,
+    parts: Vec<Segment>,
 }
 
 impl Schedule {
     /// Creates a schedule of these parts. Drops parts without blocks.
     #[must_use]
-    pub fn new(parts: Vec<Part>) -> Self {
-        Self { parts: parts.into_iter().filter_map(Part::without_empty).collect() }
+    pub fn new(parts: Vec<Segment>) -> Self {
+        Self { parts: parts.into_iter().filter_map(Segment::without_empty).collect() }
     }
 
     /// Returns the plain schedule: no block runs again.
     #[must_use]
     pub fn keep_all(blocks: usize) -> Self {
-        Self { parts: vec![Part::Keep; blocks] }
+        Self { parts: vec![Segment::Keep; blocks] }
     }
 
     /// Returns the schedule that runs each of these blocks again alone, and keeps the others. Ignores indices past the
     /// last block.
     #[must_use]
     pub fn recompute(blocks: usize, which: impl IntoIterator<Item = usize>) -> Self {
-        let mut parts = vec![Part::Keep; blocks];
+        let mut parts = vec![Segment::Keep; blocks];
         for block in which {
             if let Some(part) = parts.get_mut(block) {
-                *part = Part::Again(vec![Part::Keep]);
+                *part = Segment::Again(vec![Segment::Keep]);
             }
         }
         Self { parts }
@@ -95,14 +95,14 @@ impl Schedule {
 
     /// Returns the parts.
     #[must_use]
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[Segment] {
         &self.parts
     }
 
     /// Whether no block runs again.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.parts.iter().all(|part| matches!(part, Part::Keep))
+        self.parts.iter().all(|part| matches!(part, Segment::Keep))
     }
 
     /// Returns how many times the blocks run again, in total.
@@ -112,14 +112,14 @@ impl Schedule {
     }
 }
 
-fn count(parts: &[Part]) -> usize {
-    parts.iter().map(Part::blocks).sum()
+fn count(parts: &[Segment]) -> usize {
+    parts.iter().map(Segment::blocks).sum()
 }
 
-fn repeated(parts: &[Part]) -> usize {
-    let of = |part: &Part| match part {
-        Part::Keep => 0,
-        Part::Again(parts) => count(parts) + repeated(parts),
+fn repeated(parts: &[Segment]) -> usize {
+    let of = |part: &Segment| match part {
+        Segment::Keep => 0,
+        Segment::Again(parts) => count(parts) + repeated(parts),
     };
     parts.iter().map(of).sum()
 }
@@ -133,13 +133,13 @@ impl fmt::Display for Schedule {
 /// The fewest equal parts that the text writes as one with a factor.
 const REPEATED: usize = 3;
 
-fn write_parts(f: &mut fmt::Formatter<'_>, parts: &[Part]) -> fmt::Result {
+fn write_parts(f: &mut fmt::Formatter<'_>, parts: &[Segment]) -> fmt::Result {
     let runs = parts.chunk_by(|a, b| a == b && a.is_simple());
     let mut is_first = true;
     for run in runs {
         // Short runs are written part by part.
         let (factor, written) = match run {
-            [Part::Again(_), ..] if run.len() < REPEATED => (1, run.len()),
+            [Segment::Again(_), ..] if run.len() < REPEATED => (1, run.len()),
             _ => (run.len(), 1),
         };
         for part in &run[..written] {
@@ -147,8 +147,8 @@ fn write_parts(f: &mut fmt::Formatter<'_>, parts: &[Part]) -> fmt::Result {
                 f.write_str(" ")?;
             }
             match part {
-                Part::Keep => write!(f, "{factor}")?,
-                Part::Again(parts) => {
+                Segment::Keep => write!(f, "{factor}")?,
+                Segment::Again(parts) => {
                     if factor > 1 {
                         write!(f, "{factor}×")?;
                     }

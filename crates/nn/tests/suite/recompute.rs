@@ -7,7 +7,7 @@ use highwater_nn::modules::{
     Relu, Sequential, TransformerBlock, chain, module,
 };
 use highwater_nn::optim::{Optimizer, Sgd};
-use highwater_nn::recompute::{Observed, Part, Recompute, Schedule, observe, trade_offs};
+use highwater_nn::recompute::{Observed, Recompute, Schedule, Segment, observe, trade_offs};
 use highwater_tensor::{
     Conv2dOptions, Device, DeviceProfile, DryRunOptions, Error, Parameter, Result, Rng, Runtime, Tensor,
     no_grad,
@@ -255,7 +255,10 @@ fn plans_print_and_return_from_json() {
     let recompute = Recompute::new()
         .with(
             "",
-            Schedule::new(vec![Part::Keep, Part::Again(vec![Part::Again(vec![Part::Keep; 2]), Part::Keep])]),
+            Schedule::new(vec![
+                Segment::Keep,
+                Segment::Again(vec![Segment::Again(vec![Segment::Keep; 2]), Segment::Keep]),
+            ]),
         )
         .with("blocks", Schedule::keep_all(3))
         .with("decoder.blocks", Schedule::recompute(3, [0]));

@@ -19,7 +19,7 @@ use bfc_core::{
 };
 use highwater_kernels::error::op_prefix;
 pub use highwater_kernels::error::{
-    DeviceFault, Error as KernelError, OperandError, OperandFault, ShapeRule,
+    DeviceFault, KernelError, OperandError, OperandFault, ShapeRule,
 };
 use highwater_tracking::here;
 

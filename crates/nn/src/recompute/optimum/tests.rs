@@ -62,24 +62,24 @@ fn random_stages(seed: u64, chains: &[usize]) -> Vec<Stage> {
 }
 
 /// All schedules of a number of blocks, except for parts that consist of one other part that runs again.
-fn all_schedules(blocks: usize) -> Vec<Vec<Part>> {
+fn all_schedules(blocks: usize) -> Vec<Vec<Segment>> {
     // The schedules that are no single part, and the parts, by number of blocks.
     let (mut inner, mut parts) = (vec![Vec::new()], vec![Vec::new()]);
     for count in 1..=blocks {
-        let mut longer: Vec<Vec<Part>> = Vec::new();
+        let mut longer: Vec<Vec<Segment>> = Vec::new();
         for first in 1..count {
             for part in &parts[first] {
                 for rest in all_with(&inner, &parts, count - first) {
-                    longer.push([vec![Part::clone(part)], rest].concat());
+                    longer.push([vec![Segment::clone(part)], rest].concat());
                 }
             }
         }
         if count == 1 {
-            longer.push(vec![Part::Keep]);
+            longer.push(vec![Segment::Keep]);
         }
-        let mut single: Vec<Part> = longer.iter().map(|inside| Part::Again(inside.clone())).collect();
+        let mut single: Vec<Segment> = longer.iter().map(|inside| Segment::Again(inside.clone())).collect();
         if count == 1 {
-            single.push(Part::Keep);
+            single.push(Segment::Keep);
         }
         inner.push(longer);
         parts.push(single);
@@ -87,18 +87,19 @@ fn all_schedules(blocks: usize) -> Vec<Vec<Part>> {
     all_with(&inner, &parts, blocks)
 }
 
-fn all_with(inner: &[Vec<Vec<Part>>], parts: &[Vec<Part>], count: usize) -> Vec<Vec<Part>> {
-    let single = parts[count].iter().map(|part| vec![part.clone()]).filter(|parts| parts[..] != [Part::Keep]);
+fn all_with(inner: &[Vec<Vec<Segment>>], parts: &[Vec<Segment>], count: usize) -> Vec<Vec<Segment>> {
+    let single =
+        parts[count].iter().map(|part| vec![part.clone()]).filter(|parts| parts[..] != [Segment::Keep]);
     inner[count].iter().cloned().chain(single).collect()
 }
 
 /// Checks that no schedule of the sequence is better than the optimum, and that the optimum has the costs that it claims.
-fn assert_optimal(stages: &[Stage], schedules: &[Vec<Part>]) {
+fn assert_optimal(stages: &[Stage], schedules: &[Vec<Segment>]) {
     let optimum = Optimum::new(stages, usize::MAX, usize::MAX);
     let front = optimum.points();
     for (index, point) in front.iter().enumerate() {
         let parts = optimum.step_parts(index);
-        assert_eq!(parts.iter().map(Part::blocks).sum::<usize>(), stages.len());
+        assert_eq!(parts.iter().map(Segment::blocks).sum::<usize>(), stages.len());
         assert_eq!(evaluate(stages, &parts, 0, true), (point.bytes, point.seconds), "{parts:?}");
     }
     let mut found = vec![false; front.len()];
@@ -116,8 +117,8 @@ fn assert_optimal(stages: &[Stage], schedules: &[Vec<Part>]) {
     assert!(found.iter().all(|&found| found), "a way that no schedule has");
 }
 
-fn with_head(schedules: &[Vec<Part>]) -> Vec<Vec<Part>> {
-    schedules.iter().map(|parts| [&parts[..], &[Part::Keep]].concat()).collect()
+fn with_head(schedules: &[Vec<Segment>]) -> Vec<Vec<Segment>> {
+    schedules.iter().map(|parts| [&parts[..], &[Segment::Keep]].concat()).collect()
 }
 
 #[test]
@@ -153,7 +154,7 @@ fn the_optimum_is_never_worse_than_a_set_of_single_blocks() {
         for set in 0..1_u32 << blocks {
             let which = (0..blocks).filter(|block| set >> block & 1 == 1);
             let mut parts = Schedule::recompute(blocks, which).parts().to_vec();
-            parts.push(Part::Keep);
+            parts.push(Segment::Keep);
             let (bytes, seconds) = evaluate(&stages, &parts, 0, true);
             let best = optimum.points().iter().rfind(|point| point.bytes <= bytes).unwrap();
             assert!(best.seconds <= seconds, "{parts:?}: {bytes} bytes, {seconds} s; optimum {best:?}");
@@ -183,8 +184,8 @@ fn equal_blocks_need_no_more_than_chen_et_al() {
         let root = blocks.isqrt();
         let kept = 10;
         let stages = equal_stages(blocks, kept);
-        let mut segments = vec![Part::Again(vec![Part::Keep; root]); root];
-        segments.push(Part::Keep);
+        let mut segments = vec![Segment::Again(vec![Segment::Keep; root]); root];
+        segments.push(Segment::Keep);
         let (bytes, seconds) = evaluate(&stages, &segments, 0, true);
         // The inputs of √n parts, one complete part and one gradient; one more forward pass.
         assert_eq!((bytes, seconds), ((root as i64 - 1) + root as i64 * kept + 1, blocks as f64));
