@@ -9,7 +9,7 @@ use crate::driver::CudaDriver;
 use crate::kernels::{BLOCK, CHECK, ElementType, Job, JobInput, KernelId};
 
 /// The reason why a device must not be used.
-#[derive(Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelfCheckError {
     /// There is no memory for the check.
@@ -31,8 +31,6 @@ pub enum SelfCheckError {
         expected: f32,
     },
 }
-
-bfc_core::debug_as_message!(SelfCheckError);
 
 impl From<ComputeError> for SelfCheckError {
     fn from(error: ComputeError) -> Self {

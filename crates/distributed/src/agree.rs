@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bfc_core::{debug_as_message, printable};
+use bfc_core::printable;
 use highwater_tensor::DType;
 use thiserror::Error;
 
@@ -36,7 +36,7 @@ impl fmt::Display for AgreedValue {
 }
 
 /// The ranks do not agree.
-#[derive(Clone, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AgreeError {
     /// An entry differs from that of rank 0. All ranks report the same entry.
@@ -59,8 +59,6 @@ pub enum AgreeError {
     #[error(transparent)]
     Collective(#[from] CollectiveError),
 }
-
-debug_as_message!(AgreeError);
 
 fn quoted(entry: &str) -> String {
     if entry.is_empty() { "missing".into() } else { format!("`{}`", printable(entry)) }

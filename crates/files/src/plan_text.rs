@@ -73,7 +73,7 @@ pub struct PlanTextError {
 bfc_core::debug_as_message!(PlanTextError);
 
 /// A problem in a line of a plan, or in the plan.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanTextProblem {
     /// The line is unreadable, too long, not text, or has an invalid number.
@@ -128,8 +128,6 @@ pub enum PlanTextProblem {
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
-
-bfc_core::debug_as_message!(PlanTextProblem);
 
 /// Writes a plan as text.
 ///

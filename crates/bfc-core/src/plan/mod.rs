@@ -79,7 +79,7 @@ pub struct Plan {
 }
 
 /// An invalid plan, or invalid lifetimes or options.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// The granule is not a power of two.
@@ -145,8 +145,6 @@ pub enum PlanError {
         second: usize,
     },
 }
-
-debug_as_message!(PlanError);
 
 impl PlanError {
     /// Returns the index of the invalid block, if the error is about a block.

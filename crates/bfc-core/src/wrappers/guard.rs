@@ -41,7 +41,7 @@ use zones::Zones;
 const ZONE: u64 = 64;
 
 /// An error of guarding memory that the host cannot read.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{allocator}: {kind} memory cannot be guarded, because the host cannot read it", allocator = printable(allocator))]
 pub struct GuardError {
     /// The allocator's name.
@@ -49,8 +49,6 @@ pub struct GuardError {
     /// Its kind of memory.
     pub kind: MemoryKind,
 }
-
-debug_as_message!(GuardError);
 
 /// Guards the blocks of another allocator of host memory.
 ///

@@ -13,7 +13,7 @@ const TOO_MANY: &str = "it has more than 65,536 blocks";
 const MAX_DEPTH: usize = 1 << 10;
 
 /// A text that is no [`Schedule`].
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no schedule: {reason}. A schedule counts blocks, as \"4 (3) ((1) 2)\"")]
 #[non_exhaustive]
 pub struct ParseScheduleError {
@@ -22,8 +22,6 @@ pub struct ParseScheduleError {
     /// The reason.
     pub reason: &'static str,
 }
-
-bfc_core::debug_as_message!(ParseScheduleError);
 
 impl FromStr for Schedule {
     type Err = ParseScheduleError;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use highwater_distributed::Shard;
-use highwater_nn::recompute::{Part, Recompute, RecomputeGuard, Schedule};
+use highwater_nn::recompute::{Recompute, RecomputeGuard, Schedule, Segment};
 use highwater_tensor::{AutocastGuard, DType, Error, Result, autocast};
 use serde::{Serialize, Serializer};
 
@@ -188,8 +188,11 @@ impl fmt::Display for Plan {
             write!(f, ", {} sharded", self.shard.name())?;
         }
         let schedules = || self.recompute.schedules().map(|(_, schedule)| schedule);
-        let again: usize =
-            schedules().flat_map(Schedule::parts).filter(|part| **part != Part::Keep).map(Part::blocks).sum();
+        let again: usize = schedules()
+            .flat_map(Schedule::parts)
+            .filter(|part| **part != Segment::Keep)
+            .map(Segment::blocks)
+            .sum();
         if again > 0 {
             let blocks: usize = schedules().map(Schedule::blocks).sum();
             write!(f, ", {again} of {blocks} blocks recomputed [{}]", self.recompute)?;
