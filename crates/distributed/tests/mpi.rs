@@ -16,7 +16,9 @@ use std::time::Duration;
 use half::{bf16, f16};
 use highwater::prelude::{Device, Linear, Module, Optimizer, Parameter, Rng, Sgd, Tensor};
 use highwater::train::{EarlyStopping, Every, Figures, Saves, Trainer};
-use highwater_distributed::{AgreeError, Entry, Reduce, Shard, SliceMut, World, no_sync, span, spans};
+use highwater_distributed::{
+    AgreeError, AgreedValue, Shard, SliceMut, SumOrder, World, no_sync, span, spans,
+};
 
 /// The time limit of scenarios that reach it.
 const SHORT: Duration = Duration::from_secs(3);
@@ -241,10 +243,10 @@ fn exit_inside(world: &World) -> Result<(), Box<dyn Error>> {
 
 fn reduce(world: &World, length: usize) -> Result<(), Box<dyn Error>> {
     let mut data = vec![1.0_f32; length];
-    let bytes = Reduce::Ordered.workspace_bytes(length, highwater_tensor::DType::F32, world.size());
+    let bytes = SumOrder::Ordered.workspace_bytes(length, highwater_tensor::DType::F32, world.size());
     let mut workspace = vec![0.0_f32; bytes / 4];
     let workspace = bytemuck::cast_slice_mut(&mut workspace);
-    Ok(world.collective().all_reduce((&mut data[..]).into(), Reduce::Ordered, workspace)?)
+    Ok(world.collective().all_reduce((&mut data[..]).into(), SumOrder::Ordered, workspace)?)
 }
 
 fn values(world: &World) {
@@ -265,7 +267,7 @@ fn values(world: &World) {
         assert_eq!(bytes, vec![root as u8; 70_000]);
     }
     world.collective().barrier().unwrap();
-    let entry = |options: usize| Entry {
+    let entry = |options: usize| AgreedValue {
         name: "seed".into(),
         shape: vec![],
         dtype: None,
@@ -303,10 +305,11 @@ fn check<T: bytemuck::Pod + PartialEq + Debug>(
 
     let mut data = input.clone();
     let dtype = SliceMut::from(&mut data[..]).dtype();
-    let most = [Reduce::Ordered, Reduce::Library].map(|reduce| reduce.workspace_bytes(length, dtype, size));
+    let most =
+        [SumOrder::Ordered, SumOrder::Library].map(|reduce| reduce.workspace_bytes(length, dtype, size));
     let mut workspace = vec![T::zeroed(); most[0].max(most[1]) / size_of::<T>()];
     let workspace: &mut [u8] = bytemuck::cast_slice_mut(&mut workspace);
-    collective.all_reduce((&mut data[..]).into(), Reduce::Ordered, workspace).unwrap();
+    collective.all_reduce((&mut data[..]).into(), SumOrder::Ordered, workspace).unwrap();
     assert_eq!(data, sums);
 
     let mut data = input.clone();
@@ -319,6 +322,6 @@ fn check<T: bytemuck::Pod + PartialEq + Debug>(
 
     // These sums are exact in any order.
     let mut data = vec![element((rank + 1) as f64); length];
-    collective.all_reduce((&mut data[..]).into(), Reduce::Library, workspace).unwrap();
+    collective.all_reduce((&mut data[..]).into(), SumOrder::Library, workspace).unwrap();
     assert_eq!(data, vec![element((size * (size + 1) / 2) as f64); length]);
 }

@@ -77,8 +77,9 @@ pub struct PackingTextError {
 
 bfc_core::debug_as_message!(PackingTextError);
 
+
 /// A problem in a line of a packing, or in the packing.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackingTextProblem {
     /// The line is unreadable, too long, not text, or has an invalid number.
@@ -134,7 +135,6 @@ pub enum PackingTextProblem {
     Packing(#[from] PackingError),
 }
 
-bfc_core::debug_as_message!(PackingTextProblem);
 
 /// Writes a packing as text.
 ///

@@ -56,8 +56,8 @@ pub use op::{
     no_grad_guard,
 };
 pub use ops::{
-    AttentionOptions, Axes, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions,
-    Interpolation, IntoPart, IntoParts, Norm, OutputSize, PadMode, Padding, Part, Pool1dOptions,
+    AttentionOptions, Axes, AxisIndex, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions,
+    Interpolation, IntoAxisIndex, IntoAxisIndices, Norm, OutputSize, PadMode, Padding, Pool1dOptions,
     Pool2dOptions, RecurrentWeights, Reduction, RunningStatistics, SortOrder, TensorOptions, TensorOrScalar,
 };
 pub use predict::{

@@ -14,7 +14,7 @@ pub struct Placement {
 }
 
 /// Inconsistent records of a policy or pool: it has a bug, its memory was overwritten, or a source broke its contract.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{policy}: {detail}", detail = printable(detail))]
 pub struct Inconsistent {
     /// The policy's name, or `pool`.
@@ -22,8 +22,6 @@ pub struct Inconsistent {
     /// The violated rule and its position.
     pub detail: String,
 }
-
-debug_as_message!(Inconsistent);
 
 impl Inconsistent {
     /// Fails unless `holds`. Formats the detail only on failure.

@@ -79,7 +79,7 @@ pub struct Packing {
 }
 
 /// An invalid packing, or invalid lifetimes or options.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackingError {
     /// The granule is not a power of two.
@@ -146,7 +146,6 @@ pub enum PackingError {
     },
 }
 
-debug_as_message!(PackingError);
 
 impl PackingError {
     /// Returns the index of the invalid block, if the error is about a block.

@@ -19,7 +19,7 @@ use crate::base::placement::Placement;
 use crate::packing::Packing;
 use crate::policy::{ConfiguredPolicy, PlacementRequest, Policy};
 use intruders::Intruders;
-use script::{Entry, Script};
+use script::{Script, ScriptedBlock};
 
 mod intruders;
 mod options;
@@ -184,7 +184,7 @@ impl<P: Policy> Packed<P> {
     }
 
     #[inline]
-    fn put(&mut self, range: Placement, entry: &Entry, slot: u32) -> Placement {
+    fn put(&mut self, range: Placement, entry: &ScriptedBlock, slot: u32) -> Placement {
         self.slots[slot as usize] = Slot::Expected;
         self.live += 1;
         self.counts.packed += 1;

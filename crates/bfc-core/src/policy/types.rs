@@ -31,7 +31,7 @@ impl PlacementRequest {
 }
 
 /// The reason why a region was not added. The policy is unchanged.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdded {
     /// The region is misaligned, empty, outside of the address space, or overlaps another.
     #[error("the region is misaligned, empty, outside of the address space or overlaps another")]
@@ -41,17 +41,13 @@ pub enum NotAdded {
     Full,
 }
 
-debug_as_message!(NotAdded);
-
 /// The error of freeing a slot without a live block. The policy is unchanged.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("slot {slot} holds no live block")]
 pub struct NotLive {
     /// The invalid slot.
     pub slot: u32,
 }
-
-debug_as_message!(NotLive);
 
 /// The memory that a policy releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

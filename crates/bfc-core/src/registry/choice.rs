@@ -185,15 +185,13 @@ impl fmt::Display for AllocatorChoice {
 }
 
 /// A text that names no allocator.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not an allocator{}: expected one of {}", did_you_mean(text, AllocatorChoice::ALL.map(AllocatorChoice::name)), AllocatorChoice::names())]
 #[non_exhaustive]
 pub struct ParseChoiceError {
     /// The text, or its start.
     pub text: String,
 }
-
-debug_as_message!(ParseChoiceError);
 
 impl FromStr for AllocatorChoice {
     type Err = ParseChoiceError;

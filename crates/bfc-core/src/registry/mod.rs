@@ -69,14 +69,14 @@ struct Device {
 #[derive(Debug)]
 struct Memory {
     pool: Pool,
-    state: Mutex<State>,
+    state: Mutex<AllocatorSlot>,
     /// Notified when the thread that creates the allocator has succeeded or failed.
     made: Condvar,
 }
 
 /// The state of a memory.
 #[derive(Debug)]
-enum State {
+enum AllocatorSlot {
     /// Unused; these visitors will see its regions.
     Unused(Visitors),
     /// This thread creates the allocator, without the lock.
@@ -127,7 +127,7 @@ impl Registry {
             if memories.iter().any(|memory| memory.pool.kind() == kind) {
                 return Err(RegistryError::MemoryExists { device: device.to_string(), kind });
             }
-            let state = Mutex::new(State::Unused(Visitors::new()));
+            let state = Mutex::new(AllocatorSlot::Unused(Visitors::new()));
             memories.push(Memory { pool, state, made: Condvar::new() });
         }
         let mut devices = lock(&self.devices);
@@ -150,8 +150,8 @@ impl Registry {
     pub fn trim(&self, device: DeviceId) -> u64 {
         let Ok(entry) = self.device(device) else { return 0 };
         let made = |memory: &Memory| match &*lock(&memory.state) {
-            State::Made { allocator, .. } => Some(Arc::clone(allocator)),
-            State::Unused(_) | State::Making(_) => None,
+            AllocatorSlot::Made { allocator, .. } => Some(Arc::clone(allocator)),
+            AllocatorSlot::Unused(_) | AllocatorSlot::Making(_) => None,
         };
         let made: Vec<_> = entry.memories.iter().filter_map(made).collect();
         made.iter().map(|allocator| allocator.trim(Bytes(0))).sum()
@@ -238,8 +238,8 @@ impl Registry {
         let no_memory = || RegistryError::NoMemory { device: device.to_string(), kind };
         let memory = entry.first_of(&[kind]).ok_or_else(no_memory)?;
         match &mut *lock(&memory.state) {
-            State::Unused(visitors) => change(visitors),
-            State::Making(_) | State::Made { .. } => {
+            AllocatorSlot::Unused(visitors) => change(visitors),
+            AllocatorSlot::Making(_) | AllocatorSlot::Made { .. } => {
                 return Err(RegistryError::Visitor { device: device.to_string(), kind, error: VisitorError });
             }
         }
@@ -266,22 +266,22 @@ impl Memory {
         let mut state = lock(&self.state);
         let visitors = loop {
             match &mut *state {
-                State::Made { allocator, options } => {
+                AllocatorSlot::Made { allocator, options } => {
                     let asked = asked.map(|asked| asked.settled(self.pool.kind()));
                     let ignored = asked.and_then(|asked| IgnoredOptions::of(asked, *options));
                     return Ok(Resolved { allocator: Arc::clone(allocator), options: *options, ignored });
                 }
-                State::Making(own) if *own == thread => {
+                AllocatorSlot::Making(own) if *own == thread => {
                     return Err(RegistryError::Reentrant {
                         device: device.to_string(),
                         kind: self.pool.kind(),
                     });
                 }
-                State::Making(_) => state = wait(&self.made, state, None),
-                State::Unused(visitors) => break std::mem::take(visitors),
+                AllocatorSlot::Making(_) => state = wait(&self.made, state, None),
+                AllocatorSlot::Unused(visitors) => break std::mem::take(visitors),
             }
         };
-        *state = State::Making(thread);
+        *state = AllocatorSlot::Making(thread);
         drop(state);
         // Ends in every case: with an allocator, or with the memory unused again.
         let making = Making { memory: self, visitors };
@@ -294,7 +294,7 @@ impl Memory {
         if found != kind {
             return Err(RegistryError::WrongKind { device: device.to_string(), kind, found });
         }
-        *lock(&self.state) = State::Made { allocator: Arc::clone(&allocator), options };
+        *lock(&self.state) = AllocatorSlot::Made { allocator: Arc::clone(&allocator), options };
         Ok(Resolved { allocator, options, ignored: None })
     }
 }
@@ -308,8 +308,8 @@ struct Making<'a> {
 impl Drop for Making<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.memory.state);
-        if matches!(*state, State::Making(_)) {
-            *state = State::Unused(std::mem::take(&mut self.visitors));
+        if matches!(*state, AllocatorSlot::Making(_)) {
+            *state = AllocatorSlot::Unused(std::mem::take(&mut self.visitors));
         }
         drop(state);
         self.memory.made.notify_all();

@@ -15,7 +15,7 @@ use crate::registry::choice::AllocatorChoice;
 use crate::source::error::SourceError;
 use crate::source::stream::Stream;
 use crate::source::sub_allocator::SubAllocator;
-use crate::source::visitors::{Visited, Visitors};
+use crate::source::visitors::{VisitedMemory, Visitors};
 use crate::streams::StreamAllocator;
 
 /// Options that came after the pool's creation with other ones.
@@ -95,7 +95,7 @@ impl Pool {
         let kind = source.memory_kind();
         let defaults = defaults(&config);
         let make = move |options: &PoolOptions, visitors: &Visitors| {
-            let source = Visited::new(Arc::clone(&source), index, visitors.clone());
+            let source = VisitedMemory::new(Arc::clone(&source), index, visitors.clone());
             build::allocator(name.clone(), Arc::new(source), &config, packing.as_ref(), options)
         };
         Self { kind, options: PoolOptions::default(), defaults, factory: Box::new(make) }
@@ -117,7 +117,7 @@ impl Pool {
             defaults = following_a_packing().or(defaults);
         }
         let make = move |options: &PoolOptions, visitors: &Visitors| {
-            let source = Visited::new(device_source(compute.driver())?, index, visitors.clone());
+            let source = VisitedMemory::new(device_source(compute.driver())?, index, visitors.clone());
             let own = if config.retry { config.retry_timeout } else { Duration::ZERO };
             let pool = build::allocator(name.clone(), Arc::new(source), &config, packing.as_ref(), options)?;
             let pool = StreamAllocator::new(pool, Arc::clone(&compute));
@@ -128,7 +128,7 @@ impl Pool {
     }
 
     /// Registers any allocator for memory of this kind. The factory shows its regions to the visitors, preferably
-    /// through a [`Visited`] source. An allocator without regions ignores them.
+    /// through a [`VisitedMemory`] source. An allocator without regions ignores them.
     #[must_use]
     pub fn custom(
         kind: MemoryKind,

@@ -16,7 +16,7 @@ const GRANULE: Bytes = Bytes::mib(2);
 const CACHED: std::ops::RangeInclusive<u64> = 256..=16 * MIB;
 
 /// A text that is not a valid rule.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not valid: expected {expected}{}", did_you_mean(first_word(text), names.iter().copied()))]
 #[non_exhaustive]
 pub struct ParseRuleError {
@@ -27,8 +27,6 @@ pub struct ParseRuleError {
     /// The words with which valid texts begin.
     names: &'static [&'static str],
 }
-
-debug_as_message!(ParseRuleError);
 
 impl ParseRuleError {
     fn new(text: &str, expected: &'static str, names: &'static [&'static str]) -> Self {

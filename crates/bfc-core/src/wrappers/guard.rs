@@ -41,7 +41,7 @@ use zones::Zones;
 const ZONE: u64 = 64;
 
 /// An error of guarding memory that the host cannot read.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{allocator}: {kind} memory cannot be guarded, because the host cannot read it", allocator = printable(allocator))]
 pub struct GuardError {
     /// The allocator's name.
@@ -49,8 +49,6 @@ pub struct GuardError {
     /// Its kind of memory.
     pub kind: MemoryKind,
 }
-
-debug_as_message!(GuardError);
 
 /// Guards the blocks of another allocator of host memory.
 ///
@@ -87,14 +85,14 @@ debug_as_message!(GuardError);
 pub struct GuardAllocator {
     inner: Arc<dyn Allocator>,
     config: GuardConfig,
-    state: Mutex<State>,
+    state: Mutex<GuardedBlocks>,
     /// Requests that are about to wait for memory. While there are any, no block stays in quarantine.
     starving: AtomicUsize,
 }
 
 /// The state behind the lock. The guard never calls the inner allocator under it.
 #[derive(Debug)]
-struct State {
+struct GuardedBlocks {
     accounts: Accounts,
     live: Slab<Live>,
     quarantine: Quarantine,
@@ -135,7 +133,7 @@ impl GuardAllocator {
         if !kind.is_host_accessible() {
             return Err(GuardError { allocator: inner.name().to_owned(), kind });
         }
-        let state = State {
+        let state = GuardedBlocks {
             accounts: Accounts::new(PoolId::next()),
             live: Slab::new(),
             quarantine: Quarantine::new(config.quarantine_bytes, config.quarantine_blocks),
@@ -207,7 +205,7 @@ impl GuardAllocator {
     }
 }
 
-impl State {
+impl GuardedBlocks {
     /// Returns the inner blocks of the live ones among these blocks.
     fn inner_blocks<'a>(&'a self, blocks: &'a [Block]) -> impl Iterator<Item = Block> + 'a {
         let live = blocks.iter().filter(|block| self.tag_of(block).is_ok());

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use bfc_core::{
     AllocError, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes,
     ChunkInfo, ConfiguredPolicy, PackedAllocator, PolicyAllocator, PoolConfig, PoolView, Request, Span, Tag,
-    TimingCounter, Visited, Visitors,
+    TimingCounter, VisitedMemory, Visitors,
 };
 
 use crate::common::scenario::{Chosen, LIMIT, policies};
@@ -156,7 +156,7 @@ fn every_entry_point_answers_a_visitor_that_calls_back() {
     let mut visitors = Visitors::new();
     visitors.on_alloc(visitor());
     visitors.on_free(visitor());
-    let memory = Visited::new(FakeSource::new(Nature::default()), 0, visitors);
+    let memory = VisitedMemory::new(FakeSource::new(Nature::default()), 0, visitors);
     let config = BfcConfig::new(LIMIT).with_first_region(Bytes(1024));
     let pool = Arc::new(BfcAllocator::new("called back", Arc::new(memory), config));
     let held = allocate(&pool, 300);
@@ -182,7 +182,7 @@ fn a_visitor_that_panics_leaves_a_pool_that_works() {
     let mut visitors = Visitors::new();
     visitors.on_alloc(visitor());
     visitors.on_free(visitor());
-    let memory = Visited::new(FakeSource::new(Nature::default()), 0, visitors);
+    let memory = VisitedMemory::new(FakeSource::new(Nature::default()), 0, visitors);
     let pool = BfcAllocator::new("visited", Arc::new(memory), BfcConfig::new(LIMIT));
     for _ in 0..2 {
         panics.store(1, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation, Pace, SimDevice};
+use bfc_core::sim::{DeviceCall, Fault, FaultTime, MemoryUse, Pace, SimDevice};
 use bfc_core::{
     Allocation, Allocator, AllocatorAttributes, Amount, Bytes, DeviceId, DeviceKind, Driver, Environment,
     GIB, Lifetime, MIB, MemoryKind, Packing, PackingOptions, PoolOptions, Registry, RegistryError, Request,
@@ -135,7 +135,7 @@ fn a_chosen_limit_of_a_device_is_reserved_at_first_use() {
 #[test]
 fn no_failed_call_breaks_a_pool_that_takes_its_limit() {
     let limit = 96 * MIB;
-    for operation in [Operation::Create, Operation::Map, Operation::SetAccess] {
+    for operation in [DeviceCall::Create, DeviceCall::Map, DeviceCall::SetAccess] {
         for call in 1..=4 {
             let machine = machine(&[("HIGHWATER_POOL_LIMIT_SIM_0", "96MiB")]);
             let (memory, device) = (machine.memory(0), &machine.devices[0]);
@@ -178,7 +178,7 @@ fn a_device_that_is_lost_leaves_the_others_alone() {
     let machine = machine(&[]);
     let memories = [machine.memory(0), machine.memory(1)];
     let kept = Allocation::new(&memories[1], &Request::new(MIB)).unwrap();
-    machine.devices[0].inject(Fault::sticky(Operation::Launch, FaultTime::Call(1)));
+    machine.devices[0].inject(Fault::sticky(DeviceCall::Launch, FaultTime::Call(1)));
     assert!(machine.devices[0].launch(machine.streams[0].handle(), &[]).is_err());
     assert!(memories[0].allocate(&Request::new(1)).is_err());
     drop(kept);
@@ -189,7 +189,7 @@ fn a_device_that_is_lost_leaves_the_others_alone() {
 fn a_device_whose_driver_gives_nothing_is_a_typed_error() {
     let registry = Registry::new();
     let device = Arc::new(SimDevice::new(Bytes::gib(1)));
-    device.inject(Fault::new(Operation::CreateStream, FaultTime::Call(1)));
+    device.inject(Fault::new(DeviceCall::CreateStream, FaultTime::Call(1)));
     let register = || registry.register_device(sim(0), device.clone(), RESERVE, PoolOptions::default(), None);
     let error = register().unwrap_err();
     assert!(matches!(error, RegistryError::Source { error: SourceError::Driver { .. }, .. }));
@@ -197,7 +197,7 @@ fn a_device_whose_driver_gives_nothing_is_a_typed_error() {
 
     register().unwrap();
     assert!(matches!(register(), Err(RegistryError::DeviceExists { .. })));
-    device.inject(Fault::new(Operation::Reserve, FaultTime::Call(1)));
+    device.inject(Fault::new(DeviceCall::Reserve, FaultTime::Call(1)));
     let memory = || registry.allocator(sim(0), AllocatorAttributes::default(), None);
     assert!(matches!(memory(), Err(RegistryError::Source { .. })));
     assert!(memory().is_ok(), "the next who asks tries again");

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use bfc_core::{Block, Driver, MemoryCopy, Stream};
-use bfc_cuda::kernels::{CHECK, ElementType, Job, KernelId, Operand};
+use bfc_cuda::kernels::{CHECK, ElementType, Job, JobInput, KernelId};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, StreamCompute};
 
 use super::say_skipped;
@@ -133,7 +133,7 @@ impl Device {
     /// Loops over this many elements with one block of threads, which adds a constant.
     fn delay(&self, lane: &Lane, words: u64) -> Result<(), ComputeError> {
         let job = Job { count: words, ..Job::default() }.with_output(lane.idle);
-        self.give(lane, "check_add", 1, job.with_input(Operand::contiguous(lane.idle)))
+        self.give(lane, "check_add", 1, job.with_input(JobInput::contiguous(lane.idle)))
     }
 }
 

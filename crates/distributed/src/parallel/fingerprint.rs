@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use highwater_tensor::{DType, Parameter};
 
 use super::shared::Shared;
-use crate::agree::{Entry, Fingerprint, Hash};
+use crate::agree::{AgreedValue, Fingerprint, Hash};
 
 /// The options of the optimizer, and the progress of its training.
 #[derive(Clone, Debug, Default)]
@@ -56,14 +56,14 @@ impl Shared {
         Fingerprint::new(hash.get(), move || shared.entries(&states, &settings, &bucketing))
     }
 
-    fn entries(&self, states: &[State], settings: &Settings, bucketing: &[(String, String)]) -> Vec<Entry> {
-        let parameter = |((path, parameter), (is_frozen, dtype)): (&(String, Parameter), &State)| Entry {
+    fn entries(&self, states: &[State], settings: &Settings, bucketing: &[(String, String)]) -> Vec<AgreedValue> {
+        let parameter = |((path, parameter), (is_frozen, dtype)): (&(String, Parameter), &State)| AgreedValue {
             name: path.clone(),
             shape: parameter.value().dims().to_vec(),
             dtype: Some(*dtype),
             options: if *is_frozen { "frozen".into() } else { String::new() },
         };
-        let option = |(name, value): &(String, String)| Entry {
+        let option = |(name, value): &(String, String)| AgreedValue {
             name: name.clone(),
             shape: Vec::new(),
             dtype: None,

@@ -17,7 +17,7 @@ use highwater_tensor::{Error, GradientHook, Gradients, HookGuard, Parameter, Res
 use highwater_tracking::{Phase, phase};
 
 use crate::agree::Fingerprint;
-use crate::collective::Reduce;
+use crate::collective::SumOrder;
 use crate::reduction::{ParallelError, Stage, exchange};
 use crate::shard::Shard;
 use crate::world::World;
@@ -192,10 +192,10 @@ impl<O: Optimizer> DataParallel<O> {
         self.shared.assignment().buckets.iter().map(|bucket| bucket.elements * bucket.dtype.size()).collect()
     }
 
-    /// Sets the order of the additions, on all ranks. [`Reduce::Library`] may be faster, but the results differ from those of
+    /// Sets the order of the additions, on all ranks. [`SumOrder::Library`] may be faster, but the results differ from those of
     /// one process in the last bits. It has no effect with [`Shard::Gradients`].
     #[must_use]
-    pub fn reduce(self, reduce: Reduce) -> Self {
+    pub fn reduce(self, reduce: SumOrder) -> Self {
         self.shared.bucketing().reduce = reduce;
         self
     }

@@ -11,7 +11,7 @@ use highwater_tensor::{Device, Error, GradientHook, GradientPass, Parameter, Res
 use super::assignment::{Bucket, BucketAssignment, Size, owners};
 use super::fingerprint::Settings;
 use super::pass::Pass;
-use crate::collective::{Reduce, SliceMut};
+use crate::collective::{SumOrder, SliceMut};
 use crate::reduction::{JobData, ParallelError, Reducer, Region, Stage, exchange};
 use crate::shard::Shard;
 use crate::world::World;
@@ -43,7 +43,7 @@ pub(super) struct Shared {
 pub(super) struct Bucketing {
     pub(super) assignment: Arc<BucketAssignment>,
     pub(super) bucket_bytes: usize,
-    pub(super) reduce: Reduce,
+    pub(super) reduce: SumOrder,
     /// Whether the assignment has the order of a pass.
     pub(super) is_observed: bool,
 }
@@ -114,7 +114,7 @@ impl Shared {
         let bucketing = Mutex::new(Bucketing {
             assignment,
             bucket_bytes: BUCKET_BYTES,
-            reduce: Reduce::default(),
+            reduce: SumOrder::default(),
             is_observed: false,
         });
         if world.size() > 1 {
@@ -133,10 +133,10 @@ impl Shared {
         Arc::clone(&self.bucketing().assignment)
     }
 
-    pub(super) fn reduce(&self) -> Reduce {
+    pub(super) fn reduce(&self) -> SumOrder {
         match self.shard {
             Shard::None | Shard::Optimizer => self.bucketing().reduce,
-            Shard::Gradients => Reduce::Ordered,
+            Shard::Gradients => SumOrder::Ordered,
         }
     }
 

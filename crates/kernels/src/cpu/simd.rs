@@ -8,7 +8,7 @@ pub(crate) mod f16c;
 
 use std::sync::LazyLock;
 
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 
 /// The instruction sets for which loops are compiled.
 #[derive(Clone, Copy, Debug)]
@@ -44,12 +44,12 @@ const LIMITS: [&str; 4] = ["baseline", "avx2", "avx512", "avx512-bf16"];
 /// The position in [`LIMITS`] of the largest permitted instruction set.
 ///
 /// # Errors
-/// [`Error::BadArgument`] for an unknown name.
+/// [`KernelError::BadArgument`] for an unknown name.
 pub(crate) fn limit() -> Result<usize> {
     let Some(value) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else {
         return Ok(LIMITS.len() - 1);
     };
-    LIMITS.iter().position(|&name| value == name).ok_or_else(|| Error::BadArgument {
+    LIMITS.iter().position(|&name| value == name).ok_or_else(|| KernelError::BadArgument {
         op: "cpu",
         argument: VARIABLE,
         expected: "baseline, avx2, avx512 or avx512-bf16",

@@ -12,7 +12,7 @@ use highwater_tensor::Result;
 
 use super::{Checkpoint, expected};
 use crate::io::Arrays;
-use crate::modules::{Module, Visited};
+use crate::modules::{Module, PartRef};
 
 /// PyTorch's counter of the batches of a norm, which Highwater does not need.
 const BATCHES: &str = "num_batches_tracked";
@@ -57,7 +57,7 @@ impl Checkpoint {
     pub fn converted_from_pytorch(self, module: &(impl Module + ?Sized)) -> Result<Self> {
         let (mut own, transposed) = (Vec::new(), transposed_weights(module));
         module.walk(&mut |path, part| {
-            if let Visited::Parameter(_) | Visited::Buffer(_) = part {
+            if let PartRef::Parameter(_) | PartRef::Buffer(_) = part {
                 own.push(path.to_owned());
             }
         });
@@ -79,7 +79,7 @@ fn transposed_weights(module: &(impl Module + ?Sized)) -> HashSet<String> {
     let mut weights: HashSet<String> =
         module.pytorch_transposes().iter().map(|name| (*name).to_owned()).collect();
     module.walk(&mut |path, part| {
-        if let Visited::Module(part) = part {
+        if let PartRef::Module(part) = part {
             weights.extend(part.pytorch_transposes().iter().map(|name| format!("{path}.{name}")));
         }
     });

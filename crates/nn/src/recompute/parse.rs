@@ -13,7 +13,7 @@ const TOO_MANY: &str = "it has more than 65,536 blocks";
 const MAX_DEPTH: usize = 1 << 10;
 
 /// A text that is no [`Recomputation`].
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no recomputation: {reason}. A recomputation counts blocks, as \"4 (3) ((1) 2)\"")]
 #[non_exhaustive]
 pub struct ParseRecomputationError {
@@ -23,7 +23,6 @@ pub struct ParseRecomputationError {
     pub reason: &'static str,
 }
 
-bfc_core::debug_as_message!(ParseRecomputationError);
 
 impl FromStr for Recomputation {
     type Err = ParseRecomputationError;

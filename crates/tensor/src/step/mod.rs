@@ -69,7 +69,7 @@ impl StepGraph {
     pub fn run<T, E: From<Error>>(&self, step: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let steps = self.device.backend().step_graphs();
         let Some(steps) = steps.filter(|steps| steps.begin(self.number)) else { return step() };
-        let run = Run(steps);
+        let run = StepInProgress(steps);
         let outcome = step()?;
         run.end()?;
         Ok(outcome)
@@ -91,15 +91,15 @@ impl Drop for StepGraph {
 }
 
 /// A run in progress.
-struct Run<'a>(&'a dyn StepGraphs);
+struct StepInProgress<'a>(&'a dyn StepGraphs);
 
-impl Run<'_> {
+impl StepInProgress<'_> {
     fn end(self) -> Result<()> {
         Ok(ManuallyDrop::new(self).0.end()?)
     }
 }
 
-impl Drop for Run<'_> {
+impl Drop for StepInProgress<'_> {
     /// Submits the computed work after an error or a panic of the step, because other code may use its
     /// tensors.
     fn drop(&mut self) {

@@ -12,7 +12,7 @@ use bfc_core::{
     AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, RegistryError, printable,
     printable_json,
 };
-use highwater_distributed::{DataParallel, ParallelError, Reduce, Shard, World, WorldError};
+use highwater_distributed::{DataParallel, ParallelError, Shard, SumOrder, World, WorldError};
 use highwater_nn::optim::{Optimizer, ParameterGroup};
 use highwater_tensor::error::FileError;
 use highwater_tensor::{
@@ -420,8 +420,8 @@ impl Run {
         let ranks = match self.world.size() {
             1 => String::new(),
             size => match self.options.ranks.reduce {
-                Reduce::Ordered => format!("rank {} of {size} of ", self.world.rank()),
-                Reduce::Library => format!("rank {} of {size}, sums in any order, of ", self.world.rank()),
+                SumOrder::Ordered => format!("rank {} of {size} of ", self.world.rank()),
+                SumOrder::Library => format!("rank {} of {size}, sums in any order, of ", self.world.rank()),
             },
         };
         let say = |text: &str| if self.world.is_main() { say(text) } else { Ok(()) };

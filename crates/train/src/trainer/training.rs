@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use highwater_distributed::{Entry, RunStage, World};
+use highwater_distributed::{AgreedValue, RunStage, World};
 use highwater_nn::checkpoint::Checkpoint;
 use highwater_tensor::error::FileError;
 use highwater_tensor::{Device, Error, Result, Tensor, autocast, no_grad};
@@ -109,7 +109,7 @@ impl<'a> Training<'a> {
     /// Waits until all ranks are at this stage, and checks that they run the same steps.
     fn agree_at(&self, stage: RunStage) -> Result<()> {
         let Position { step, epoch, batch } = self.position;
-        let entry = |(name, options): (&str, String)| Entry {
+        let entry = |(name, options): (&str, String)| AgreedValue {
             name: name.to_owned(),
             shape: Vec::new(),
             dtype: None,

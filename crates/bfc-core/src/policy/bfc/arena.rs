@@ -7,7 +7,7 @@ mod search;
 mod supply;
 
 use super::bins::{Bins, SizeClass};
-use super::chunk::{Chunk, ChunkId, GRANULE, Slab, State};
+use super::chunk::{Chunk, ChunkId, ChunkState, GRANULE, Slab};
 use super::options::{BfcOptions, CutRule, JoinRule, SplitRule};
 use super::pending::PendingFrees;
 use super::recent::{self, RecentFrees};
@@ -187,7 +187,7 @@ impl Policy for Bfc {
         for (index, region) in self.regions.as_slice().iter().enumerate() {
             for (id, span) in self.spans_of(region) {
                 let chunk = &self.chunks[id];
-                let slot = (chunk.state == State::Live).then_some(id.0);
+                let slot = (chunk.state == ChunkState::Live).then_some(id.0);
                 let freed_at = self.chunks.freed_at(id);
                 visit(Piece { freed_at, ..Piece::new(index, span, slot) });
             }

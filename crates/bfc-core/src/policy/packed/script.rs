@@ -5,7 +5,7 @@ use crate::policy::PlacementRequest;
 
 /// One allocation of the step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct ScriptedBlock {
     /// The requested bytes.
     pub(super) bytes: u64,
     /// The granted bytes: the requested ones in whole granules.
@@ -19,7 +19,7 @@ pub(super) struct Entry {
     pub(super) gone_by: u32,
 }
 
-impl Entry {
+impl ScriptedBlock {
     /// Whether the entry's offset has the alignment of a request that the packing can serve.
     #[inline]
     pub(super) const fn is_aligned(&self, request: &PlacementRequest) -> bool {
@@ -31,7 +31,7 @@ impl Entry {
 /// irrelevant.
 #[derive(Debug)]
 pub(super) struct Script {
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<ScriptedBlock>,
     /// The packed blocks, by the allocation before which they must be free.
     pub(super) due: Vec<u32>,
     pub(super) granule: u64,
@@ -47,9 +47,9 @@ impl Script {
         let blocks = packing.blocks();
         // Starts ascend, so a binary search finds the first allocation at or after an end.
         let gone_by = |end| blocks.partition_point(|block| block.lifetime.start < end) as u32;
-        let mut entries: Vec<Entry> = blocks
+        let mut entries: Vec<ScriptedBlock> = blocks
             .iter()
-            .map(|block| Entry {
+            .map(|block| ScriptedBlock {
                 bytes: block.lifetime.bytes,
                 granted: packing.rounded(block.lifetime.bytes).unwrap_or(u64::MAX),
                 offset: block.offset.unwrap_or(Self::NOWHERE),

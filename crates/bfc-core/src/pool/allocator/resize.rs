@@ -1,6 +1,6 @@
 //! Other sizes for live blocks of a pool.
 
-use super::{PolicyAllocator, State};
+use super::{LockedPool, PolicyAllocator};
 use crate::allocator::error::BlockError;
 use crate::base::memory::Block;
 use crate::base::placement::Placement;
@@ -40,7 +40,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 }
 
-impl<P: Policy> State<P> {
+impl<P: Policy> LockedPool<P> {
     /// Changes the size of a placement. A policy that cannot keeps the placement if it suffices.
     fn resize(&mut self, place: Placement, bytes: u64) -> Option<Placement> {
         self.policy.resize(place.slot, bytes).or_else(|| (bytes <= place.bytes).then_some(place))

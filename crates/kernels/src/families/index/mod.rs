@@ -22,7 +22,7 @@ fn within(indices: &[usize], of: &[usize], axis: usize) -> bool {
 }
 
 /// `out[i, j] = input[indices[i, j], j]` for axis 0 (PyTorch's `gather`). An index out of range is
-/// [`Error::IndexOutOfRange`](crate::error::Error::IndexOutOfRange), before the kernel writes anything.
+/// [`KernelError::IndexOutOfRange`](crate::error::KernelError::IndexOutOfRange), before the kernel writes anything.
 #[derive(Debug)]
 pub struct Gather<'a> {
     /// The elements to select from.

@@ -7,7 +7,7 @@ pub(super) mod functions;
 
 use super::{Computation, Workspace};
 use crate::cost::{Class, Work};
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::families::grid::split_reduction;
 use crate::families::{Reduce, fast};
 use crate::operands::{Rules, checked, operands};
@@ -54,10 +54,10 @@ impl<'a> Computation<'a> for Fold<'a> {
             ));
         }
         if self.divisor != 1.0 && !input.dtype().is_float() {
-            return Err(Error::UnsupportedDType { op: rules.op, dtype: input.dtype() });
+            return Err(KernelError::UnsupportedDType { op: rules.op, dtype: input.dtype() });
         }
         if self.f.requires_elements() && kept > 0 && input.elements() == 0 {
-            return Err(Error::EmptyReduction { op: rules.op, shape: *input.shape() });
+            return Err(KernelError::EmptyReduction { op: rules.op, shape: *input.shape() });
         }
         // A reduction without a workspace is valid on every backend.
         if workspace.is_none() {
@@ -145,7 +145,7 @@ impl<'a> Computation<'a> for ArgReduce<'a> {
             return Err(rules.mismatch(&out, &input, "it must have the same sizes, except 1 along the axis"));
         }
         if input.elements() == 0 && out.elements() > 0 {
-            return Err(Error::EmptyReduction { op: rules.op, shape: *input.shape() });
+            return Err(KernelError::EmptyReduction { op: rules.op, shape: *input.shape() });
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! size.
 
 use highwater_kernels::backend::cpu::TILE;
-use highwater_kernels::backend::timed::Sample;
+use highwater_kernels::backend::timed::KernelTime;
 use highwater_kernels::cost::{Class, Work};
 
 use crate::backend::DeviceSpeed;
@@ -21,7 +21,7 @@ const LARGE: u64 = 1 << 18;
 const FREE: f64 = 1e18;
 
 /// Returns the speed of a machine from the samples of its kernels.
-pub(super) fn speed(samples: &[Sample], launch: f64, source: &str) -> DeviceSpeed {
+pub(super) fn speed(samples: &[KernelTime], launch: f64, source: &str) -> DeviceSpeed {
     let mut speed = DeviceSpeed {
         source: format!("measured on {source}"),
         scale: 1.0,

@@ -33,7 +33,7 @@ const GUESSES: usize = 32;
 #[must_use]
 pub fn find_step(trace: &Trace) -> Option<Range<usize>> {
     let symbols = symbols(trace);
-    let mut best: Option<Run> = None;
+    let mut best: Option<Repetition> = None;
     for length in candidates(&symbols) {
         let run = longest_run(&symbols, length);
         let better = match &best {
@@ -50,7 +50,7 @@ pub fn find_step(trace: &Trace) -> Option<Range<usize>> {
 
 /// A part of a trace that repeats itself after `length` events.
 #[derive(Debug)]
-struct Run {
+struct Repetition {
     length: usize,
     events: Range<usize>,
 }
@@ -95,7 +95,7 @@ fn candidates(symbols: &[u64]) -> Vec<usize> {
 }
 
 /// Returns the longest part that repeats after `length` events; among equals, the last.
-fn longest_run(symbols: &[u64], length: usize) -> Run {
+fn longest_run(symbols: &[u64], length: usize) -> Repetition {
     let mut best = 0..0;
     let mut start = 0;
     for position in 0..symbols.len().saturating_sub(length) {
@@ -105,11 +105,11 @@ fn longest_run(symbols: &[u64], length: usize) -> Run {
             best = start..position + length + 1;
         }
     }
-    Run { length, events: best }
+    Repetition { length, events: best }
 }
 
 /// Returns the last step of a run, cut where the fewest bytes of its own blocks are live.
-fn cut(trace: &Trace, run: &Run) -> Range<usize> {
+fn cut(trace: &Trace, run: &Repetition) -> Range<usize> {
     // Bytes live before each event, without blocks that are older than the run or never freed in it.
     let first = run.events.start;
     let mut bytes: HashMap<u32, u64> = HashMap::new();

@@ -1,7 +1,7 @@
 //! Coalescing of free neighbors, immediately or when the frontier allows it.
 
 use super::super::bins::SizeClass;
-use super::super::chunk::{Chunk, ChunkId, State};
+use super::super::chunk::{Chunk, ChunkId, ChunkState};
 use super::super::pending::PendingFree;
 use super::super::timed::TimedPolicy;
 use super::{Bfc, ChunkRequest};
@@ -15,7 +15,7 @@ impl Bfc {
     pub(super) fn join_and_bin(&mut self, id: ChunkId) {
         let (mut id, Chunk { mut bytes, prev, next, .. }) = (id, self.chunks[id]);
         let after = &self.chunks[next];
-        if after.state == State::Free {
+        if after.state == ChunkState::Free {
             let class = SizeClass::of(after.bytes);
             bytes += after.bytes;
             self.bins.remove(&mut self.chunks, next, class);
@@ -23,7 +23,7 @@ impl Bfc {
             id = next;
         }
         let before = &self.chunks[prev];
-        if before.state == State::Free {
+        if before.state == ChunkState::Free {
             cold_path();
             let class = SizeClass::of(before.bytes);
             bytes += before.bytes;
@@ -31,7 +31,7 @@ impl Bfc {
             self.chunks.join_to_prev(id, prev, bytes);
             id = prev;
         }
-        self.chunks[id].state = State::Free;
+        self.chunks[id].state = ChunkState::Free;
         self.bins.insert(&mut self.chunks, id, SizeClass::of(bytes));
     }
 

@@ -1,7 +1,7 @@
 //! The best-fit search, and cutting a block out of the result.
 
 use super::super::bins::SizeClass;
-use super::super::chunk::{Chunk, ChunkId, GRANULE, Slab, State, whole_granules};
+use super::super::chunk::{Chunk, ChunkId, ChunkState, GRANULE, Slab, whole_granules};
 use super::super::pending::PendingFree;
 use super::Bfc;
 use crate::base::hint::cold_path;
@@ -84,7 +84,7 @@ impl Bfc {
         }
         let (class, best) = self.bins.first_from(&mut self.chunks, SizeClass::of(rounded))?;
         let Chunk { bytes, state, .. } = self.chunks[best];
-        if bytes < rounded || state != State::Free {
+        if bytes < rounded || state != ChunkState::Free {
             cold_path();
             return None;
         }
@@ -92,7 +92,7 @@ impl Bfc {
         if !self.split.cuts(bytes, rounded) {
             self.bins.remove_first(&mut self.chunks, best, class);
             let chunk = &mut self.chunks[best];
-            chunk.state = State::Live;
+            chunk.state = ChunkState::Live;
             return Some(Placement { address: chunk.address, bytes, slot: best.0 });
         }
         let rest = SizeClass::of(bytes - rounded);
@@ -101,8 +101,8 @@ impl Bfc {
             self.bins.remove_first(&mut self.chunks, best, class);
         }
         let (live, address) = match large {
-            true => self.chunks.cut_high(best, bytes, rounded, State::Live),
-            false => self.chunks.cut_low(best, bytes, rounded, State::Live),
+            true => self.chunks.cut_high(best, bytes, rounded, ChunkState::Live),
+            false => self.chunks.cut_low(best, bytes, rounded, ChunkState::Live),
         };
         if rest != class {
             self.bins.insert(&mut self.chunks, best, rest);
@@ -131,17 +131,17 @@ impl Bfc {
         let before = self.bytes_before(best, request);
         if before > 0 {
             let freed_at = self.chunks.freed_at(best);
-            let front = self.cut_low(best, before, State::Free);
+            let front = self.cut_low(best, before, ChunkState::Free);
             self.leave(front, freed_at);
         }
         let mut live = best;
         if self.split.cuts(self.chunks[best].bytes, request.rounded) {
             // The rest of a pending chunk keeps its slot, so it stays pending. Upstream loses it, and it never merges
             // again.
-            live = self.cut_low(best, request.rounded, State::Live);
+            live = self.cut_low(best, request.rounded, ChunkState::Live);
             self.bin(best);
         }
-        self.chunks[live].state = State::Live;
+        self.chunks[live].state = ChunkState::Live;
         Some(live)
     }
 
@@ -169,7 +169,7 @@ impl Bfc {
     }
 
     /// As [`Slots::cut_low`](Slab::cut_low).
-    fn cut_low(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
+    fn cut_low(&mut self, id: ChunkId, bytes: u64, state: ChunkState) -> ChunkId {
         let whole = self.chunks[id].bytes;
         self.chunks.cut_low(id, whole, bytes, state).0
     }

@@ -12,7 +12,7 @@ const OP: &str = "at";
 /// The selection along one axis. Made from an index or a range of `i32`, `isize` or `usize`; negative numbers count
 /// from the back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part(Kind);
+pub struct AxisIndex(Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -23,25 +23,25 @@ enum Kind {
 }
 
 /// An index, a range, or a range with a step, for one axis.
-pub trait IntoPart {
+pub trait IntoAxisIndex {
     /// Converts the value to a part.
-    fn into_part(self) -> Part;
+    fn into_axis_index(self) -> AxisIndex;
 
     /// Selects every `step`-th element of a range, starting with the first.
     ///
     /// ```
-    /// use highwater::{Device, IntoPart, Tensor};
+    /// use highwater::{Device, IntoAxisIndex, Tensor};
     /// let x = Tensor::arange(&Device::cpu()?, 0, 10)?;
     /// assert_eq!(x.at((1..8).every(3))?.to_vec::<i64>()?, [1, 4, 7]);
     /// assert_eq!(x.at((..).every(4))?.to_vec::<i64>()?, [0, 4, 8]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
-    fn every(self, step: usize) -> Part
+    fn every(self, step: usize) -> AxisIndex
     where
         Self: Sized,
     {
-        match self.into_part() {
-            Part(Kind::Range { start, end, .. }) => Part(Kind::Range { start, end, step }),
+        match self.into_axis_index() {
+            AxisIndex(Kind::Range { start, end, .. }) => AxisIndex(Kind::Range { start, end, step }),
             index => index,
         }
     }
@@ -50,43 +50,45 @@ pub trait IntoPart {
     /// `1..-1` has the same meaning, but Clippy reports such literals as empty ranges.
     ///
     /// ```
-    /// use highwater::{Device, IntoPart, Tensor};
+    /// use highwater::{Device, IntoAxisIndex, Tensor};
     /// let x = Tensor::arange(&Device::cpu()?, 0, 5)?;
     /// assert_eq!(x.at((1..).before(-1))?.to_vec::<i64>()?, [1, 2, 3]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
-    fn before(self, end: isize) -> Part
+    fn before(self, end: isize) -> AxisIndex
     where
         Self: Sized,
     {
-        match self.into_part() {
-            Part(Kind::Range { start, step, .. }) => Part(Kind::Range { start, end: Some(end), step }),
+        match self.into_axis_index() {
+            AxisIndex(Kind::Range { start, step, .. }) => {
+                AxisIndex(Kind::Range { start, end: Some(end), step })
+            }
             index => index,
         }
     }
 }
 
 /// An argument of [`Tensor::at`]: a part for the first axis, or a tuple, array or slice of parts for the first axes.
-pub trait IntoParts {
+pub trait IntoAxisIndices {
     /// Returns the parts, first axis first.
-    fn into_parts(self) -> Vec<Part>;
+    fn into_axis_indices(self) -> Vec<AxisIndex>;
 }
 
-impl IntoPart for Part {
-    fn into_part(self) -> Part {
+impl IntoAxisIndex for AxisIndex {
+    fn into_axis_index(self) -> AxisIndex {
         self
     }
 }
 
-impl IntoPart for RangeFull {
-    fn into_part(self) -> Part {
-        Part(Kind::Range { start: 0, end: None, step: 1 })
+impl IntoAxisIndex for RangeFull {
+    fn into_axis_index(self) -> AxisIndex {
+        AxisIndex(Kind::Range { start: 0, end: None, step: 1 })
     }
 }
 
 /// Returns the part from `start` to before `end`.
-const fn range(start: isize, end: isize) -> Part {
-    Part(Kind::Range { start, end: Some(end), step: 1 })
+const fn range(start: isize, end: isize) -> AxisIndex {
+    AxisIndex(Kind::Range { start, end: Some(end), step: 1 })
 }
 
 /// Returns the exclusive end after the element `last`. -1 is the last element of the axis, so it has no successor.
@@ -96,39 +98,39 @@ const fn end_after(last: isize) -> Option<isize> {
 
 macro_rules! parts_from {
     ($($number:ty),*) => {$(
-        impl IntoPart for $number {
-            fn into_part(self) -> Part {
-                Part(Kind::Index(to_isize(self)))
+        impl IntoAxisIndex for $number {
+            fn into_axis_index(self) -> AxisIndex {
+                AxisIndex(Kind::Index(to_isize(self)))
             }
         }
 
-        impl IntoPart for Range<$number> {
-            fn into_part(self) -> Part {
+        impl IntoAxisIndex for Range<$number> {
+            fn into_axis_index(self) -> AxisIndex {
                 range(to_isize(self.start), to_isize(self.end))
             }
         }
 
-        impl IntoPart for RangeFrom<$number> {
-            fn into_part(self) -> Part {
-                Part(Kind::Range { start: to_isize(self.start), end: None, step: 1 })
+        impl IntoAxisIndex for RangeFrom<$number> {
+            fn into_axis_index(self) -> AxisIndex {
+                AxisIndex(Kind::Range { start: to_isize(self.start), end: None, step: 1 })
             }
         }
 
-        impl IntoPart for RangeTo<$number> {
-            fn into_part(self) -> Part {
+        impl IntoAxisIndex for RangeTo<$number> {
+            fn into_axis_index(self) -> AxisIndex {
                 range(0, to_isize(self.end))
             }
         }
 
-        impl IntoPart for RangeInclusive<$number> {
-            fn into_part(self) -> Part {
-                Part(Kind::Range { start: to_isize(*self.start()), end: end_after(to_isize(*self.end())), step: 1 })
+        impl IntoAxisIndex for RangeInclusive<$number> {
+            fn into_axis_index(self) -> AxisIndex {
+                AxisIndex(Kind::Range { start: to_isize(*self.start()), end: end_after(to_isize(*self.end())), step: 1 })
             }
         }
 
-        impl IntoPart for RangeToInclusive<$number> {
-            fn into_part(self) -> Part {
-                Part(Kind::Range { start: 0, end: end_after(to_isize(self.end)), step: 1 })
+        impl IntoAxisIndex for RangeToInclusive<$number> {
+            fn into_axis_index(self) -> AxisIndex {
+                AxisIndex(Kind::Range { start: 0, end: end_after(to_isize(self.end)), step: 1 })
             }
         }
     )*};
@@ -141,31 +143,31 @@ fn to_isize(number: impl TryInto<isize>) -> isize {
 
 parts_from!(i32, isize, usize);
 
-impl<P: IntoPart> IntoParts for P {
-    fn into_parts(self) -> Vec<Part> {
-        vec![self.into_part()]
+impl<P: IntoAxisIndex> IntoAxisIndices for P {
+    fn into_axis_indices(self) -> Vec<AxisIndex> {
+        vec![self.into_axis_index()]
     }
 }
 
-impl<P: IntoPart, const N: usize> IntoParts for [P; N] {
-    fn into_parts(self) -> Vec<Part> {
-        self.into_iter().map(IntoPart::into_part).collect()
+impl<P: IntoAxisIndex, const N: usize> IntoAxisIndices for [P; N] {
+    fn into_axis_indices(self) -> Vec<AxisIndex> {
+        self.into_iter().map(IntoAxisIndex::into_axis_index).collect()
     }
 }
 
-impl IntoParts for &[Part] {
-    fn into_parts(self) -> Vec<Part> {
+impl IntoAxisIndices for &[AxisIndex] {
+    fn into_axis_indices(self) -> Vec<AxisIndex> {
         self.to_vec()
     }
 }
 
 macro_rules! tuple_of_parts {
     ($($name:ident)*) => {
-        impl<$($name: IntoPart),*> IntoParts for ($($name,)*) {
-            fn into_parts(self) -> Vec<Part> {
+        impl<$($name: IntoAxisIndex),*> IntoAxisIndices for ($($name,)*) {
+            fn into_axis_indices(self) -> Vec<AxisIndex> {
                 #[allow(non_snake_case, reason = "each part is called as its type")]
                 let ($($name,)*) = self;
-                vec![$($name.into_part()),*]
+                vec![$($name.into_axis_index()),*]
             }
         }
     };
@@ -190,13 +192,13 @@ fn from_front(op: &'static str, number: isize, size: usize) -> Result<usize> {
 impl Tensor {
     /// Indexes the first axes by integers and ranges, as `x[1:5, :, -1]` in NumPy. Returns a view.
     ///
-    /// An integer selects one element and removes its axis. Negative numbers count from the back. [`IntoPart::every`]
+    /// An integer selects one element and removes its axis. Negative numbers count from the back. [`IntoAxisIndex::every`]
     /// sets a step.
     ///
     /// [`Tensor::flip`] reverses an axis. [`Tensor::index_select`] and [`Tensor::gather`] select by tensors of indices.
     ///
     /// ```
-    /// use highwater::{Device, IntoPart, Tensor};
+    /// use highwater::{Device, IntoAxisIndex, Tensor};
     /// let x = Tensor::arange(&Device::cpu()?, 0, 12)?.reshape([3, 4])?;
     /// assert_eq!(x.at(1)?.to_vec::<i64>()?, [4, 5, 6, 7]);
     /// assert_eq!(x.at((.., -1))?.to_vec::<i64>()?, [3, 7, 11]);
@@ -209,8 +211,8 @@ impl Tensor {
     /// [`Error::BadArgument`] for more parts than axes; [`Error::IndexOutOfRange`] for an index out of range, and for a
     /// bound before the front; [`Error::RangeOutOfBounds`] for a range that exceeds its axis or is reversed, and for a
     /// step of 0.
-    pub fn at(&self, parts: impl IntoParts) -> Result<Self> {
-        let parts = parts.into_parts();
+    pub fn at(&self, parts: impl IntoAxisIndices) -> Result<Self> {
+        let parts = parts.into_axis_indices();
         if parts.len() > self.rank() {
             let got = format!("{} for shape {}", parts.len(), self.shape());
             return Err(Error::BadArgument {
@@ -221,7 +223,7 @@ impl Tensor {
             });
         }
         // Goes from the last axis to the first, so that vanishing axes do not change the numbers of the others.
-        parts.iter().enumerate().rev().try_fold(self.unchanged(), |part, (axis, &Part(kind))| {
+        parts.iter().enumerate().rev().try_fold(self.unchanged(), |part, (axis, &AxisIndex(kind))| {
             let size = self.dims()[axis];
             match kind {
                 Kind::Range { start: 0, end: None, step: 1 } => Ok(part),

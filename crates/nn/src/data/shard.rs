@@ -7,7 +7,7 @@ use highwater_tensor::{Error, Result};
 /// A single process that accumulates `size` micro-batches therefore sees the same batches in the same steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Part {
+pub struct DataShard {
     /// The number of the process, from 0.
     pub rank: usize,
     /// The number of processes.
@@ -15,13 +15,13 @@ pub struct Part {
 }
 
 /// The whole pass.
-impl Default for Part {
+impl Default for DataShard {
     fn default() -> Self {
         Self { rank: 0, size: 1 }
     }
 }
 
-impl Part {
+impl DataShard {
     /// Returns the part of rank `rank` of `size`.
     ///
     /// # Errors
