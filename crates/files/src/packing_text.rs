@@ -77,7 +77,6 @@ pub struct PackingTextError {
 
 bfc_core::debug_as_message!(PackingTextError);
 
-
 /// A problem in a line of a packing, or in the packing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -134,7 +133,6 @@ pub enum PackingTextProblem {
     #[error(transparent)]
     Packing(#[from] PackingError),
 }
-
 
 /// Writes a packing as text.
 ///

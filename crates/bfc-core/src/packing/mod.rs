@@ -146,7 +146,6 @@ pub enum PackingError {
     },
 }
 
-
 impl PackingError {
     /// Returns the index of the invalid block, if the error is about a block.
     #[must_use]

@@ -56,13 +56,19 @@ impl Shared {
         Fingerprint::new(hash.get(), move || shared.entries(&states, &settings, &bucketing))
     }
 
-    fn entries(&self, states: &[State], settings: &Settings, bucketing: &[(String, String)]) -> Vec<AgreedValue> {
-        let parameter = |((path, parameter), (is_frozen, dtype)): (&(String, Parameter), &State)| AgreedValue {
-            name: path.clone(),
-            shape: parameter.value().dims().to_vec(),
-            dtype: Some(*dtype),
-            options: if *is_frozen { "frozen".into() } else { String::new() },
-        };
+    fn entries(
+        &self,
+        states: &[State],
+        settings: &Settings,
+        bucketing: &[(String, String)],
+    ) -> Vec<AgreedValue> {
+        let parameter =
+            |((path, parameter), (is_frozen, dtype)): (&(String, Parameter), &State)| AgreedValue {
+                name: path.clone(),
+                shape: parameter.value().dims().to_vec(),
+                dtype: Some(*dtype),
+                options: if *is_frozen { "frozen".into() } else { String::new() },
+            };
         let option = |(name, value): &(String, String)| AgreedValue {
             name: name.clone(),
             shape: Vec::new(),

@@ -11,7 +11,7 @@ use highwater_tensor::{Device, Error, GradientHook, GradientPass, Parameter, Res
 use super::assignment::{Bucket, BucketAssignment, Size, owners};
 use super::fingerprint::Settings;
 use super::pass::Pass;
-use crate::collective::{SumOrder, SliceMut};
+use crate::collective::{SliceMut, SumOrder};
 use crate::reduction::{JobData, ParallelError, Reducer, Region, Stage, exchange};
 use crate::shard::Shard;
 use crate::world::World;

@@ -23,7 +23,6 @@ pub struct ParseRecomputationError {
     pub reason: &'static str,
 }
 
-
 impl FromStr for Recomputation {
     type Err = ParseRecomputationError;
 
