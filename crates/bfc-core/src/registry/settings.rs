@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::device_id::{DeviceId, DeviceKind};
-use super::options::PoolOptions;
+use super::setting::PoolOptions;
 
 /// The devices of an option. More specific ones take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
