@@ -24,7 +24,7 @@ use crate::base::closest::{MAX_SLIPS, slips};
 use crate::base::printable::printable;
 use crate::base::units::whole;
 use crate::registry::setting::{
-    DEVICE, InvalidValue, MAX_QUOTED, POOL, PoolOptions, PoolRow, SETTINGS, Setting, SettingScope,
+    DEVICE, InvalidValue, MAX_QUOTED, POOL, PoolOptions, PoolSettingRow, SETTINGS, Setting, SettingScope,
 };
 use crate::registry::{DeviceId, DeviceKind, DeviceScope, PoolSettings};
 
@@ -227,7 +227,7 @@ impl Environment {
 }
 
 /// Splits the name of a variable into a setting of pools and its devices.
-fn pool_row(name: &OsStr) -> Option<(&'static PoolRow, DeviceScope)> {
+fn pool_row(name: &OsStr) -> Option<(&'static PoolSettingRow, DeviceScope)> {
     let name = name.to_str()?;
     POOL.iter().find_map(|row| Some((row, scope(name.strip_prefix(row.setting.variable?)?)?)))
 }

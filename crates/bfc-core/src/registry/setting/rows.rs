@@ -25,7 +25,7 @@ const ALLOCATORS: &[&str] = &{
 };
 
 /// A setting of pools, with its parser and its text form.
-pub(crate) struct PoolRow {
+pub(crate) struct PoolSettingRow {
     pub(crate) setting: &'static Setting,
     /// Sets the option from text; `None` if the text is invalid.
     pub(crate) set: fn(PoolOptions, &str) -> Option<PoolOptions>,
@@ -84,7 +84,7 @@ macro_rules! pool_settings {
         )*
 
         /// All settings of pools, in display order.
-        pub(crate) const POOL: &[PoolRow] = &[$(PoolRow { setting: &$ROW, set: $set, text: $text }),*];
+        pub(crate) const POOL: &[PoolSettingRow] = &[$(PoolSettingRow { setting: &$ROW, set: $set, text: $text }),*];
 
         /// The settings of this crate: those of pools, of the choice of a device, and of tests.
         pub const SETTINGS: &[Setting] = &[$($ROW,)* DEVICE, TRACES, SOAK_STEPS, SOAK_SEED];
