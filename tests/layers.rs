@@ -123,7 +123,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "files",
             "pools",
             "report top",
-            "diff export devices replay",
+            "diff export devices replay settings",
             "plan",
             "what_if",
         ],

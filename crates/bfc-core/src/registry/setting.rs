@@ -235,10 +235,15 @@ impl Setting {
         if text == "auto" { Ok(None) } else { text.parse().map(Some).map_err(|_| self.invalid(value)) }
     }
 
-    /// Returns the help of the command line: what the setting does, its values and its default.
+    /// Returns what the setting does and its values, for help texts.
+    ///
+    /// ```
+    /// use bfc_core::setting::JOIN;
+    /// assert_eq!(JOIN.help_text(), "When freed blocks merge with their neighbors: at-once or deferred");
+    /// ```
     #[must_use]
     pub fn help_text(&self) -> String {
-        format!("{}: {} [default: {}]", self.help, self.expected(), self.default)
+        format!("{}: {}", self.help, self.expected())
     }
 }
 
