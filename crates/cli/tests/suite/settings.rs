@@ -19,14 +19,16 @@ fn highwater(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
 
 /// The table of the settings of some scopes, as the page shows it.
 fn table(scopes: &str) -> String {
-    let mut table = String::from("\n| setting | what it does, and its values | default | example |\n|---|---|---|---|\n");
+    let mut table =
+        String::from("\n| setting | what it does, and its values | default | example |\n|---|---|---|---|\n");
     let is_listed = |setting: &&Setting| scopes.split(' ').any(|scope| scope == setting.scope.name());
     for setting in settings().iter().filter(is_listed) {
         let name = (setting.scope == SettingScope::Pool).then_some(setting.name);
         let names = name.into_iter().chain(setting.variable).chain(setting.option);
         let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
         let text = setting.help_text().replace('[', "\\[").replace(']', "\\]");
-        table += &format!("| {} | {text} | {} | `{}` |\n", names.join(", "), setting.default, setting.example);
+        table +=
+            &format!("| {} | {text} | {} | `{}` |\n", names.join(", "), setting.default, setting.example);
     }
     table + "\n"
 }
@@ -63,16 +65,20 @@ fn every_setting_of_pools_is_an_option_of_replays() {
     for setting in settings().iter().filter(|setting| setting.scope == SettingScope::Pool) {
         let option = format!("--{}", setting.name.replace('_', "-"));
         let first_words: Vec<&str> = setting.help.split(' ').take(4).collect();
-        let is_shown = help.lines().any(|line| line.contains(&option) && line.contains(&first_words.join(" ")));
+        let is_shown =
+            help.lines().any(|line| line.contains(&option) && line.contains(&first_words.join(" ")));
         assert_eq!(is_shown, !others.contains(&setting.name), "{option}\n{help}");
     }
 }
 
 #[test]
 fn values_are_listed_with_their_origin() {
-    let variables = [("HIGHWATER_THREADS", "3"), ("HIGHWATER_POOL_LIMIT_CUDA_1", "50%"), ("HIGHWATER_THRED", "1")];
-    let output = highwater(&["settings", "--pool-option", "retry_ms=0", "--pool-option", "cut=low"], &variables);
-    let (text, warnings) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let variables =
+        [("HIGHWATER_THREADS", "3"), ("HIGHWATER_POOL_LIMIT_CUDA_1", "50%"), ("HIGHWATER_THRED", "1")];
+    let output =
+        highwater(&["settings", "--pool-option", "retry_ms=0", "--pool-option", "cut=low"], &variables);
+    let (text, warnings) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(output.status.success(), "{warnings}");
     assert_eq!(warnings, "warning: unknown variable HIGHWATER_THRED; did you mean HIGHWATER_THREADS?\n");
     let row = |name: &str| {
@@ -103,7 +109,11 @@ fn wrong_names_and_values_are_refused_with_the_closest_and_the_allowed_ones() {
     for (arguments, variable, expected) in [
         (["--pool-option", "limt=1"], ("A", "1"), "(did you mean limit?); the options are allocator, limit,"),
         (["--pool-option", "growth=doublin"], ("A", "1"), "proportional:PARTS (did you mean doubling?)"),
-        (["--pool-option", "cut=low"], ("HIGHWATER_TF32", "onn"), "HIGHWATER_TF32: \"onn\" is not valid: expected on or off"),
+        (
+            ["--pool-option", "cut=low"],
+            ("HIGHWATER_TF32", "onn"),
+            "HIGHWATER_TF32: \"onn\" is not valid: expected on or off",
+        ),
         (["--pool-option", "cut=low"], ("HIGHWATER_THREADS", "0"), "expected a whole number from 1 to 1024"),
         (
             ["--pool-option", "cut=low"],
@@ -113,6 +123,9 @@ fn wrong_names_and_values_are_refused_with_the_closest_and_the_allowed_ones() {
     ] {
         let output = highwater(&[&["settings"], &arguments[..]].concat(), &[variable]);
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(2) && error.contains(expected), "{arguments:?} {variable:?}: {error}");
+        assert!(
+            output.status.code() == Some(2) && error.contains(expected),
+            "{arguments:?} {variable:?}: {error}"
+        );
     }
 }
