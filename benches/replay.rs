@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bfc_core::setting::TRACES;
 use bfc_core::{
     AddressOnlyMemory, Bfc, BfcAllocator, BfcConfig, Bytes, Packed, PackedAllocator, PackedConfig, Packing,
     PackingOptions, PlacementRequest, Policy, Span,
@@ -25,7 +26,7 @@ const ROUNDS: usize = 25;
 
 fn traces() -> Vec<(String, Trace)> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/digits.trace.gz");
-    let others = std::env::var_os("HIGHWATER_TRACES").and_then(|folder| std::fs::read_dir(folder).ok());
+    let others = TRACES.variable.and_then(std::env::var_os).and_then(|folder| std::fs::read_dir(folder).ok());
     let mut others: Vec<PathBuf> = others
         .into_iter()
         .flatten()

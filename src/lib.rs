@@ -248,7 +248,9 @@ pub mod guide {
     #[doc = include_str!("../docs/python.md")]
     pub mod python {}
 
+    #[doc = "[c]: mod@c#pools"]
     #[doc = "[policies]: mod@replay#policies"]
+    #[doc = "[python]: mod@python"]
     #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
     #[doc = include_str!("../docs/environment.md")]
     pub mod environment {}

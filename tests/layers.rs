@@ -29,7 +29,7 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "crates/bfc-cuda",
         &[
-            "kernels",
+            "kernels settings",
             "driver",
             "compute",
             "libraries",
@@ -91,8 +91,8 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "crates/tensor",
         &[
-            "shape", "error", "layout", "storage", "speed", "backend", "device", "tensor", "op", "autograd",
-            "ops", "step", "predict", "testing", "interop", "fuzz",
+            "settings", "shape", "error", "layout", "storage", "speed", "backend", "device", "tensor", "op",
+            "autograd", "ops", "step", "predict", "testing", "interop", "fuzz",
         ],
     ),
     ("crates/macros", &["methods parts"]),
@@ -123,7 +123,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "files",
             "pools",
             "report top",
-            "diff export devices replay",
+            "diff export devices replay settings",
             "pack",
             "what_if",
         ],

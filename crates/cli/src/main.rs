@@ -10,6 +10,7 @@ mod pools;
 mod progress;
 mod replay;
 mod report;
+mod settings;
 mod sparkline;
 mod top;
 mod what_if;
@@ -57,6 +58,8 @@ enum Command {
     Replay(replay::ReplayArguments),
     /// Compute offsets for the blocks of a recorded step, so that later steps need the least memory
     Pack(pack::PackArguments),
+    /// List all settings with their values, and whether each is a default or set by a variable or an option
+    Settings(settings::SettingsArguments),
     /// List the devices of this machine, and why some are unavailable
     Devices {
         /// Write JSON
@@ -96,6 +99,7 @@ fn run(command: Command) -> Result<ExitCode, CommandError> {
         Command::Diff(arguments) => diff::run(&arguments)?,
         Command::Export(arguments) => export::run(&arguments)?,
         Command::Pack(arguments) => pack::run(&arguments)?,
+        Command::Settings(arguments) => settings::run(&arguments)?,
         Command::Top(arguments) => top::run(&arguments)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -7,6 +7,7 @@ mod variation;
 
 use std::path::PathBuf;
 
+use bfc_core::setting::{CUT, JOIN, SPLIT};
 use bfc_core::{Bytes, CutRule, JoinRule, SplitChoice};
 use clap::Args;
 
@@ -15,7 +16,7 @@ use crate::files::input::remark;
 use crate::files::output::print;
 use crate::files::read::{self, ReadArguments, cut_remark};
 use crate::pools::policies::{self, Policy};
-use crate::pools::spec::Growth;
+use crate::pools::spec::{Growth, help};
 use crate::progress::Progress;
 use outcome::Outcome;
 use selection::PoolSelection;
@@ -33,16 +34,13 @@ pub(crate) struct WhatIfArguments {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     policy: Vec<Policy>,
 
-    /// When to split chunks: always, twice or twice:WASTE in bytes or % of --pool
-    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    #[arg(long, value_name = "RULES", value_delimiter = ',', help = help(&SPLIT))]
     split: Vec<SplitChoice>,
 
-    /// Which end of a chunk a block takes: low or large-high
-    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    #[arg(long, value_name = "RULES", value_delimiter = ',', help = help(&CUT))]
     cut: Vec<CutRule>,
 
-    /// When to join freed blocks with free neighbors: at-once or deferred
-    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    #[arg(long, value_name = "RULES", value_delimiter = ',', help = help(&JOIN))]
     join: Vec<JoinRule>,
 
     /// How the pool grows: fixed, regions or extend

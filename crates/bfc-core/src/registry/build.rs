@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::options::PoolOptions;
+use super::setting::PoolOptions;
 use crate::allocator::Allocator;
 use crate::base::amount::Amount;
 use crate::base::memory::MemoryKind;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::options::PoolOptions;
 use super::pool::Pool;
+use super::setting::PoolOptions;
 use super::{DeviceId, Registry};
 use crate::base::amount::Amount;
 use crate::base::units::Bytes;

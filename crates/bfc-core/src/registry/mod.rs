@@ -2,7 +2,7 @@
 //!
 //! The rules are those of TensorFlow's `ProcessState` and `GPUProcessState`: the first caller's size wins, and all users
 //! of a device share its allocators. A [`Registry`] is a value that a runtime owns, not a singleton; the process has a
-//! default one. [`environment`] reads the variables that override a registration.
+//! default one. [`environment`] reads the variables that override a registration, and [`setting`] lists them.
 
 mod build;
 pub(crate) mod choice;
@@ -13,6 +13,7 @@ mod error;
 mod options;
 mod pool;
 mod rules;
+pub mod setting;
 mod settings;
 
 use std::collections::BTreeMap;
@@ -30,11 +31,11 @@ pub use build::PoolError;
 pub use choice::{AllocatorChoice, ParseChoiceError};
 pub use device::{default_reserve, device_source};
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
-pub use environment::{Environment, EnvironmentError, OptionError, UnknownVariable};
+pub use environment::{Environment, EnvironmentError, UnknownVariable};
 pub use error::RegistryError;
-pub use options::PoolOptions;
 pub use pool::{IgnoredOptions, Pool, PoolFactory};
 pub use rules::{CacheChoice, ParseRuleError, SplitChoice};
+pub use setting::{OptionError, PoolOptions};
 pub use settings::{DeviceScope, PoolSettings};
 
 /// The registered devices, their memories, and the allocators created so far.

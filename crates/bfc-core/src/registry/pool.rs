@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::build::{self, PoolError};
 use super::device::device_source;
-use super::options::PoolOptions;
+use super::setting::PoolOptions;
 use crate::allocator::Allocator;
 use crate::base::memory::MemoryKind;
 use crate::packing::Packing;

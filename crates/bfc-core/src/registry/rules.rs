@@ -144,6 +144,19 @@ impl FromStr for JoinRule {
     }
 }
 
+/// Cap and size have units: `doubling:1.00 GiB`.
+impl fmt::Display for GrowthRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::DOUBLING => f.write_str("doubling"),
+            Self::Doubling { cap } => write!(f, "doubling:{cap}"),
+            Self::AsRequested { .. } => f.write_str("as-requested"),
+            Self::Fixed(bytes) => write!(f, "fixed:{bytes}"),
+            Self::Proportional { parts, .. } => write!(f, "proportional:{parts}"),
+        }
+    }
+}
+
 impl GrowthRule {
     pub(crate) const EXPECTED: &str =
         "doubling, doubling:CAP, as-requested, fixed:SIZE, or proportional:PARTS";
@@ -194,6 +207,16 @@ impl CacheChoice {
     pub(crate) const EXPECTED: &str =
         "on, off, or LARGEST[:KEPT] as in 64KiB or 64KiB:4MiB, the first from 256 B to 16 MiB";
     pub(crate) const NAMES: &[&str] = &["on", "off"];
+}
+
+impl fmt::Display for CacheChoice {
+    /// `off`, or the two sizes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::On(cache) => write!(f, "{}:{}", cache.largest_block(), cache.bytes()),
+        }
+    }
 }
 
 impl From<Option<ThreadCache>> for CacheChoice {

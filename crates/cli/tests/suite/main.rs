@@ -15,6 +15,7 @@ mod pack;
 mod ranks;
 mod replay;
 mod report;
+mod settings;
 mod standard;
 mod top;
 mod unwritable;

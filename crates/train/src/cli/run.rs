@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use bfc_core::{
-    AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, RegistryError, printable,
-    printable_json,
+    AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, Environment, RegistryError,
+    printable, printable_json,
 };
 use highwater_distributed::{DataParallel, ParallelError, Shard, SumOrder, World, WorldError};
 use highwater_nn::optim::{Optimizer, ParameterGroup};
 use highwater_tensor::error::FileError;
 use highwater_tensor::{
-    Device, DeviceProfile, DryRun, DryRunOptions, Error, Parameter, Runtime, StepGraph, StepTime,
+    Device, DeviceProfile, DryRun, DryRunOptions, Error, Parameter, Runtime, StepGraph, StepTime, THREADS,
 };
 use highwater_tracking::{
     PackingLimits, PackingTextError, PlanChart, Report, RunFacts, parse_packing, write_page_with_plans,
@@ -556,7 +556,7 @@ fn dry_name(profile: &DeviceProfile) -> String {
 }
 
 fn runtime(options: &Options, world: &World) -> Result<Runtime, RunError> {
-    let mut builder = Runtime::builder();
+    let mut builder = Runtime::builder().pool_options(DeviceScope::All, options.pool_options());
     if let Some(profile) = options.dry_profile() {
         builder = builder.dry_profile(profile.clone());
     }
@@ -569,10 +569,17 @@ fn runtime(options: &Options, world: &World) -> Result<Runtime, RunError> {
     if let Some(allocator) = options.allocator {
         builder = builder.allocator(DeviceScope::All, allocator);
     }
+    if let Some(tf32) = options.tf32 {
+        builder = builder.tf32(tf32);
+    }
     if let Some(threads) = options.threads {
-        builder = builder.threads(threads.into());
+        builder = builder.threads(usize::try_from(threads).unwrap_or(usize::MAX));
     } else if world.size() > 1 && !world.is_rehearsal() {
-        builder = builder.threads(world.threads());
+        // A number that the user has set is that of each rank.
+        let environment = Environment::read().map_err(Error::from)?;
+        if environment.number(&THREADS).map_err(Error::from)?.is_none() {
+            builder = builder.threads(world.threads());
+        }
     }
     Ok(builder.build()?)
 }

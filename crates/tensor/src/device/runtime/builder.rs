@@ -17,6 +17,7 @@ use super::{DRY, Inner, Runtime};
 use crate::backend::{Backend, DeviceRules};
 use crate::device::{DeviceProfile, DryRead, DryValues};
 use crate::error::{Error, Result};
+use crate::settings::{TF32, THREADS};
 use crate::shape::Scalar;
 
 /// Options of a [`Runtime`].
@@ -47,7 +48,7 @@ pub struct RuntimeBuilder {
     tracker: Option<Arc<Tracker>>,
     dry_profile: Option<DeviceProfile>,
     dry_values: DryValues,
-    tf32: bool,
+    tf32: Option<bool>,
 }
 
 /// A device that the program adds.
@@ -143,7 +144,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Sets the number of compute threads, at least 1. Default: one per core. Results do not depend on it.
+    /// Sets the number of compute threads, at least 1. Default: the variable `HIGHWATER_THREADS`, else one per core.
+    /// Results do not depend on it.
     #[must_use]
     pub const fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
@@ -203,10 +205,10 @@ impl RuntimeBuilder {
     }
 
     /// Allows CUDA devices to round the factors of f32 matrix products to TF32 (11 significant bits), which
-    /// tensor cores multiply several times faster. Sums stay in f32. Default: off.
+    /// tensor cores multiply several times faster. Sums stay in f32. Default: the variable `HIGHWATER_TF32`, else off.
     #[must_use]
     pub const fn tf32(mut self, tf32: bool) -> Self {
-        self.tf32 = tf32;
+        self.tf32 = Some(tf32);
         self
     }
 
@@ -242,9 +244,13 @@ impl RuntimeBuilder {
         environment_error: Option<EnvironmentError>,
     ) -> Result<Runtime> {
         let profile = self.dry_profile.unwrap_or_default();
+        let threads_of_environment =
+            environment.number(&THREADS)?.map(|threads| usize::try_from(threads).unwrap_or(usize::MAX));
+        let tf32 = self.tf32.or(environment.switch(&TF32)?).unwrap_or(false);
         let threads = self
             .threads
             .or(profile.threads())
+            .or(threads_of_environment)
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
             .max(1);
         let usable = UsableMemory::of_this_process();
@@ -338,7 +344,7 @@ impl RuntimeBuilder {
             dry_rules: profile.rules(),
             dry_speed: profile.speed().cloned(),
             dry_values: self.dry_values,
-            tf32: self.tf32,
+            tf32,
             environment_device: environment.device(),
             gpu: OnceLock::new(),
             custom: self.devices.iter().map(|device| (device.id, Arc::clone(&device.backend))).collect(),

@@ -113,6 +113,24 @@ fn an_out_of_memory_report_names_the_origin_of_the_limit() {
 }
 
 #[test]
+fn the_environment_sets_threads_and_tf32_that_code_leaves_unset() {
+    let build = |variables: &[(&str, &str)], builder: super::RuntimeBuilder| {
+        builder.environment(environment(variables)).build()
+    };
+    let set = [("HIGHWATER_THREADS", "3"), ("HIGHWATER_TF32", "yes")];
+    let runtime = build(&set, Runtime::builder()).unwrap();
+    assert_eq!((runtime.threads(), runtime.0.tf32), (3, true));
+    let runtime = build(&set, Runtime::builder().threads(2).tf32(false)).unwrap();
+    assert_eq!((runtime.threads(), runtime.0.tf32), (2, false));
+    for (name, value) in
+        [("HIGHWATER_THREADS", "0"), ("HIGHWATER_THREADS", "1025"), ("HIGHWATER_TF32", "maybe")]
+    {
+        let error = build(&[(name, value)], Runtime::builder()).unwrap_err();
+        assert!(matches!(&error, Error::Environment(_)) && error.to_string().contains(name), "{error}");
+    }
+}
+
+#[test]
 fn no_device_opens_after_an_environment_error() {
     let error = Environment::from_vars([("HIGHWATER_SPLIT", "x")]).unwrap_err();
     let builder = Runtime::builder();

@@ -1,7 +1,6 @@
 //! Pool options by name, for configuration texts of other programs.
 
-use super::variable::Variable;
-use super::{MAX_QUOTED, PoolOptions};
+use super::{InvalidValue, LIMIT, MAX_QUOTED, POOL, PoolOptions};
 use crate::base::closest::did_you_mean;
 use crate::base::printable::printable;
 
@@ -10,10 +9,16 @@ use crate::base::printable::printable;
 #[non_exhaustive]
 pub enum OptionError {
     /// No option has this name.
-    #[error("there is no pool option {name:?}{}; the options are {}", did_you_mean(name, PoolOptions::names()), Variable::option_names().join(", "))]
+    #[error("there is no pool option {name:?}{}; the options are {}", did_you_mean(name, PoolOptions::names()), PoolOptions::names().collect::<Vec<_>>().join(", "))]
     Unknown {
         /// The name, or the start of it.
         name: String,
+    },
+    /// The text is not `NAME=VALUE`.
+    #[error("pool option: {text:?} is not NAME=VALUE, as in limit=1GiB")]
+    NotAPair {
+        /// The text, or the start of it.
+        text: String,
     },
     /// The option does not support the value.
     #[error("pool option {name}: {value:?} is not valid: expected {expected}", expected = printable(expected))]
@@ -37,11 +42,11 @@ impl PoolOptions {
     /// assert_eq!(PoolOptions::names().next(), Some("allocator"));
     /// ```
     pub fn names() -> impl Iterator<Item = &'static str> {
-        Variable::option_names().into_iter()
+        POOL.iter().map(|row| row.setting.name)
     }
 
-    /// Sets one option from text. Names and values are those of the [environment variables](crate::environment) about
-    /// pools, in lower case and without the prefix. `limit` stands for `pool_limit`.
+    /// Sets one option from text. Names and values are those of the [settings](crate::setting). `pool_limit` stands
+    /// for `limit`.
     ///
     /// ```
     /// use bfc_core::{Bytes, PoolOptions};
@@ -56,17 +61,39 @@ impl PoolOptions {
     /// # Errors
     /// See [`OptionError`]. The options are unchanged.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
-        let start = |text: &str| text.chars().take(MAX_QUOTED).collect();
-        let Some(variable) = Variable::of_option(name) else {
-            return Err(OptionError::Unknown { name: start(name) });
+        let name = if name == "pool_limit" { LIMIT.name } else { name };
+        let Some(row) = POOL.iter().find(|row| row.setting.name == name) else {
+            return Err(OptionError::Unknown { name: name.chars().take(MAX_QUOTED).collect() });
         };
-        let chosen = variable.parse(value.trim()).map_err(|expected| OptionError::BadValue {
-            name: variable.option_name(),
-            value: start(value),
-            expected,
-        })?;
-        *self = chosen.or(*self);
+        let invalid = || {
+            let InvalidValue { value, expected } = row.setting.invalid(value);
+            OptionError::BadValue { name: row.setting.name, value, expected }
+        };
+        *self = (row.set)(*self, value.trim()).ok_or_else(invalid)?;
         Ok(())
+    }
+
+    /// Returns the value of an option as text, by the name of its [setting](crate::setting); `None` if it is unset.
+    ///
+    /// ```
+    /// use bfc_core::{Bytes, PoolOptions};
+    /// let options = PoolOptions::default().with_first_region(Bytes::mib(8));
+    /// assert_eq!(options.text("first_region").as_deref(), Some("8.00 MiB"));
+    /// assert_eq!(options.text("limit"), None);
+    /// ```
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<String> {
+        POOL.iter().find(|row| row.setting.name == name).and_then(|row| (row.text)(self))
+    }
+
+    /// Sets an option from `NAME=VALUE`, as [`set`](Self::set).
+    ///
+    /// # Errors
+    /// See [`OptionError`].
+    pub fn set_pair(&mut self, pair: &str) -> Result<(), OptionError> {
+        let start = || pair.chars().take(MAX_QUOTED).collect();
+        let (name, value) = pair.split_once('=').ok_or_else(|| OptionError::NotAPair { text: start() })?;
+        self.set(name.trim(), value)
     }
 }
 
