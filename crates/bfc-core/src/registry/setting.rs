@@ -275,7 +275,7 @@ mod tests {
     fn an_invalid_value_is_refused_with_the_valid_ones_and_the_closest() {
         for (setting, value, expected) in [
             (DEVICE, "cpuu", "auto, or a device, as in cpu or cuda:1 (did you mean cpu?)"),
-            (REGION_MERGING, "onn", "on or off (did you mean on?)"),
+            (REGION_MERGING, "offf", "on or off (did you mean off?)"),
             (RETRY_MS, "-1", "milliseconds, a whole number from 0 to 3600000"),
             (SOAK_STEPS, "x", "a whole number of at least 1"),
         ] {

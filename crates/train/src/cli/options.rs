@@ -308,7 +308,7 @@ mod tests {
     fn invalid_values_are_refused_with_the_valid_ones() {
         for (arguments, expected) in [
             (["--threads", "0"], "expected a whole number from 1 to 1024"),
-            (["--tf32=onn", "--full"], "expected on or off (did you mean on?)"),
+            (["--tf32=offf", "--full"], "expected on or off (did you mean off?)"),
             (["--device", "cpuu"], "expected auto, or a device, as in cpu or cuda:1 (did you mean cpu?)"),
             (["--allocator", "gaurd"], "(did you mean guard?)"),
         ] {

@@ -556,7 +556,8 @@ fn dry_name(profile: &DeviceProfile) -> String {
 }
 
 fn runtime(options: &Options, world: &World) -> Result<Runtime, RunError> {
-    let mut builder = Runtime::builder().pool_options(DeviceScope::All, options.pool_options());
+    let pool = options.pool_options();
+    let mut builder = Runtime::builder().pool_options(DeviceScope::All, pool);
     if let Some(profile) = options.dry_profile() {
         builder = builder.dry_profile(profile.clone());
     }
@@ -566,7 +567,8 @@ fn runtime(options: &Options, world: &World) -> Result<Runtime, RunError> {
     if let Some(path) = &options.packing {
         builder = builder.packing(DeviceScope::All, Arc::new(read_packing(path)?));
     }
-    if let Some(allocator) = options.allocator {
+    // Takes precedence over the allocator of the plan.
+    if let Some(allocator) = pool.allocator {
         builder = builder.allocator(DeviceScope::All, allocator);
     }
     if let Some(tf32) = options.tf32 {

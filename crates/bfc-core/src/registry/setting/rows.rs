@@ -123,8 +123,8 @@ pool_settings! {
         option: Some("--pool"),
         scope: SettingScope::Pool,
         kind: SettingKind::Amount,
-        default: "CPU: memory available to the process, less one sixteenth (at most 1 GiB); GPU: free memory less \
-                  TensorFlow's reserve",
+        default: "on the CPU, memory available to the process less one sixteenth (at most 1 GiB); on a GPU, free memory \
+                  less TensorFlow's reserve",
         help: "The most bytes that the pool reserves. It takes them as one region, unless another setting asks for growth",
         example: "75%",
     };
@@ -280,7 +280,7 @@ pool_settings! {
             check: |text| text.parse::<CacheChoice>().is_ok(),
         },
         default: "off",
-        help: "Caches of small blocks per thread: the largest cached block and the capacity of each cache",
+        help: "Caches of small blocks per thread, with the largest cached block and the capacity of each cache",
         example: "64KiB:4MiB",
     };
 }
