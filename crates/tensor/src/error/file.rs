@@ -7,7 +7,7 @@ use crate::shape::{DType, MAX_RANK};
 use bfc_core::printable;
 
 /// An error while reading or writing a tensor file. Offsets count bytes from 0.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
     /// The file could not be opened, read or written.
@@ -111,6 +111,8 @@ pub enum FileError {
         what: &'static str,
     },
 }
+
+bfc_core::debug_as_message!(FileError);
 
 impl FileError {
     /// Returns the error for a failed system call on a file.
