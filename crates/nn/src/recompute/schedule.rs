@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-/// A part of a chain.
+/// A segment of a chain: a block, or blocks that run again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Segment {
     /// One block. Its forward pass saves what its backward pass reads.
     Keep,
-    /// A part that saves only its input, and runs again when the backward pass reaches it. The second run has the parts
-    /// inside, which may run again themselves.
+    /// A segment that saves only its input, and runs again when the backward pass reaches it. The second run has the
+    /// segments inside, which may run again themselves.
     Again(Vec<Segment>),
 }
 
 impl Segment {
-    /// Returns the number of blocks in this part.
+    /// Returns the number of blocks in this segment.
     #[must_use]
     pub fn blocks(&self) -> usize {
         match self {
@@ -22,7 +22,7 @@ impl Segment {
         }
     }
 
-    /// Whether the part has no parts inside that run again.
+    /// Whether the segment has no segments inside that run again.
     pub(super) fn is_simple(&self) -> bool {
         match self {
             Self::Keep => true,
@@ -30,7 +30,7 @@ impl Segment {
         }
     }
 
-    /// The part without parts of no blocks; `None` if nothing is left.
+    /// The segment without segments of no blocks; `None` if nothing is left.
     fn without_empty(self) -> Option<Self> {
         match self {
             Self::Keep => Some(Self::Keep),
