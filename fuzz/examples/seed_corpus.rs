@@ -79,7 +79,10 @@ fn traces() -> Outcome {
         seed(&["trace_gzip"], &format!("digits-{lines}.gz"), &compressed[2..])?;
         let read = Trace::read(text, &ReadOptions::default())?;
         let mut packing = Vec::new();
-        write_packing(&packing_of(&read, &Step::Whole, &PackingOptions::default(), &mut |_| true)?, &mut packing)?;
+        write_packing(
+            &packing_of(&read, &Step::Whole, &PackingOptions::default(), &mut |_| true)?,
+            &mut packing,
+        )?;
         seed(&["packing"], &format!("digits-{lines}"), &packing)?;
     }
     for folder in ["crates/traces/tests/data", "crates/traces/tests/data/runtimes"] {

@@ -66,8 +66,8 @@ impl<'a, P: Place> Batches<'a, P> {
                 got: "0".to_owned(),
             });
         }
-        let (drop_last, part) = (false, DataShard::default());
-        let pass = Pass { data, batch_size, drop_last, shuffle: None, augment: None, collate: None, part };
+        let (drop_last, shard) = (false, DataShard::default());
+        let pass = Pass { data, batch_size, drop_last, shuffle: None, augment: None, collate: None, shard };
         let (start, next, source, waiting) = (0, 0, None, None);
         Ok(Self { pass, start, workers: 0, prefetch: PREFETCH, place, source, next, waiting })
     }
@@ -126,9 +126,9 @@ impl<'a, P: Place> Batches<'a, P> {
     /// # Ok::<(), highwater::Error>(())
     /// ```
     #[must_use]
-    pub fn sharded(self, part: impl Into<DataShard>) -> Self {
-        let part = part.into();
-        self.configured(|batches| batches.pass.part = part)
+    pub fn sharded(self, shard: impl Into<DataShard>) -> Self {
+        let shard = shard.into();
+        self.configured(|batches| batches.pass.shard = shard)
     }
 
     /// Augments the images with random crops and flips. They depend only on the seed, the number of the pass and the

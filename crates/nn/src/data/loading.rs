@@ -28,7 +28,7 @@ pub(super) struct Pass {
     /// The augmentation, the seed and the number of the pass.
     pub(super) augment: Option<(Augment, u64, u64)>,
     pub(super) collate: Option<Arc<Collate>>,
-    pub(super) part: DataShard,
+    pub(super) shard: DataShard,
 }
 
 impl fmt::Debug for Pass {
@@ -39,7 +39,7 @@ impl fmt::Debug for Pass {
             .field("drop_last", &self.drop_last)
             .field("shuffle", &self.shuffle)
             .field("augment", &self.augment)
-            .field("part", &self.part)
+            .field("shard", &self.shard)
             .finish_non_exhaustive()
     }
 }
@@ -50,7 +50,7 @@ impl Pass {
         let samples = self.data.len();
         let batches =
             if self.drop_last { samples / self.batch_size } else { samples.div_ceil(self.batch_size) };
-        self.part.batches(batches)
+        self.shard.batches(batches)
     }
 
     /// Fixes the order of the samples.
@@ -75,7 +75,7 @@ pub(super) struct OrderedPass {
 impl OrderedPass {
     /// Reads a batch of this part. A panic of the data set or of the collation becomes an error.
     pub(super) fn load(&self, batch: usize) -> Result<Sample> {
-        let batch = self.pass.part.batch(batch);
+        let batch = self.pass.shard.batch(batch);
         let loaded = catch_unwind(AssertUnwindSafe(|| self.load_unguarded(batch)));
         loaded.unwrap_or_else(|panic| Err(DataError::Panicked { batch, message: message(&*panic) }.into()))
     }
