@@ -180,8 +180,8 @@ bfc_status bfc_string_free(char *string);
 // - allocator: The allocator, which places the blocks: one of bfc, bfc-tensorflow, buddy, auto-growth, first-fit,
 //   planned, guard, passthrough. Default: bfc
 // - limit: The most bytes that the pool reserves. It takes them as one region, unless another setting asks for
-//   growth: bytes, as in 4GiB, a percentage above 0, as in 75%, or all-1GiB. Default: CPU: memory available to the
-//   process, less one sixteenth (at most 1 GiB); GPU: free memory less TensorFlow's reserve
+//   growth: bytes, as in 4GiB, a percentage above 0, as in 75%, or all-1GiB. Default: on the CPU, memory available
+//   to the process less one sixteenth (at most 1 GiB); on a GPU, free memory less TensorFlow's reserve
 // - growth: Whether and by which sizes of regions the pool grows; off takes the limit at once: on, off, doubling,
 //   doubling:CAP, as-requested, fixed:SIZE, or proportional:PARTS. Default: off if a limit is set, else
 //   proportional:32
@@ -195,8 +195,8 @@ bfc_status bfc_string_free(char *string);
 // - join: When freed blocks merge with their neighbors: at-once or deferred. Default: deferred; at-once on a GPU
 // - retry_ms: How long a request waits for other threads to free blocks; 0 disables waiting: milliseconds, a whole
 //   number from 0 to 3600000. Default: 10000
-// - thread_cache: Caches of small blocks per thread: the largest cached block and the capacity of each cache: on,
-//   off, or LARGEST[:KEPT] as in 64KiB or 64KiB:4MiB, the first from 256 B to 16 MiB. Default: off
+// - thread_cache: Caches of small blocks per thread, with the largest cached block and the capacity of each cache:
+//   on, off, or LARGEST[:KEPT] as in 64KiB or 64KiB:4MiB, the first from 256 B to 16 MiB. Default: off
 //
 // The environment variables of Highwater, such as HIGHWATER_POOL_LIMIT, set options that the configuration leaves out.
 //

@@ -317,7 +317,7 @@ pub const SOAK_STEPS: Setting = Setting {
     scope: SettingScope::Test,
     kind: SettingKind::Number { least: 1, most: u64::MAX, unit: "" },
     default: "1000000",
-    help: "The number of random operations of bfc-core's test soak random_steps::",
+    help: "The number of random operations of bfc-core's soak test of pools",
     example: "5000",
 };
 
@@ -329,7 +329,7 @@ pub const SOAK_SEED: Setting = Setting {
     scope: SettingScope::Test,
     kind: SettingKind::Number { least: 0, most: u64::MAX, unit: "" },
     default: "0",
-    help: "The first seed of bfc-core's test soak random_steps::",
+    help: "The first seed of bfc-core's soak test of pools",
     example: "7",
 };
 
