@@ -13,6 +13,7 @@ pub(crate) mod safetensors;
 mod skipped;
 pub(crate) mod state_dict;
 pub(crate) mod stored;
+mod weights;
 
 pub use array::{Array, Arrays};
 pub use atomic::write_atomically;
@@ -25,5 +26,6 @@ pub use safetensors::{
 };
 pub use skipped::Loaded;
 pub use state_dict::{read_state_dict, read_state_dict_from};
+pub use weights::{WeightInfo, Weights};
 
 pub use highwater_tensor::error::{Difference, FileError, Mismatch, Skipped};
