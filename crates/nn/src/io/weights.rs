@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
-use highwater_tensor::error::Skipped;
+use bfc_core::closest_name;
+use highwater_tensor::error::{FileError, Skipped};
 use highwater_tensor::{DType, Device, Result, Shape, Tensor};
 
 /// The description of a tensor in a file.
@@ -59,4 +60,10 @@ pub trait Weights: fmt::Debug + Send + Sync {
 
     /// Returns the tensors with unsupported element types.
     fn skipped(&self) -> &[Skipped];
+}
+
+/// Returns the error for a missing tensor.
+pub(super) fn no_tensor(weights: &dyn Weights, name: &str) -> FileError {
+    let closest = closest_name(name, weights.names()).map(str::to_owned);
+    FileError::NoTensor { path: weights.path().to_owned(), name: name.to_owned(), closest }
 }
