@@ -1,7 +1,7 @@
 //! The safetensors format (<https://github.com/huggingface/safetensors>): eight bytes with the length of the header,
 //! the header as JSON with each tensor's element type, shape and offsets, then the tensors' bytes without gaps.
 
-mod header;
+pub(super) mod header;
 #[cfg(test)]
 mod tests;
 

@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 }
 
 /// Converts little-endian elements of a file to elements of a tensor.
-type Conversion = fn(&[u8], &mut [u8]);
+pub(super) type Conversion = fn(&[u8], &mut [u8]);
 
 fn each<const FROM: usize, const TO: usize>(
     from: &[u8],
@@ -53,7 +53,7 @@ impl Kind {
     }
 
     /// Returns the conversion, if the type changes.
-    fn conversion(self) -> Option<Conversion> {
+    pub(super) fn conversion(self) -> Option<Conversion> {
         Some(match self {
             Self::Same(_) | Self::U64 => return None,
             Self::I8 => |from, to| each(from, to, |b| i32::from(i8::from_le_bytes(b)).to_le_bytes()),
@@ -146,7 +146,7 @@ impl Stored {
     }
 
     /// Checks for values that tensors cannot hold.
-    fn check(self, bytes: &[u8], shape: &Shape, place: Place<'_>) -> Result<(), FileError> {
+    pub(super) fn check(self, bytes: &[u8], shape: &Shape, place: Place<'_>) -> Result<(), FileError> {
         let Place { path, offset, name } = place;
         let at = |position: usize| offset + (position * self.kind.size()) as u64;
         if self.kind == Kind::Same(DType::Bool)
