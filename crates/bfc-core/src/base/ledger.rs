@@ -38,11 +38,13 @@ pub enum Category {
     Communication,
     /// Bytes of a mapped file. The operating system loads and drops their pages, and no pool allocates them.
     Mapped,
+    /// Keys and values of earlier positions, which a model that generates text keeps between steps.
+    Cache,
 }
 
 impl Category {
     /// The number of categories.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
 
     /// All categories, in index order.
     pub const ALL: [Self; Self::COUNT] = [
@@ -56,6 +58,7 @@ impl Category {
         Self::Workspace,
         Self::Communication,
         Self::Mapped,
+        Self::Cache,
     ];
 
     /// Returns the index in [`Category::ALL`].
@@ -78,6 +81,7 @@ impl Category {
             Self::Workspace => "workspace",
             Self::Communication => "communication",
             Self::Mapped => "mapped",
+            Self::Cache => "cache",
         }
     }
 }

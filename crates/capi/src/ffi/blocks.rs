@@ -37,6 +37,8 @@ pub enum bfc_category {
     BFC_COMMUNICATION = 8,
     /// Bytes of a mapped file.
     BFC_MAPPED = 9,
+    /// Keys and values that a model keeps between steps.
+    BFC_CACHE = 10,
 }
 
 pub use bfc_category::*;

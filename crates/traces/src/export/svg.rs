@@ -26,6 +26,7 @@ const ORDER: [Category; Category::COUNT] = [
     Category::Mapped,
     Category::Parameter,
     Category::OptimizerState,
+    Category::Cache,
     Category::Gradient,
     Category::Activation,
     Category::Input,
