@@ -36,6 +36,7 @@
 //! | [`Tensor`] | arrays, ops and gradients |
 //! | [`nn`], [`optim`], [`data`], [`io`] | networks, optimizers, data and files |
 //! | [`train`], [`fit`](mod@fit) | a training loop, metrics, logs and options; plans that fit a device |
+//! | `models` | pretrained models: Llama, GPT-2 and BERT (with the feature `models`) |
 //! | [`distributed`] | collective operations between several processes |
 //! | [`Runtime`], [`Device`] | where programs compute, and how large their pools are |
 //! | [`memory_report`], [`dry_run`], [`largest_fit`], [`testing`] | what a program needs, now and in advance |
@@ -48,6 +49,8 @@ pub use bfc_core as alloc;
 pub use half;
 #[cfg(feature = "distributed")]
 pub use highwater_distributed as distributed;
+#[cfg(feature = "models")]
+pub use highwater_models as models;
 #[doc(hidden)]
 pub use highwater_nn::macros;
 pub use highwater_nn::{data, modules::module, optim};
@@ -178,8 +181,14 @@ pub mod guide {
 
     #[doc = "[coming-from]: mod@coming_from"]
     #[doc = "[files]: mod@files"]
+    #[doc = "[pretrained]: mod@pretrained"]
     #[doc = include_str!("../docs/layers.md")]
     pub mod layers {}
+
+    #[doc = "[files]: mod@files"]
+    #[doc = "[layers]: mod@layers#attention"]
+    #[cfg_attr(feature = "models", doc = include_str!("../docs/pretrained.md"))]
+    pub mod pretrained {}
 
     #[doc = "[data]: mod@data"]
     #[doc = "[other]: mod@other_runtimes"]
@@ -310,9 +319,10 @@ pub mod prelude {
     pub use crate::nn::activation::*;
     pub use crate::nn::{
         AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu, Embedding, Fans,
-        GroupNorm, Gru, Init, InstanceNorm, LayerNorm, LeakyRelu, Linear, LinearOptions, LogSoftmax, Lstm,
-        MaxPool2d, Module, MultiHeadAttention, PRelu, Parameter, PixelShuffle, RecurrentOptions, RmsNorm,
-        Rnn, Sequential, Softmax, TransformerBlock, Upsample,
+        GroupNorm, GroupedQueryAttention, Gru, Init, InstanceNorm, KeyValueCache, KeyValueCacheOptions,
+        LayerNorm, LeakyRelu, Linear, LinearOptions, Llama3Scaling, LogSoftmax, Lstm, MaxPool2d, Module,
+        MultiHeadAttention, PRelu, Parameter, PixelShuffle, RecurrentOptions, RmsNorm, Rnn, RotaryEmbedding,
+        RotaryOptions, RotaryPairs, Sequential, Softmax, SwiGlu, TransformerBlock, Upsample,
     };
     pub use crate::optim::*;
     pub use crate::{

@@ -147,14 +147,32 @@ impl RotaryEmbedding {
     /// [`Error::BadArgument`] for an odd width or invalid options; [`Error::Allocation`] if there is no memory.
     pub fn new(place: &impl Place, width: usize, positions: usize, options: RotaryOptions) -> Result<Self> {
         options.check(width)?;
-        let frequencies = options.frequencies(width);
+        Self::with_frequencies(place, &options.frequencies(width), positions, options)
+    }
+
+    /// Creates the tables for given frequencies, in radians per position: one for each pair of a head. The options' θ and
+    /// scaling are not used.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] without frequencies, or for one that is not finite; otherwise see [`new`](Self::new).
+    pub fn with_frequencies(
+        place: &impl Place,
+        frequencies: &[f64],
+        positions: usize,
+        options: RotaryOptions,
+    ) -> Result<Self> {
+        let width = frequencies.len().saturating_mul(2);
+        options.check(width)?;
+        if let Some(frequency) = frequencies.iter().find(|frequency| !frequency.is_finite()) {
+            let (argument, got) = ("frequencies", frequency.to_string());
+            return Err(Error::BadArgument { op: OP, argument, expected: "finite", got });
+        }
         let pair_of = |element: usize| match options.pairs {
             RotaryPairs::HalfSplit => (element % (width / 2), element < width / 2),
             RotaryPairs::Interleaved => (element / 2, element.is_multiple_of(2)),
         };
         let table = |value: fn(f64, bool) -> f64| -> Result<Tensor> {
             let values = (0..positions).flat_map(|position| {
-                let frequencies = &frequencies;
                 (0..width).map(move |element| {
                     let (pair, is_first) = pair_of(element);
                     value(position as f64 * frequencies[pair], is_first)

@@ -18,6 +18,7 @@ mod io_state_dict;
 mod nn_construction;
 mod nn_evaluating;
 mod nn_frozen;
+mod nn_generation;
 mod nn_layers;
 mod nn_modules;
 mod nn_parameter;
