@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use highwater_nn::io::{
-    Array, FileError, Safetensors, SafetensorsLimits, ShardedSafetensors, Weights, write_safetensors_to,
+    Array, FileError, Safetensors, SafetensorsLimits, ShardedSafetensors, Weights, open_weights,
+    write_safetensors_to,
 };
 use highwater_tensor::Device;
 
@@ -75,4 +76,19 @@ fn hostile_indexes_are_errors() {
     assert!(matches!(error, FileError::TooLarge { what: "bytes of index", .. }), "{error}");
     let error = limited(SafetensorsLimits { tensors: 2, ..limits });
     assert!(matches!(error, FileError::TooLarge { what: "tensors", .. }), "{error}");
+}
+
+#[test]
+fn checkpoints_are_opened_by_their_contents() {
+    let folder = tempfile::tempdir().unwrap();
+    let index = checkpoint(folder.path(), COMPLETE);
+    for path in [folder.path(), &index] {
+        assert_eq!(open_weights(path).unwrap().names(), ["a", "b", "c"]);
+    }
+    assert_eq!(open_weights(folder.path().join("2.safetensors")).unwrap().names(), ["c"]);
+    let gguf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/blocks.gguf");
+    assert!(open_weights(gguf).unwrap().names().contains(&"Q6_K"));
+    std::fs::remove_file(index).unwrap();
+    let error = open_weights(folder.path()).err().unwrap().to_string();
+    assert!(error.contains("model.safetensors: "), "{error}");
 }
