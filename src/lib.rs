@@ -109,6 +109,7 @@ pub mod guide {
     // The image of the page exists in the repository only. An empty image replaces it, and the drawing follows the page.
     #[doc = "[drawing]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
     #[doc = "[interop]: mod@interop"]
+    #[doc = "[mapped]: mod@files#mapped-files"]
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[pool]: mod@pool#the-heap-outside-the-pools"]
     #[doc = "[ranks]: mod@several_machines#compare-the-ranks"]
@@ -229,6 +230,7 @@ pub mod guide {
 
     #[doc = "[data]: mod@data"]
     #[doc = "[files]: mod@files"]
+    #[doc = "[mapped]: mod@files#mapped-files"]
     #[doc = include_str!("../docs/interop.md")]
     pub mod interop {}
 

@@ -102,7 +102,7 @@ pub fn shard_index(data: &[u8]) {
 /// # Panics
 /// If the reader violates its contract.
 pub fn gguf(data: &[u8]) {
-    let limits = GgufLimits { header_bytes: 4096, entries: 20, tensors: 20 };
+    let limits = GgufLimits { header_bytes: 4096, entries: 40, tensors: 20 };
     let Ok(header) = GgufHeader::parse(data, Path::new("fuzz"), &limits) else { return };
     assert!(header.metadata.len() <= limits.entries && header.tensors.len() <= limits.tensors);
     let mut elements = 0;

@@ -14,7 +14,8 @@ mod value;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use highwater_tensor::error::{FileError, Skipped};
@@ -98,6 +99,17 @@ impl Gguf {
         let file = MappedFile::open(path)?;
         let header = GgufHeader::parse(file.bytes(), file.path(), limits)?;
         Ok(Self { file, header })
+    }
+
+    /// Returns whether a file begins with `GGUF`.
+    ///
+    /// # Errors
+    /// [`FileError::Io`] if the file cannot be read.
+    pub fn is_gguf(path: impl AsRef<Path>) -> Result<bool, FileError> {
+        let (path, mut start) = (path.as_ref(), Vec::new());
+        let read = File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
+        read.map_err(|error| FileError::io(path, &error))?;
+        Ok(start == MAGIC)
     }
 
     /// Returns the metadata by key, such as `llama.block_count` or `tokenizer.ggml.tokens`.

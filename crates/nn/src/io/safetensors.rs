@@ -60,6 +60,23 @@ pub struct Safetensors {
     pub skipped: Vec<Skipped>,
 }
 
+impl Safetensors {
+    /// Returns contents with the metadata `{"format": "pt"}`, which `transformers` requires. Names and layouts of the arrays
+    /// must be those of PyTorch, for example `model.norm.weight`.
+    ///
+    /// ```
+    /// use highwater::io::{Array, Arrays, Safetensors};
+    /// let arrays = Arrays::from([("model.norm.weight".to_owned(), Array::from_slice(&[1.0f32], [1])?)]);
+    /// assert_eq!(Safetensors::for_pytorch(arrays).metadata["format"], "pt");
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    #[must_use]
+    pub fn for_pytorch(arrays: Arrays) -> Self {
+        let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+        Self { arrays, metadata, skipped: Vec::new() }
+    }
+}
+
 /// Reads a safetensors file.
 ///
 /// Unsupported integer types become the narrowest supported type that holds all their values: `i32` for `I8`, `I16` and

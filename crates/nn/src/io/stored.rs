@@ -156,15 +156,16 @@ impl Stored {
             return Err(FileError::malformed(path, at(position), problem));
         }
         if self.kind == Kind::U64
-            && let values = bytemuck::cast_slice::<u8, u64>(bytes)
-            && let Some(position) = values.iter().position(|&value| i64::try_from(value).is_err())
+            && let values = bytes.as_chunks().0
+            && let Some(position) =
+                values.iter().position(|&value| i64::try_from(u64::from_le_bytes(value)).is_err())
         {
             return Err(FileError::OutOfRange {
                 path: path.to_owned(),
                 offset: at(position),
                 name: name.to_owned(),
                 index: self.index_of(position, shape),
-                value: values[position],
+                value: u64::from_le_bytes(values[position]),
                 dtype: self.kind.dtype(),
             });
         }

@@ -7,6 +7,12 @@ use bfc_core::closest_name;
 use highwater_tensor::error::{FileError, Skipped};
 use highwater_tensor::{DType, Device, Result, Shape, Tensor};
 
+use super::{Gguf, GgufLimits, MappedSafetensors, SafetensorsLimits, ShardedSafetensors};
+
+/// The file names of checkpoints in a folder, as `transformers` writes them.
+const INDEX: &str = "model.safetensors.index.json";
+const SINGLE: &str = "model.safetensors";
+
 /// The description of a tensor in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -60,6 +66,36 @@ pub trait Weights: fmt::Debug + Send + Sync {
 
     /// Returns the tensors with unsupported element types.
     fn skipped(&self) -> &[Skipped];
+}
+
+/// Opens a checkpoint with default limits: a GGUF file, a safetensors file, the index of a sharded checkpoint, or a folder with
+/// `model.safetensors.index.json` or `model.safetensors`.
+///
+/// ```
+/// use highwater::io::{Array, Arrays, Weights, open_weights, write_gguf_to};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("tiny.gguf");
+/// # let tensors = Arrays::from([("norm".to_owned(), Array::from_slice(&[1.0f32], [1])?)]);
+/// # write_gguf_to(std::fs::File::create(&path)?, &Default::default(), &tensors)?;
+/// assert_eq!(open_weights(&path)?.names(), ["norm"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// See [`Gguf::open`], [`ShardedSafetensors::open`] and [`MappedSafetensors::open`].
+pub fn open_weights(path: impl AsRef<Path>) -> Result<Box<dyn Weights>, FileError> {
+    let path = path.as_ref();
+    if path.is_dir() {
+        let index = path.join(INDEX);
+        return open_weights(if index.exists() { index } else { path.join(SINGLE) });
+    }
+    if path.extension().is_some_and(|extension| extension == "json") {
+        return Ok(Box::new(ShardedSafetensors::open(path, &SafetensorsLimits::default())?));
+    }
+    if Gguf::is_gguf(path)? {
+        return Ok(Box::new(Gguf::open(path, &GgufLimits::default())?));
+    }
+    Ok(Box::new(MappedSafetensors::open(path, &SafetensorsLimits::default())?))
 }
 
 /// Returns the error for a missing tensor.

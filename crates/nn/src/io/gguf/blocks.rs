@@ -91,6 +91,8 @@ pub(super) const TYPES: &[TensorType] = &[
     unsupported(34, "TQ1_0"),
     unsupported(35, "TQ2_0"),
     unsupported(39, "MXFP4"),
+    unsupported(40, "NVFP4"),
+    unsupported(41, "Q1_0"),
 ];
 
 /// Converts blocks of `B` bytes to `E` elements each.
