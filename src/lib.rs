@@ -36,6 +36,7 @@
 //! | [`Tensor`] | arrays, ops and gradients |
 //! | [`nn`], [`optim`], [`data`], [`io`] | networks, optimizers, data and files |
 //! | [`train`], [`fit`](mod@fit) | a training loop, metrics, logs and options; plans that fit a device |
+//! | `models` | pretrained models: Llama, GPT-2 and BERT (with the feature `models`) |
 //! | [`distributed`] | collective operations between several processes |
 //! | [`Runtime`], [`Device`] | where programs compute, and how large their pools are |
 //! | [`memory_report`], [`dry_run`], [`largest_fit`], [`testing`] | what a program needs, now and in advance |
@@ -48,6 +49,8 @@ pub use bfc_core as alloc;
 pub use half;
 #[cfg(feature = "distributed")]
 pub use highwater_distributed as distributed;
+#[cfg(feature = "models")]
+pub use highwater_models as models;
 #[doc(hidden)]
 pub use highwater_nn::macros;
 pub use highwater_nn::{data, modules::module, optim};
@@ -67,7 +70,7 @@ pub use highwater_tensor::{
     Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceAllocator, DeviceFault, DeviceProfile,
     DeviceRules, DeviceSpeed, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, FitFailure, GradCheck,
     GradCheckError, Gradients, Interpolation, IntoAxisIndex, IntoAxisIndices, IntoShape, KernelError,
-    LargestFit, Layout, Limit, Norm, Op, OpContext, OpPlacement, OutputSize, PadMode, Padding,
+    LargestFit, Layout, Limit, MappedFile, Norm, Op, OpContext, OpPlacement, OutputSize, PadMode, Padding,
     ParseProfileError, Place, PlacementReason, Pool1dOptions, Pool2dOptions, RawElement, RecordingGuard,
     RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape,
     ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph, StepTime, Storage, Tensor, TensorOptions,
@@ -85,7 +88,7 @@ pub mod nn {
     pub use highwater_nn::recompute;
 }
 
-/// Files: checkpoints, safetensors, NumPy arrays and PyTorch state dictionaries.
+/// Files: checkpoints, safetensors, GGUF, NumPy arrays and PyTorch state dictionaries.
 pub mod io {
     pub use highwater_nn::checkpoint::*;
     pub use highwater_nn::io::*;
@@ -106,6 +109,7 @@ pub mod guide {
     // The image of the page exists in the repository only. An empty image replaces it, and the drawing follows the page.
     #[doc = "[drawing]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
     #[doc = "[interop]: mod@interop"]
+    #[doc = "[mapped]: mod@files#mapped-files"]
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[pool]: mod@pool#the-heap-outside-the-pools"]
     #[doc = "[ranks]: mod@several_machines#compare-the-ranks"]
@@ -178,8 +182,14 @@ pub mod guide {
 
     #[doc = "[coming-from]: mod@coming_from"]
     #[doc = "[files]: mod@files"]
+    #[doc = "[pretrained]: mod@pretrained"]
     #[doc = include_str!("../docs/layers.md")]
     pub mod layers {}
+
+    #[doc = "[files]: mod@files"]
+    #[doc = "[layers]: mod@layers#attention"]
+    #[cfg_attr(feature = "models", doc = include_str!("../docs/pretrained.md"))]
+    pub mod pretrained {}
 
     #[doc = "[data]: mod@data"]
     #[doc = "[other]: mod@other_runtimes"]
@@ -220,6 +230,7 @@ pub mod guide {
 
     #[doc = "[data]: mod@data"]
     #[doc = "[files]: mod@files"]
+    #[doc = "[mapped]: mod@files#mapped-files"]
     #[doc = include_str!("../docs/interop.md")]
     pub mod interop {}
 
@@ -312,9 +323,10 @@ pub mod prelude {
     pub use crate::nn::activation::*;
     pub use crate::nn::{
         AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu, Embedding, Fans,
-        GroupNorm, Gru, Init, InstanceNorm, LayerNorm, LeakyRelu, Linear, LinearOptions, LogSoftmax, Lstm,
-        MaxPool2d, Module, MultiHeadAttention, PRelu, Parameter, PixelShuffle, RecurrentOptions, RmsNorm,
-        Rnn, Sequential, Softmax, TransformerBlock, Upsample,
+        GroupNorm, GroupedQueryAttention, Gru, Init, InstanceNorm, KeyValueCache, KeyValueCacheOptions,
+        LayerNorm, LeakyRelu, Linear, LinearOptions, Llama3Scaling, LogSoftmax, Lstm, MaxPool2d, Module,
+        MultiHeadAttention, PRelu, Parameter, PixelShuffle, RecurrentOptions, RmsNorm, Rnn, RotaryEmbedding,
+        RotaryOptions, RotaryPairs, Sequential, Softmax, SwiGlu, TransformerBlock, Upsample,
     };
     pub use crate::optim::*;
     pub use crate::{

@@ -101,6 +101,10 @@ const CRATES: &[(&str, &[&str])] = &[
         &["file_kind", "io", "data", "recompute", "modules", "macros summary", "optim", "checkpoint", "fuzz"],
     ),
     (
+        "crates/models",
+        &["error", "fields parameters language_model", "llama_config", "gguf", "llama gpt2 bert", "config"],
+    ),
+    (
         "crates/distributed",
         &[
             "launch operation shard",
@@ -145,6 +149,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         "crates/nn",
         &["bfc-core", "highwater-files", "highwater-tracking", "highwater-tensor", "highwater-macros"],
     ),
+    ("crates/models", &["bfc-core", "highwater-tensor", "highwater-nn"]),
     (
         "crates/distributed",
         &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-tensor", "highwater-nn"],

@@ -78,13 +78,14 @@ BLOCK_KERNEL(attention, TILE_BLOCKS - 1) {
         // Without values there are still sums to write.
         Turn turn = turn_at(n, queries, values > 0 ? values : 1);
         Rows<T> q = rows_at<T>(job.in[0].address, turn.head, turn.top, queries, width);
+        u64 key_head = key_head_of(job, turn.head);
         WIDE result[4][4] = {}, largest[4], sum[4] = {};
         for (u32 r = 0; r < 4; ++r) {
             largest[r] = (WIDE)-INFINITY;
         }
         for (u64 start = 0; start < keys_seen(job, turn.top); start += TILE) {
             WIDE weights[4][4] = {};
-            add_products(shared, q, rows_at<T>(job.in[1].address, turn.head, start, keys, width), weights);
+            add_products(shared, q, key_rows_at<T>(job, 1, key_head, start, width), weights);
             for (u32 r = 0; r < 4; ++r) {
                 WIDE best = largest[r];
                 for (u32 c = 0; c < 4; ++c) {
@@ -104,7 +105,7 @@ BLOCK_KERNEL(attention, TILE_BLOCKS - 1) {
                 sum[r] = sum[r] * shrink + join_row(own, true);
                 largest[r] = best;
             }
-            add_weighted(shared, weights, rows_at<T>(job.in[2].address, turn.head, start, keys, values), turn.left, result);
+            add_weighted(shared, weights, key_rows_at<T>(job, 2, key_head, start, values), turn.left, result);
         }
         for (u32 r = 0; r < 4; ++r) {
             // A query without visible keys gets 0.
@@ -129,6 +130,7 @@ BLOCK_KERNEL(attention_query_grad, TILE_BLOCKS - 1) {
         Rows<T> q = rows_at<T>(job.in[0].address, turn.head, turn.top, queries, width);
         Rows<T> g = rows_at<T>(job.also[2], turn.head, turn.top, queries, values);
         Rows<T> result = rows_at<T>(job.also[0], turn.head, turn.top, queries, values);
+        u64 key_head = key_head_of(job, turn.head);
         WIDE to_query[4][4] = {}, log_sum[4], along[4] = {};
         for (u32 r = 0; r < 4; ++r) {
             bool inside = tile_row(r) < q.count;
@@ -140,10 +142,10 @@ BLOCK_KERNEL(attention_query_grad, TILE_BLOCKS - 1) {
             along[r] = join_row(along[r], true);
         }
         for (u64 start = 0; start < keys_seen(job, turn.top); start += TILE) {
-            Rows<T> k = rows_at<T>(job.in[1].address, turn.head, start, keys, width);
+            Rows<T> k = key_rows_at<T>(job, 1, key_head, start, width);
             WIDE slopes[4][4] = {}, through[4][4] = {};
             add_products(shared, q, k, slopes);
-            add_products(shared, g, rows_at<T>(job.in[2].address, turn.head, start, keys, values), through);
+            add_products(shared, g, key_rows_at<T>(job, 2, key_head, start, values), through);
             for (u32 r = 0; r < 4; ++r) {
                 for (u32 c = 0; c < 4; ++c) {
                     u64 query = turn.top + tile_row(r), key = start + tile_column(c);
@@ -158,7 +160,7 @@ BLOCK_KERNEL(attention_query_grad, TILE_BLOCKS - 1) {
 }
 
 // out[1] = the gradient of k, out[2] = the gradient of v in the same columns; `also` as above. Rows of the tile are
-// keys.
+// keys, and the head of the tile is one of k.
 BLOCK_KERNEL(attention_key_grad, TILE_BLOCKS - 1) {
     SHARED Steps<WIDE> shared;
     SHARED WIDE log_sums[TILE];
@@ -166,41 +168,44 @@ BLOCK_KERNEL(attention_key_grad, TILE_BLOCKS - 1) {
     u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
     for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
         Turn turn = turn_at(n, keys, width > values ? width : values);
-        Rows<T> k = rows_at<T>(job.in[1].address, turn.head, turn.top, keys, width);
-        Rows<T> v = rows_at<T>(job.in[2].address, turn.head, turn.top, keys, values);
+        Rows<T> k = key_rows_at<T>(job, 1, turn.head, turn.top, width);
+        Rows<T> v = key_rows_at<T>(job, 2, turn.head, turn.top, values);
         WIDE to_key[4][4] = {}, to_value[4][4] = {};
-        // Queries before the first key of the tile do not see it.
-        for (u64 start = job.function & 1 ? turn.top : 0; start < queries; start += TILE) {
-            Rows<T> q = rows_at<T>(job.in[0].address, turn.head, start, queries, width);
-            Rows<T> g = rows_at<T>(job.also[2], turn.head, start, queries, values);
-            Rows<T> result = rows_at<T>(job.also[0], turn.head, start, queries, values);
-            // Four threads for each query.
-            u32 mine = threadIdx.x / 4;
-            WIDE along = (WIDE)0;
-            for (u64 d = threadIdx.x % 4; mine < q.count && d < values; d += 4) {
-                along = fused((WIDE)g.first[mine * values + d], (WIDE)result.first[mine * values + d], along);
-            }
-            along = joined(along, across(along, 1), true);
-            along = joined(along, across(along, 2), true);
-            if (threadIdx.x % 4 == 0) {
-                alongs[mine] = along;
-                log_sums[mine] = mine < q.count ? ((const WIDE*)job.also[1])[turn.head * queries + start + mine] : (WIDE)-INFINITY;
-            }
-            __syncthreads();
-            WIDE weights[4][4] = {}, slopes[4][4] = {};
-            add_products(shared, k, q, weights);
-            add_products(shared, v, g, slopes);
-#pragma unroll
-            for (u32 r = 0; r < 4; ++r) {
-                for (u32 c = 0; c < 4; ++c) {
-                    u32 of = tile_column(c);
-                    WIDE score = score_of<T>(job, turn.head, start + of, turn.top + tile_row(r), weights[r][c]);
-                    weights[r][c] = share(score, log_sums[of]);
-                    slopes[r][c] = weights[r][c] * (slopes[r][c] - alongs[of]) * constant(job, 0, (WIDE)0);
+        // The heads of q that attend to this head. Queries before the first one that sees the tile's first key see none.
+        u64 first = first_query(job, turn.top), heads_end = (turn.head + 1) * job.k[4];
+        for (u64 head = turn.head * job.k[4]; head < heads_end; ++head) {
+            for (u64 start = first; start < queries; start += TILE) {
+                Rows<T> q = rows_at<T>(job.in[0].address, head, start, queries, width);
+                Rows<T> g = rows_at<T>(job.also[2], head, start, queries, values);
+                Rows<T> result = rows_at<T>(job.also[0], head, start, queries, values);
+                // Four threads for each query.
+                u32 mine = threadIdx.x / 4;
+                WIDE along = (WIDE)0;
+                for (u64 d = threadIdx.x % 4; mine < q.count && d < values; d += 4) {
+                    along = fused((WIDE)g.first[mine * values + d], (WIDE)result.first[mine * values + d], along);
                 }
+                along = joined(along, across(along, 1), true);
+                along = joined(along, across(along, 2), true);
+                if (threadIdx.x % 4 == 0) {
+                    alongs[mine] = along;
+                    log_sums[mine] = mine < q.count ? ((const WIDE*)job.also[1])[head * queries + start + mine] : (WIDE)-INFINITY;
+                }
+                __syncthreads();
+                WIDE weights[4][4] = {}, slopes[4][4] = {};
+                add_products(shared, k, q, weights);
+                add_products(shared, v, g, slopes);
+#pragma unroll
+                for (u32 r = 0; r < 4; ++r) {
+                    for (u32 c = 0; c < 4; ++c) {
+                        u32 of = tile_column(c);
+                        WIDE score = score_of<T>(job, head, start + of, turn.top + tile_row(r), weights[r][c]);
+                        weights[r][c] = share(score, log_sums[of]);
+                        slopes[r][c] = weights[r][c] * (slopes[r][c] - alongs[of]) * constant(job, 0, (WIDE)0);
+                    }
+                }
+                add_weighted(shared, slopes, q, turn.left, to_key);
+                add_weighted(shared, weights, g, turn.left, to_value);
             }
-            add_weighted(shared, slopes, q, turn.left, to_key);
-            add_weighted(shared, weights, g, turn.left, to_value);
         }
         write_rows<T>(job, 1, turn, keys, width, to_key);
         write_rows<T>(job, 2, turn, keys, values, to_value);

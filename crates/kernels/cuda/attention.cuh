@@ -1,10 +1,11 @@
 // What the attention kernels share. softmax(c[0] q k^T) v for each head: the score matrix is never in memory. A block
 // computes one tile of it after the other and keeps its sums in registers (Dao et al., FlashAttention, 2022).
 //
-// k = [queries, keys, width, values]; in = [q, k, v], contiguous; also[3] an optional mask, whose strides along heads,
+// k = [queries, keys, width, values, group]; in = [q, k, v]. The rows of a head are contiguous; heads of k and v may have
+// any stride. Each head of k and v serves `group` heads of q. also[3] is an optional mask, whose strides along heads,
 // queries and keys are inner_dims: booleans if bit 1 of the function is set, values added to the scores if bit 2 is.
-// Bit 0: causal, query i sees keys 0 to i. A block computes 64 rows and 64 columns of the result; for wider rows, other
-// blocks compute the same scores again. count is the number of tiles.
+// Bit 0: causal, the last query sees all keys, and each query before it one key fewer. A block computes 64 rows and 64
+// columns of the result; for wider rows, other blocks compute the same scores again. count is the number of tiles.
 
 #ifndef HIGHWATER_ATTENTION
 #define HIGHWATER_ATTENTION
@@ -35,11 +36,21 @@ DEVICE Rows<E> rows_at(u64 address, u64 head, u64 from, u64 rows, u64 width) {
     return Rows<E>{(const E*)address + (head * rows + from) * width, up_to_tile(rows, from), width};
 }
 
+// The rows of a head of k (input 1) or v (input 2) from a start row on.
+template <typename E>
+DEVICE Rows<E> key_rows_at(const Job& job, u32 input, u64 key_head, u64 from, u64 width) {
+    const E* first = (const E*)job.in[input].address + key_head * job.in[input].strides[0] + from * width;
+    return Rows<E>{first, up_to_tile(job.k[1], from), width};
+}
+
+// The head of k and v that a head of q attends to.
+DEVICE u64 key_head_of(const Job& job, u64 head) { return quotient(head, job.k[4]); }
+
 // The score of a query and a key: scaled, masked, and -infinity for unseen keys.
 template <typename E>
 DEVICE typename Computed<E>::type score_of(const Job& job, u64 head, u64 query, u64 key, typename Computed<E>::type product) {
     typedef typename Computed<E>::type Wide;
-    if (query >= job.k[0] || key >= job.k[1] || ((job.function & 1) && key > query)) return (Wide)-INFINITY;
+    if (query >= job.k[0] || key >= job.k[1] || ((job.function & 1) && key + job.k[0] > query + job.k[1])) return (Wide)-INFINITY;
     Wide score = product * constant(job, 0, (Wide)0);
     if (!(job.function & 6)) return score;
     u64 at = head * job.inner_dims[0] + query * job.inner_dims[1] + key * job.inner_dims[2];
@@ -55,8 +66,15 @@ DEVICE E share(E score, E log_sum) {
 
 // The end of the keys that a tile of queries sees.
 DEVICE u64 keys_seen(const Job& job, u64 top) {
-    u64 last = top + TILE;
-    return (job.function & 1) && last < job.k[1] ? last : job.k[1];
+    u64 last = top + TILE + job.k[1];
+    if (!(job.function & 1) || last >= job.k[0] + job.k[1]) return job.k[1];
+    return last > job.k[0] ? last - job.k[0] : 0;
+}
+
+// The first query of the first tile of queries that sees a key.
+DEVICE u64 first_query(const Job& job, u64 key) {
+    if (!(job.function & 1) || key + job.k[0] <= job.k[1]) return 0;
+    return (key + job.k[0] - job.k[1]) / TILE * TILE;
 }
 
 #endif

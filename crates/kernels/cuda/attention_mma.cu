@@ -181,7 +181,7 @@ template <typename E>
 DEVICE void scale_scores(const Job& job, u64 head, u64 top, u64 other, bool of_queries, Scores& scores) {
     u64 query = of_queries ? top : other, key = of_queries ? other : top;
     bool inside = query + TILE <= job.k[0] && key + TILE <= job.k[1];
-    if (inside && !(job.function & 6) && (!(job.function & 1) || key + TILE <= query + 1)) {
+    if (inside && !(job.function & 6) && (!(job.function & 1) || key + TILE + job.k[0] <= query + job.k[1] + 1)) {
         float scale = constant(job, 0, 0.0f) * LOG2_E;
 #pragma unroll
         for (u32 n = 0; n < 16; ++n) scores[n / 4][n % 4] *= scale;
@@ -213,12 +213,13 @@ BLOCK_KERNEL(attention, 2) {
         // Without values there are still sums to write.
         Turn turn = turn_at(n, queries, values > 0 ? values : 1);
         Rows<T> q = rows_at<T>(job.in[0].address, turn.head, turn.top, queries, width);
+        u64 key_head = key_head_of(job, turn.head);
         Sums result = {};
         float largest[2] = {(float)-INFINITY, (float)-INFINITY}, sum[2] = {};
         for (u64 start = 0; start < keys_seen(job, turn.top); start += TILE) {
-            Rows<T> k = rows_at<T>(job.in[1].address, turn.head, start, keys, width);
+            Rows<T> k = key_rows_at<T>(job, 1, key_head, start, width);
             Scores weights = {};
-            load_tile(tiles[2], rows_at<T>(job.in[2].address, turn.head, start, keys, values), turn.left);
+            load_tile(tiles[2], key_rows_at<T>(job, 2, key_head, start, values), turn.left);
             add_scores(tiles[0], tiles[1], q, k, start == 0, weights);
             // Without columns, no barrier has followed the load.
             if (width == 0) __syncthreads();
@@ -294,6 +295,7 @@ BLOCK_KERNEL(attention_query_grad, 2) {
         Rows<T> q = rows_at<T>(job.in[0].address, turn.head, turn.top, queries, width);
         Rows<T> g = rows_at<T>(job.also[2], turn.head, turn.top, queries, values);
         Rows<T> result = rows_at<T>(job.also[0], turn.head, turn.top, queries, values);
+        u64 key_head = key_head_of(job, turn.head);
         Sums to_query = {};
         float offset[2], along[2];
 #pragma unroll
@@ -305,8 +307,8 @@ BLOCK_KERNEL(attention_query_grad, 2) {
             along[r] = join_four(along[r]);
         }
         for (u64 start = 0; start < keys_seen(job, turn.top); start += TILE) {
-            Rows<T> k = rows_at<T>(job.in[1].address, turn.head, start, keys, width);
-            Rows<T> v = rows_at<T>(job.in[2].address, turn.head, start, keys, values);
+            Rows<T> k = key_rows_at<T>(job, 1, key_head, start, width);
+            Rows<T> v = key_rows_at<T>(job, 2, key_head, start, values);
             Scores slopes = {}, through = {};
             add_scores(tiles[0], tiles[1], q, k, start == 0, slopes);
             add_scores(tiles[2], tiles[3], g, v, start == 0, through);
@@ -330,7 +332,7 @@ BLOCK_KERNEL(attention_query_grad, 2) {
 }
 
 // out[1] = the gradient of k, out[2] = the gradient of v in the same columns; `also` as above. Rows of the tile are
-// keys.
+// keys, and the head of the tile is one of k.
 BLOCK_KERNEL(attention_key_grad, 2) {
     SHARED HalfTile tiles[4];
     SHARED float offsets[TILE];
@@ -339,50 +341,52 @@ BLOCK_KERNEL(attention_key_grad, 2) {
     float scale = constant(job, 0, 0.0f);
     for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
         Turn turn = turn_at(n, keys, width > values ? width : values);
-        Rows<T> k = rows_at<T>(job.in[1].address, turn.head, turn.top, keys, width);
-        Rows<T> v = rows_at<T>(job.in[2].address, turn.head, turn.top, keys, values);
+        Rows<T> k = key_rows_at<T>(job, 1, turn.head, turn.top, width);
+        Rows<T> v = key_rows_at<T>(job, 2, turn.head, turn.top, values);
         Sums to_key = {}, to_value = {};
-        // Queries before the first key of the tile do not see it.
-        u64 first = job.function & 1 ? turn.top : 0;
-        for (u64 start = first; start < queries; start += TILE) {
-            Rows<T> q = rows_at<T>(job.in[0].address, turn.head, start, queries, width);
-            Rows<T> g = rows_at<T>(job.also[2], turn.head, start, queries, values);
-            Rows<T> result = rows_at<T>(job.also[0], turn.head, start, queries, values);
-            // Four threads for each query.
-            u32 mine = threadIdx.x / 4;
-            float along = mine < q.count ? dot_of_four(g.first + mine * values, result.first + mine * values, values) : 0.0f;
-            along = join_four(along);
-            if (threadIdx.x % 4 == 0) {
-                alongs[mine] = along;
-                offsets[mine] = offset_of(mine < q.count ? ((const float*)job.also[1])[turn.head * queries + start + mine] : (float)-INFINITY);
-            }
-            Scores weights = {};
-            add_scores(tiles[0], tiles[1], k, q, start == first, weights);
-            // Without columns, no barrier has followed the sums and offsets.
-            if (width == 0) __syncthreads();
-            scale_scores<T>(job, turn.head, turn.top, start, false, weights);
+        // The heads of q that attend to this head. Queries before the first one that sees the tile's first key see none.
+        u64 first = first_query(job, turn.top), heads_end = (turn.head + 1) * job.k[4];
+        for (u64 head = turn.head * job.k[4]; head < heads_end; ++head) {
+            for (u64 start = first; start < queries; start += TILE) {
+                Rows<T> q = rows_at<T>(job.in[0].address, head, start, queries, width);
+                Rows<T> g = rows_at<T>(job.also[2], head, start, queries, values);
+                Rows<T> result = rows_at<T>(job.also[0], head, start, queries, values);
+                // Four threads for each query.
+                u32 mine = threadIdx.x / 4;
+                float along = mine < q.count ? dot_of_four(g.first + mine * values, result.first + mine * values, values) : 0.0f;
+                along = join_four(along);
+                if (threadIdx.x % 4 == 0) {
+                    alongs[mine] = along;
+                    offsets[mine] = offset_of(mine < q.count ? ((const float*)job.also[1])[head * queries + start + mine] : (float)-INFINITY);
+                }
+                Scores weights = {};
+                add_scores(tiles[0], tiles[1], k, q, start == first, weights);
+                // Without columns, no barrier has followed the sums and offsets.
+                if (width == 0) __syncthreads();
+                scale_scores<T>(job, head, turn.top, start, false, weights);
 #pragma unroll
-            for (u32 n = 0; n < 16; ++n) {
-                u32 of = warp_other() + 8 * (n / 4) + mma_column(n % 4);
-                weights[n / 4][n % 4] = power_of_2(weights[n / 4][n % 4] - offsets[of]);
-            }
-            LeftFactors rounded;
-            round_scores<T>(weights, rounded);
-            Scores slopes = {};
-            add_scores(tiles[2], tiles[3], v, g, start == first, slopes);
-            load_columns(tiles[1], q, turn.left);
-            load_columns(tiles[3], g, turn.left);
+                for (u32 n = 0; n < 16; ++n) {
+                    u32 of = warp_other() + 8 * (n / 4) + mma_column(n % 4);
+                    weights[n / 4][n % 4] = power_of_2(weights[n / 4][n % 4] - offsets[of]);
+                }
+                LeftFactors rounded;
+                round_scores<T>(weights, rounded);
+                Scores slopes = {};
+                add_scores(tiles[2], tiles[3], v, g, start == first, slopes);
+                load_columns(tiles[1], q, turn.left);
+                load_columns(tiles[3], g, turn.left);
 #pragma unroll
-            for (u32 n = 0; n < 16; ++n) {
-                u32 of = warp_other() + 8 * (n / 4) + mma_column(n % 4);
-                float weight = half_of<T>(rounded[n / 8][n / 4 % 2 * 2 + n % 4 / 2], n % 2);
-                slopes[n / 4][n % 4] = weight * (slopes[n / 4][n % 4] - alongs[of]);
+                for (u32 n = 0; n < 16; ++n) {
+                    u32 of = warp_other() + 8 * (n / 4) + mma_column(n % 4);
+                    float weight = half_of<T>(rounded[n / 8][n / 4 % 2 * 2 + n % 4 / 2], n % 2);
+                    slopes[n / 4][n % 4] = weight * (slopes[n / 4][n % 4] - alongs[of]);
+                }
+                __syncthreads();
+                add_weighted_rows<T>(rounded, tiles[3], to_value);
+                round_scores<T>(slopes, rounded);
+                add_weighted_rows<T>(rounded, tiles[1], to_key);
+                __syncthreads();
             }
-            __syncthreads();
-            add_weighted_rows<T>(rounded, tiles[3], to_value);
-            round_scores<T>(slopes, rounded);
-            add_weighted_rows<T>(rounded, tiles[1], to_key);
-            __syncthreads();
         }
         join_halves((float*)tiles, to_key);
         join_halves((float*)tiles, to_value);

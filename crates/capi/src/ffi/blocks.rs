@@ -35,6 +35,10 @@ pub enum bfc_category {
     BFC_WORKSPACE = 7,
     /// Memory for data exchange between processes.
     BFC_COMMUNICATION = 8,
+    /// Bytes of a mapped file.
+    BFC_MAPPED = 9,
+    /// Keys and values that a model keeps between steps.
+    BFC_CACHE = 10,
 }
 
 pub use bfc_category::*;

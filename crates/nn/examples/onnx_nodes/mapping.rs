@@ -471,8 +471,20 @@ fn attention(node: &Node<'_>, x: &Tensor) -> Outcome {
     if !plain {
         return Err(because("other than plain attention"));
     }
-    let options = AttentionOptions { causal: case.whole("is_causal", 0) == 1, scale: case.float("scale") };
-    Ok(x.attention(key, value, node.given(3), options)?)
+    let causal = case.whole("is_causal", 0) == 1;
+    let options = AttentionOptions { causal, scale: case.float("scale") };
+    let sizes = [x.dims()[2], key.dims()[2]];
+    if !causal || sizes[0] == sizes[1] {
+        return Ok(x.attention(key, value, node.given(3), options)?);
+    }
+    // In ONNX, query i sees the keys 0 to i, also if there are more keys.
+    let hidden = Tensor::ones(x.device(), sizes)?.tril(0)?.eq(0)?;
+    let mask = match node.given(3) {
+        None => hidden.logical_not()?,
+        Some(mask) if mask.dtype() == DType::Bool => mask.logical_and(&hidden.logical_not()?)?,
+        Some(mask) => mask.masked_fill(&hidden, f64::NEG_INFINITY)?,
+    };
+    Ok(x.attention(key, value, Some(&mask), AttentionOptions { causal: false, ..options })?)
 }
 
 fn gather(node: &Node<'_>, x: &Tensor) -> Outcome {

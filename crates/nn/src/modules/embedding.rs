@@ -41,6 +41,18 @@ impl Embedding {
         Ok(Self { path: ModulePath::new(), weight, padding_idx: None })
     }
 
+    /// Creates a table from an existing parameter of shape `[tokens, width]`.
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] unless `weight` has two axes.
+    pub fn from_parameter(weight: Parameter) -> Result<Self> {
+        let shape = *weight.value().shape();
+        if shape.rank() != 2 {
+            return Err(Error::BadRank { op: "embedding", expected: "a weight of 2 axes", shape });
+        }
+        Ok(Self { path: ModulePath::new(), weight, padding_idx: None })
+    }
+
     /// Returns the layer with a padding token, as PyTorch's `padding_idx`: sets its row to 0, and computes no gradient for
     /// the row from then on. Needs a temporary of the size of the table.
     ///
@@ -72,6 +84,25 @@ impl Embedding {
     #[must_use]
     pub const fn weight(&self) -> &Parameter {
         &self.weight
+    }
+
+    /// Computes a score for each token, x·Wᵀ: the output layer of a language model whose embeddings are tied.
+    ///
+    /// Shapes: `[.., width]` to `[.., tokens]`.
+    ///
+    /// ```
+    /// use highwater::{Device, Rng, Tensor};
+    /// use highwater::nn::Embedding;
+    /// let device = Device::cpu()?;
+    /// let table = Embedding::new(&device, 100, 16, &Rng::new(0))?;
+    /// assert_eq!(table.logits(&Tensor::ones(&device, [2, 5, 16])?)?.dims(), [2, 5, 100]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Tensor::matmul`].
+    pub fn logits(&self, x: &Tensor) -> Result<Tensor> {
+        in_layer(&self.path, &self.weight, || x.matmul(&self.weight.tensor().t()?))
     }
 }
 

@@ -13,7 +13,8 @@ use super::module::Module;
 /// Linear (fully connected) layer: y = x·W + b, for x of shape `[.., inputs]`.
 ///
 /// W has the shape `[inputs, outputs]`, so forward multiplies without a transpose; backward uses transposed views.
-/// PyTorch stores `[outputs, inputs]`: see [`Checkpoint`](crate::checkpoint::Checkpoint#from-pytorch).
+/// PyTorch stores `[outputs, inputs]`: see [`Checkpoint`](crate::checkpoint::Checkpoint#from-pytorch), and
+/// [`from_pytorch_parameters`](Self::from_pytorch_parameters) for a layer that keeps this shape.
 ///
 /// ```
 /// use highwater::{Device, Rng, Tensor};
@@ -30,6 +31,8 @@ pub struct Linear {
     weight: Parameter,
     bias: Option<Parameter>,
     activation: Option<Activation>,
+    /// Whether the weight has PyTorch's shape, `[outputs, inputs]`.
+    is_transposed: bool,
 }
 
 /// Options of a linear layer.
@@ -49,6 +52,10 @@ impl Default for LinearOptions {
         Self { weight: Init::KaimingUniform, bias: Some(Init::Zeros), dtype: DType::F32 }
     }
 }
+
+const PER_COLUMN: &ShapeRule = &ShapeRule::Other("the bias must have one element per column of the weight");
+
+const PER_ROW: &ShapeRule = &ShapeRule::Other("the bias must have one element per row of the weight");
 
 impl Linear {
     /// Creates a layer with the default [`LinearOptions`].
@@ -76,7 +83,7 @@ impl Linear {
             .bias
             .map(|init| init.parameter(place, [outputs], options.dtype, fans, rng))
             .transpose()?;
-        Ok(Self { path: ModulePath::new(), weight, bias, activation: None })
+        Ok(Self { path: ModulePath::new(), weight, bias, activation: None, is_transposed: false })
     }
 
     /// Creates a layer from existing parameters, for example to share them between two layers.
@@ -85,6 +92,29 @@ impl Linear {
     /// [`Error::BadRank`] unless `weight` has two axes and `bias` one, [`Error::ShapeMismatch`] unless both have the
     /// same number of outputs.
     pub fn from_parameters(weight: Parameter, bias: Option<Parameter>) -> Result<Self> {
+        Self::with_parameters(weight, bias, false)
+    }
+
+    /// Creates a layer from existing parameters of PyTorch's shape: a weight of shape `[outputs, inputs]`. The layer keeps
+    /// this shape, so that weights of a file need no copy, and that a state dict of the model has PyTorch's shapes.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// use highwater::nn::{Linear, Module, Parameter};
+    /// let device = Device::cpu()?;
+    /// let weight = Parameter::new(Tensor::from_slice(&device, &[1.0f32, 2.0, 3.0], [1, 3])?)?;
+    /// let layer = Linear::from_pytorch_parameters(weight, None)?;
+    /// assert_eq!(layer.forward(&Tensor::ones(&device, [2, 3])?)?.to_vec::<f32>()?, [6.0, 6.0]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`from_parameters`](Self::from_parameters).
+    pub fn from_pytorch_parameters(weight: Parameter, bias: Option<Parameter>) -> Result<Self> {
+        Self::with_parameters(weight, bias, true)
+    }
+
+    fn with_parameters(weight: Parameter, bias: Option<Parameter>, is_transposed: bool) -> Result<Self> {
         const OP: &str = "linear";
         let matrix = *weight.tensor().shape();
         if matrix.rank() != 2 {
@@ -95,16 +125,16 @@ impl Linear {
             if vector.rank() != 1 {
                 return Err(Error::BadRank { op: OP, expected: "a bias of 1 axis", shape: vector });
             }
-            if vector[0] != matrix[1] {
+            if vector[0] != matrix[usize::from(!is_transposed)] {
                 return Err(Error::ShapeMismatch {
                     op: OP,
                     lhs: matrix,
                     rhs: vector,
-                    rule: &ShapeRule::Other("the bias must have one element per column of the weight"),
+                    rule: if is_transposed { PER_ROW } else { PER_COLUMN },
                 });
             }
         }
-        Ok(Self { path: ModulePath::new(), weight, bias, activation: None })
+        Ok(Self { path: ModulePath::new(), weight, bias, activation: None, is_transposed })
     }
 
     /// Fuses an activation into the layer: y = f(x·W + b), as [`Tensor::linear_activation`] computes it. This saves the
@@ -138,7 +168,8 @@ impl Linear {
         Self { bias: None, ..self }
     }
 
-    /// Returns W, of shape `[inputs, outputs]`.
+    /// Returns W, of shape `[inputs, outputs]`, or PyTorch's shape in a layer that [keeps
+    /// it](Self::from_pytorch_parameters).
     #[must_use]
     pub const fn weight(&self) -> &Parameter {
         &self.weight
@@ -149,6 +180,12 @@ impl Linear {
     pub const fn bias(&self) -> Option<&Parameter> {
         self.bias.as_ref()
     }
+
+    /// Returns W as a tensor of shape `[inputs, outputs]`.
+    fn matrix(&self) -> Result<Tensor> {
+        let weight = self.weight.tensor();
+        if self.is_transposed { weight.t() } else { Ok(weight) }
+    }
 }
 
 impl Module for Linear {
@@ -156,7 +193,7 @@ impl Module for Linear {
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_layer(&self.path, &self.weight, || {
-            let weight = self.weight.tensor();
+            let weight = self.matrix()?;
             match (self.bias.as_ref().map(Parameter::tensor), self.activation) {
                 (Some(bias), Some(activation)) => x.linear_activation(&weight, &bias, activation),
                 (Some(bias), None) => x.linear(&weight, &bias),
@@ -168,19 +205,19 @@ impl Module for Linear {
     fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
         let bias = self.bias.as_ref().filter(|_| self.activation.is_none())?;
         Some(in_layer(&self.path, &self.weight, || {
-            x.linear_activation(&self.weight.tensor(), &bias.tensor(), activation)
+            x.linear_activation(&self.matrix()?, &bias.tensor(), activation)
         }))
     }
 
     fn pytorch_transposes(&self) -> &[&str] {
-        &["weight"]
+        if self.is_transposed { &[] } else { &["weight"] }
     }
 }
 
 impl fmt::Debug for Linear {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let activation = self.activation.map(|activation| activation.name().to_owned());
-        let (inputs, outputs) = (size(&self.weight, 0), size(&self.weight, 1));
+        let [inputs, outputs] = [0, 1].map(|axis| size(&self.weight, axis ^ usize::from(self.is_transposed)));
         let bias = when(self.bias.is_none(), "no bias");
         layer(f, "Linear", [mapping(inputs, outputs), activation, bias, dtype(&self.weight)])
     }

@@ -23,12 +23,14 @@ macro_rules! enters_itself {
 pub mod activation;
 mod activation_options;
 mod batch_norm;
+mod cache;
 mod chain;
 mod checkpointed;
 mod conv;
 mod debug;
 mod dropout;
 mod embedding;
+mod grouped_attention;
 mod init;
 mod linear;
 mod module;
@@ -38,17 +40,21 @@ pub(crate) mod outputs;
 mod parts;
 mod recurrent;
 mod resize;
+mod rotary;
 mod sequential;
+mod swiglu;
 mod transformer;
 
 pub use activation::*;
 pub use activation_options::{Elu, LeakyRelu, LogSoftmax, PRelu, Softmax};
 pub use batch_norm::BatchNorm;
+pub use cache::{KeyValueCache, KeyValueCacheOptions};
 pub use chain::chain;
 pub use checkpointed::Checkpointed;
 pub use conv::{AvgPool2d, Conv1d, Conv2d, ConvTranspose2d, MaxPool2d};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
+pub use grouped_attention::GroupedQueryAttention;
 pub use init::{Fans, Init};
 pub use linear::{Linear, LinearOptions};
 pub use module::Module;
@@ -56,7 +62,9 @@ pub use norm::{GroupNorm, InstanceNorm, LayerNorm, RmsNorm};
 pub use parts::{ModulePart, PartRef, PartVisitor, Parts};
 pub use recurrent::{Gru, Lstm, Nonlinearity, RecurrentOptions, Rnn};
 pub use resize::{PixelShuffle, Upsample};
+pub use rotary::{Llama3Scaling, RotaryEmbedding, RotaryOptions, RotaryPairs};
 pub use sequential::Sequential;
+pub use swiglu::SwiGlu;
 pub use transformer::{MultiHeadAttention, TransformerBlock};
 
 /// Lets the methods of an `impl` block run in the path of their module: ops in them, their memory, and errors get the path.

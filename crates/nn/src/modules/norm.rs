@@ -49,6 +49,14 @@ impl LayerNorm {
         Ok(Self { path: ModulePath::new(), weight, bias, epsilon: EPSILON })
     }
 
+    /// Creates a layer from existing parameters of shape `[width]`, with ε = 10⁻⁵.
+    ///
+    /// Forward fails with [`Error::ShapeMismatch`] for parameters of another shape.
+    #[must_use]
+    pub const fn from_parameters(weight: Parameter, bias: Parameter) -> Self {
+        Self { path: ModulePath::new(), weight, bias, epsilon: EPSILON }
+    }
+
     /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².
     ///
     /// Forward fails with [`Error::BadArgument`] unless it is finite and not negative.
@@ -84,6 +92,14 @@ impl RmsNorm {
     pub fn new(place: &impl Place, width: usize) -> Result<Self> {
         let weight = constant(place, width, 1.0)?;
         Ok(Self { path: ModulePath::new(), weight, epsilon: EPSILON })
+    }
+
+    /// Creates a layer from an existing parameter of shape `[width]`, with ε = 10⁻⁵.
+    ///
+    /// Forward fails with [`Error::ShapeMismatch`] for a parameter of another shape.
+    #[must_use]
+    pub const fn from_parameter(weight: Parameter) -> Self {
+        Self { path: ModulePath::new(), weight, epsilon: EPSILON }
     }
 
     /// Sets ε; 10⁻⁵ by default. Models of other libraries also use 10⁻⁶ or 10⁻¹².

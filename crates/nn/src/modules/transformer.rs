@@ -120,7 +120,7 @@ fn axes(x: &Tensor) -> Result<[usize; 3]> {
     })
 }
 
-fn options() -> LinearOptions {
+pub(super) fn options() -> LinearOptions {
     LinearOptions { weight: Init::Normal { mean: 0.0, std: SPREAD }, ..LinearOptions::default() }
 }
 

@@ -102,6 +102,18 @@ highwater_kernels::kernel_errors! {
             /// The cause; [`AllocError::OutOfMemory`] contains a report.
             error: AllocError,
         },
+        /// A cache of keys and values has too few positions.
+        #[error(
+            "key_value_cache: {new} new positions after {len} exceed the capacity of {capacity}; create a larger cache, or `truncate` it"
+        )]
+        CacheFull {
+            /// The positions in the cache.
+            len: usize,
+            /// The positions to add.
+            new: usize,
+            /// The largest number of positions.
+            capacity: usize,
+        },
         /// The op received tensors of two devices.
         #[error("{op}: tensors are on {}; move one of them first with `to_device`", two_devices(lhs, rhs))]
         DeviceMismatch {

@@ -1,8 +1,9 @@
 //! Scaled dot-product attention.
 //!
 //! - y = softmax(scale · q·kᵀ)·v for q `[.., queries, width]`, k `[.., keys, width]`, v `[.., keys, values]` and y
-//!   `[.., queries, values]`. The leading axes of all operands are equal.
-//! - Causal attention: query i sees the keys 0 to i. A boolean mask, broadcast to `[.., queries, keys]`, selects the
+//!   `[.., queries, values]`. The leading axes of all operands are equal, except that each head of k and v may serve
+//!   several heads of q (grouped-query attention, Ainslie et al. 2023). Heads of k and v are not copied.
+//! - Causal attention: query i of Q sees the keys 0 to K - Q + i of K. A boolean mask, broadcast to `[.., queries, keys]`, selects the
 //!   keys that each query sees. A query that sees no key gives 0.
 //! - With p the softmax and g = ∂L/∂y: ∂L/∂v = pᵀ·g, and with d = p (g·vᵀ - Σ g y): ∂L/∂q = scale · d·k, ∂L/∂k = scale · dᵀ·q.
 //! - The kernels work tile by tile and never store the score matrix: memory grows with the queries plus the keys, not
@@ -27,7 +28,11 @@ use crate::tensor::Tensor;
 /// Options of scaled dot-product attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttentionOptions {
-    /// Whether query i sees only the keys 0 to i.
+    /// Whether each query sees only the keys up to its own position. The last query has the position of the last key: of Q
+    /// queries and K keys, query i sees the keys 0 to K - Q + i (PyTorch's `causal_lower_right`). The first Q - K queries
+    /// see no key if there are fewer keys than queries.
+    ///
+    /// For Q = K, this equals PyTorch's `is_causal=True`, which always lets query i see the keys 0 to i.
     pub causal: bool,
     /// The factor for the products of queries and keys; `None` selects 1/√width.
     pub scale: Option<f64>,
@@ -118,8 +123,8 @@ impl Op for ScaledDotProduct {
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let [query, key, value] = [inputs[0], inputs[1], inputs[2]].map(Tensor::contiguous);
-        let (query, key, value) = (query?, key?, value?);
+        let query = inputs[0].contiguous()?;
+        let (key, value) = (with_contiguous_heads(inputs[1])?, with_contiguous_heads(inputs[2])?);
         let [heads, queries, _] = *query.dims() else {
             return Err(Error::BadRank { op: OP, expected: "three axes", shape: *query.shape() });
         };
@@ -152,11 +157,18 @@ impl Op for ScaledDotProduct {
     }
 }
 
+/// Copies a stack of keys or values if the rows of a head are not contiguous. A view of a cache needs no copy.
+fn with_contiguous_heads(stack: &Tensor) -> Result<Tensor> {
+    if kernels::has_contiguous_heads(stack.layout()) { Ok(stack.clone()) } else { stack.contiguous() }
+}
+
 const OP: &str = "attention";
 
 const SIZES: &ShapeRule = &ShapeRule::Other(
     "queries must be [.., queries, width], keys [.., keys, width], and values [.., keys, _]",
 );
+
+const GROUPS: &ShapeRule = &ShapeRule::Other("the heads of keys must divide those of queries");
 
 /// Checked queries, keys and values.
 struct AttentionInputs<'a> {
@@ -165,8 +177,10 @@ struct AttentionInputs<'a> {
     query: &'a Tensor,
     key: &'a Tensor,
     value: &'a Tensor,
-    /// The leading axes, before those of the matrices.
+    /// The leading axes of the query, before those of the matrices.
     leading: &'a [usize],
+    /// The leading axes of key and value. Only the last of them, the heads, may be smaller than that of the query.
+    key_leading: &'a [usize],
     queries: usize,
     keys: usize,
     causal: bool,
@@ -186,15 +200,30 @@ impl<'a> AttentionInputs<'a> {
         let [leading @ .., queries, width] = query.dims() else {
             return Err(Error::BadRank { op, expected: "at least two axes", shape: *query.shape() });
         };
+        let mismatch = |other: &Tensor, rule: &'static ShapeRule| Error::ShapeMismatch {
+            op,
+            lhs: *query.shape(),
+            rhs: *other.shape(),
+            rule,
+        };
+        let [key_leading @ .., keys, values] = value.dims() else { return Err(mismatch(value, SIZES)) };
+        let (keys, values) = (*keys, *values);
         let fits = |other: &Tensor, sizes: [usize; 2]| {
-            if other.dims() == [leading, &sizes].concat() {
-                return Ok(());
+            if other.dims() == [key_leading, &sizes].concat() { Ok(()) } else { Err(mismatch(other, SIZES)) }
+        };
+        if key_leading != leading {
+            let (Some((heads, rest)), Some((key_heads, key_rest))) =
+                (leading.split_last(), key_leading.split_last())
+            else {
+                return Err(mismatch(value, SIZES));
+            };
+            if rest != key_rest {
+                return Err(mismatch(value, SIZES));
             }
-            Err(Error::ShapeMismatch { op, lhs: *query.shape(), rhs: *other.shape(), rule: SIZES })
-        };
-        let [.., keys, values] = *value.dims() else {
-            return Err(Error::ShapeMismatch { op, lhs: *query.shape(), rhs: *value.shape(), rule: SIZES });
-        };
+            if *heads == 0 || *key_heads == 0 || heads % key_heads != 0 {
+                return Err(mismatch(value, GROUPS));
+            }
+        }
         fits(key, [keys, *width])?;
         fits(value, [keys, values])?;
         if *width == 0 {
@@ -203,7 +232,7 @@ impl<'a> AttentionInputs<'a> {
         }
         let scale = options.scale.unwrap_or(1.0 / (*width as f64).sqrt());
         let (queries, causal) = (*queries, options.causal);
-        Ok(Self { op, query, key, value, leading, queries, keys, causal, scale })
+        Ok(Self { op, query, key, value, leading, key_leading, queries, keys, causal, scale })
     }
 
     /// Broadcasts a mask to the shape of the scores, as a view.
@@ -247,8 +276,8 @@ impl<'a> AttentionInputs<'a> {
     fn tiled(&self, mask: Option<&Tensor>) -> Result<Tensor> {
         let heads = Shape::new(self.leading)?.elements();
         let stacked = |part: &Tensor| {
-            let [.., rows, columns] = *part.dims() else { return Ok(part.unchanged()) };
-            part.reshape([heads, rows, columns])
+            let [leading @ .., rows, columns] = part.dims() else { return Ok(part.unchanged()) };
+            part.reshape([Shape::new(leading)?.elements(), *rows, *columns])
         };
         let op = ScaledDotProduct { scale: self.scale, causal: self.causal };
         let (query, key, value) = (stacked(self.query)?, stacked(self.key)?, stacked(self.value)?);
@@ -269,6 +298,12 @@ impl Tensor {
     /// broadcasts to `[.., queries, keys]`. A boolean mask is true where a query sees a key. A float mask is added to
     /// the scores, and -∞ hides a key. A query that sees no key gives 0.
     ///
+    /// Grouped-query attention (PyTorch's `enable_gqa=True`): with queries `[.., heads, queries, width]`, keys and values
+    /// may have fewer heads. Their number must divide that of the queries. With a group of g = heads / key heads, the
+    /// query heads 0 to g - 1 see the keys of head 0, and so on. Keys are not copied.
+    ///
+    /// Keys and values can be views of a larger cache: only the rows of each head need to be contiguous.
+    ///
     /// Memory grows with the queries plus the keys, not with their product. Only the gradient of a float mask is a full
     /// matrix.
     ///
@@ -280,6 +315,9 @@ impl Tensor {
     /// let y = x.attention(&x, &x, None, causal)?;
     /// // The first position sees itself alone.
     /// assert_eq!((y.dims(), y.to_vec::<f32>()?[0]), (&[1, 3, 1][..], 1.0));
+    /// // A new query after the keys of a cache sees all of them.
+    /// let last = x.slice(1, 2..)?.attention(&x, &x, None, causal)?;
+    /// assert_eq!(last.to_vec::<f32>()?[0], y.to_vec::<f32>()?[2]);
     /// # Ok::<(), highwater::Error>(())
     /// ```
     ///

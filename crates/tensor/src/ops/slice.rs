@@ -5,6 +5,8 @@
 
 use std::ops::{Bound, Range, RangeBounds};
 
+use bfc_core::Category;
+
 use crate::autograd::apply;
 use crate::backend::{Binary, kernels};
 use crate::error::{Error, Result};
@@ -113,6 +115,52 @@ impl Tensor {
         // A sum that overflows is beyond every axis.
         let end = start.checked_add(len).map_or(Bound::Included(usize::MAX), Bound::Excluded);
         self.part("narrow", axis, &(Bound::Included(start), end), 1)
+    }
+
+    /// Overwrites the elements from `start` on along one axis with `values`, in place, as PyTorch's
+    /// `x.narrow(axis, start, n).copy_(values)`. The sizes of the other axes and the element types are equal.
+    ///
+    /// Shared buffers are immutable: this must be the only tensor of its buffer, so views of it must have been dropped.
+    /// No gradient flows to `values`.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let mut x = Tensor::zeros(&device, [2, 4])?;
+    /// x.write_slice(1, 1, &Tensor::ones(&device, [2, 2])?)?;
+    /// assert_eq!(x.to_vec::<f32>()?, [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]);
+    /// let view = x.narrow(0, 0, 1)?;
+    /// assert!(x.write_slice(1, 0, &Tensor::ones(&device, [2, 1])?).is_err());
+    /// drop(view);
+    /// x.write_slice(1, 0, &Tensor::ones(&device, [2, 1])?)?;
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`](crate::Error::BadArgument) if another tensor shares the buffer, if this is a view that is not
+    /// contiguous from the start of the buffer, or if this tensor requires a gradient;
+    /// [`Error::DeviceMismatch`](crate::Error::DeviceMismatch),
+    /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), [`Error::Operand`](crate::Error::Operand) for other shapes
+    /// or types, [`Error::RangeOutOfBounds`](crate::Error::RangeOutOfBounds) if the values exceed the axis. The tensor is
+    /// unchanged then.
+    pub fn write_slice(&mut self, axis: isize, start: usize, values: &Self) -> Result<()> {
+        const OP: &str = "write_slice";
+        let axis = self.shape().axis(OP, axis)?;
+        let device = self.device().clone();
+        if &device != values.device() {
+            let (lhs, rhs) = (device.to_string(), values.device().to_string());
+            return Err(Error::DeviceMismatch { op: OP, lhs, rhs });
+        }
+        let refused = |got: &str| {
+            let expected = "the only tensor of its buffer, contiguous from its start, without a gradient";
+            Error::BadArgument { op: OP, argument: "self", expected, got: got.to_owned() }
+        };
+        if self.requires_grad() {
+            return Err(refused("a tensor that requires a gradient"));
+        }
+        let Some(out) = self.view_mut() else { return Err(refused("a shared buffer or a view")) };
+        let ctx = OpContext::create(OP, &device, device.default_allocator()?, Category::Output);
+        ctx.compute(kernels::CopyInto { input: values.view(), axis, start, step: 1, out })
     }
 
     fn part(

@@ -49,14 +49,17 @@ fn assert_as_on_the_cpu(device: &Device, sizes: [usize; 4], hidden: Hidden, dtyp
     let there = results(device, sizes, hidden, dtype).unwrap();
     assert_eq!(here.len(), there.len());
     for (what, (here, there)) in here.iter().zip(&there).enumerate() {
-        assert_eq!((here.dims(), here.dtype()), (there.dims(), there.dtype()));
-        let values = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
-        let (here, there) = (values(here), values(there));
-        let largest = here.iter().fold(1e-6_f64, |most, a| most.max(a.abs()));
-        for (i, (a, b)) in here.into_iter().zip(there).enumerate() {
-            let close = (a - b).abs() <= tolerance * largest;
-            assert!(close, "{sizes:?} {hidden:?} {dtype}, number {i} of {what}: {a} and {b}");
-        }
+        assert_tensors_are_close(here, there, tolerance, &format!("{sizes:?} {hidden:?} {dtype}, {what}"));
+    }
+}
+
+fn assert_tensors_are_close(here: &Tensor, there: &Tensor, tolerance: f64, what: &str) {
+    assert_eq!((here.dims(), here.dtype()), (there.dims(), there.dtype()));
+    let values = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+    let (here, there) = (values(here), values(there));
+    let largest = here.iter().fold(1e-6_f64, |most, a| most.max(a.abs()));
+    for (i, (a, b)) in here.into_iter().zip(there).enumerate() {
+        assert!((a - b).abs() <= tolerance * largest, "{what}, number {i}: {a} and {b}");
     }
 }
 
@@ -87,6 +90,36 @@ fn halves_are_multiplied_and_summed_in_floats() {
             // The kernel reads 16-bit queries, keys and values directly: no conversion precedes it.
             let attention = launched.iter().position(|&kernel| kernel == "attention").unwrap();
             assert!(!launched[attention - 1].starts_with("to_f32"), "{dtype}");
+        }
+    }
+}
+
+/// Attention of four heads of queries to two heads of keys, which lie in a larger buffer.
+fn grouped(device: &Device, [queries, keys]: [usize; 2], dtype: DType) -> Result<Vec<Tensor>> {
+    let rng = Rng::new(9);
+    let numbers = |dims: [usize; 4]| Tensor::uniform(device, dims, -1.0, 1.0, &rng)?.to_dtype(dtype);
+    let query = numbers([2, 4, queries, 24])?.requiring_grad()?;
+    let [key, value] = [24, 16].map(|width| numbers([2, 2, keys + 8, width])?.requiring_grad());
+    let (key, value) = (key?, value?);
+    let [keys_seen, values_seen] = [&key, &value].map(|room| room.slice(2, 8..));
+    let options = AttentionOptions { causal: true, scale: Some(0.3) };
+    let y = query.attention(&keys_seen?, &values_seen?, None, options)?;
+    let gradients = y.square()?.sum_all()?.backward()?;
+    let of_leaves = [&query, &key, &value].map(|leaf| gradients.get(leaf).cloned());
+    Ok(std::iter::once(y.detach()).chain(of_leaves.into_iter().flatten()).collect())
+}
+
+#[test]
+fn groups_of_heads_and_keys_in_a_larger_buffer() {
+    let device = device();
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 1.6e-2)] {
+        for sizes in [[1, 6], [3, 70], [70, 140], [140, 70]] {
+            let here = grouped(&runtime().cpu().unwrap(), sizes, dtype).unwrap();
+            let there = grouped(&device, sizes, dtype).unwrap();
+            assert_eq!((here.len(), there.len()), (4, 4));
+            for (here, there) in here.iter().zip(&there) {
+                assert_tensors_are_close(here, there, tolerance, &format!("{sizes:?} {dtype}"));
+            }
         }
     }
 }

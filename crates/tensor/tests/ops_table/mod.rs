@@ -307,6 +307,8 @@ const BROADCAST: &[Input] = &[(&[2, 1, 4], Any, InOrder), (&[3, 1], Any, InOrder
 const NORMED: &[Input] = &[(&[2, 3, 4], Any, Transposed), (&[4], Any, InOrder), (&[4], Any, WithGaps)];
 const HEADS: &[Input] =
     &[(&[2, 2, 3, 4], Any, InOrder), (&[2, 2, 5, 4], Any, Transposed), (&[2, 2, 5, 3], Any, WithGaps)];
+const GROUPED: &[Input] =
+    &[(&[4, 2, 3], Any, Transposed), (&[2, 4, 3], Any, InOrder), (&[2, 4, 2], Any, WithGaps)];
 const BIASED: &[Input] = &[
     (&[2, 2, 3, 4], Any, InOrder),
     (&[2, 2, 5, 4], Any, Transposed),
@@ -671,6 +673,11 @@ const CASES: &[Row] = &[
         .of_one_type()
         .rounding_often(),
     case("attention, causal", HEADS, |x| {
+        x[0].attention(&x[1], &x[2], None, AttentionOptions { causal: true, scale: Some(0.7) })
+    })
+    .of_one_type()
+    .rounding_often(),
+    case("attention, grouped heads, causal", GROUPED, |x| {
         x[0].attention(&x[1], &x[2], None, AttentionOptions { causal: true, scale: Some(0.7) })
     })
     .of_one_type()

@@ -67,6 +67,11 @@ const OTHERS: &[Row] = &[
     ("all", |x| truths(&x[0])?.all([1])),
     ("count_nonzero", |x| x[0].sub(&x[1])?.count_nonzero(0)),
     ("sum of booleans", |x| truths(&x[0])?.sum(1)),
+    ("write_slice", |x| {
+        let mut y = x[0].add(&x[1])?;
+        y.write_slice(1, 1, &x[1].narrow(1, 2, 2)?)?;
+        Ok(y)
+    }),
     ("one_hot", |x| classes(&x[0], &[3, 0, 2])?.one_hot(4)),
     ("categorical", |x| x[0].categorical(&Rng::new(3))),
     ("sum of bytes", |x| integers(&x[0], DType::U8)?.sum(0)),

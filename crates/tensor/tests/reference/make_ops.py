@@ -275,7 +275,7 @@ def attention(q, k, v, mask, causal):
     scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
     scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
     if causal:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+        scores = np.where(np.tri(*scores.shape[-2:], scores.shape[-1] - scores.shape[-2], dtype=bool), scores, -np.inf)
     largest = scores.max(-1, keepdims=True, initial=-np.inf)
     weights = np.where(largest == -np.inf, 0, np.exp(scores - np.where(largest == -np.inf, 0, largest)))
     total = weights.sum(-1, keepdims=True)

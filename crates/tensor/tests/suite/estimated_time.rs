@@ -106,6 +106,11 @@ fn causal_attention_skips_later_keys() {
         time(&device, || query.attention(&key, &value, None, options)).multiply_adds
     };
     assert_eq!([attend(false), attend(true)], [2 * 16 * (8 + 8), 2 * 10 * (8 + 8)]);
+    // With four cached keys, two new queries see 3 and 4 keys. Two heads of keys serve four heads of queries.
+    let [query, key] = [zeros(&device, [4, 2, 8]), zeros(&device, [2, 4, 8])];
+    let options = AttentionOptions { causal: true, ..AttentionOptions::default() };
+    let time = time(&device, || query.attention(&key, &key, None, options));
+    assert_eq!(time.multiply_adds, 4 * 7 * (8 + 8));
 }
 
 #[test]

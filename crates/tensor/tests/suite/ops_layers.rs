@@ -3,7 +3,7 @@
 use crate::ops_table::{Numbers, device};
 use highwater_tensor::{
     AttentionOptions, Conv1dOptions, Conv2dOptions, DType, Device, Error, Pool1dOptions, Pool2dOptions,
-    Result, Rng, Tensor,
+    Result, Rng, Tensor, no_grad,
 };
 
 /// Returns fewer rounds if an emulator runs the kernels.
@@ -354,7 +354,7 @@ fn attention_is_a_softmax_over_the_keys_that_are_seen() {
         let mut expected = Vec::new();
         for row in 0..heads * queries {
             let (head, i) = (row / queries, row % queries);
-            let sees = |j: &usize| allowed[i * keys + j] && (!causal || *j <= i);
+            let sees = |j: &usize| allowed[i * keys + j] && (!causal || *j + queries <= i + keys);
             let score = |j: usize| -> f64 {
                 let pairs = (0..width).map(|e| q[row * width + e] * k[(head * keys + j) * width + e]);
                 pairs.sum::<f64>() / (width as f64).sqrt()
@@ -380,17 +380,133 @@ fn attention_is_a_softmax_over_the_keys_that_are_seen() {
 }
 
 #[test]
+fn causal_attention_of_new_queries_sees_all_earlier_keys() {
+    let device = device();
+    let options = AttentionOptions { causal: true, scale: None };
+    // With equal scores and the identity as values, a row has 1 / n at each of the n keys that a query sees.
+    let weights = |queries: usize, keys: usize| {
+        let query = Tensor::zeros_of(&device, [1, queries, 2], DType::F64).unwrap();
+        let key = Tensor::zeros_of(&device, [1, keys, 2], DType::F64).unwrap();
+        let value = Tensor::arange(&device, 0, keys).unwrap().one_hot(keys).unwrap();
+        let value = value.to_dtype(DType::F64).unwrap().unsqueeze(0).unwrap();
+        let tiled = query.attention(&key, &value, None, options).unwrap().to_vec::<f64>().unwrap();
+        let rng = Rng::new(0);
+        let whole = query.attention_with_dropout(&key, &value, None, options, 1e-12, &rng).unwrap();
+        assert_close(Ok(whole), &[1, queries, keys], &tiled);
+        tiled
+    };
+    let row = |seen: usize, keys: usize| {
+        (0..keys).map(move |key| if key < seen { 1.0 / seen as f64 } else { 0.0 }).collect::<Vec<_>>()
+    };
+    for (queries, keys) in [(1, 6), (3, 6), (6, 6), (70, 130), (1, 65)] {
+        let expected: Vec<f64> = (0..queries).flat_map(|i| row(keys - queries + i + 1, keys)).collect();
+        for (got, expected) in weights(queries, keys).into_iter().zip(expected) {
+            assert!((got - expected).abs() < 1e-12, "{queries} queries, {keys} keys");
+        }
+    }
+    // The first queries see no key if there are fewer keys.
+    assert_eq!(weights(3, 2), [0.0, 0.0, 1.0, 0.0, 0.5, 0.5]);
+    let before = weights(130, 1);
+    assert!(before[..129].iter().all(|&weight| weight == 0.0) && before[129] == 1.0);
+}
+
+#[test]
+fn heads_of_keys_can_serve_several_heads_of_queries() {
+    let device = device();
+    let numbers = &mut Numbers::new(17);
+    for (queries, keys, causal) in
+        [(5, 5, true), (1, 9, true), (70, 66, false), (66, 140, true), (140, 66, true)]
+    {
+        let leaf = |numbers: &mut Numbers, dims: &[usize]| {
+            random(&device, numbers, dims).1.requiring_grad().unwrap()
+        };
+        let query = leaf(numbers, &[2, 6, queries, 4]);
+        let (key, value) = (leaf(numbers, &[2, 2, keys, 4]), leaf(numbers, &[2, 2, keys, 3]));
+        let added = leaf(numbers, &[2, 6, queries, keys]);
+        let (_, upstream) = random(&device, numbers, &[2, 6, queries, 3]);
+        let options = AttentionOptions { causal, scale: Some(0.6) };
+        let outcome = |key: &Tensor, value: &Tensor, mask: Option<&Tensor>| {
+            let y = query.attention(key, value, mask, options).unwrap();
+            let gradients = y.mul(&upstream).unwrap().sum_all().unwrap().backward().unwrap();
+            (y, gradients)
+        };
+        for mask in [None, Some(&added)] {
+            let (y, gradients) = outcome(&key, &value, mask);
+            let [key_copies, value_copies] = [&key, &value].map(|part| part.repeat_interleave(1, 3).unwrap());
+            let (expected, by_copies) = outcome(&key_copies, &value_copies, mask);
+            assert_eq!(y.to_vec::<f64>().unwrap(), expected.to_vec::<f64>().unwrap());
+            for leaf in [&query, &key, &value, &added].into_iter().take(if mask.is_some() { 4 } else { 3 }) {
+                let expected = by_copies.get(leaf).unwrap().to_vec::<f64>().unwrap();
+                assert_close(Ok(gradients.get(leaf).unwrap().clone()), leaf.dims(), &expected);
+            }
+            let rng = Rng::new(2);
+            let state = rng.state();
+            let dropped = query.attention_with_dropout(&key, &value, mask, options, 0.3, &rng).unwrap();
+            rng.set_state(state);
+            let copies = [&key_copies, &value_copies];
+            let expected =
+                query.attention_with_dropout(copies[0], copies[1], mask, options, 0.3, &rng).unwrap();
+            assert_eq!(dropped.to_vec::<f64>().unwrap(), expected.to_vec::<f64>().unwrap());
+        }
+    }
+    let heads = |count: usize| Tensor::zeros(&device, [2, count, 5, 4]).unwrap();
+    let error = heads(6).attention(&heads(4), &heads(4), None, AttentionOptions::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "attention: shapes [2, 6, 5, 4] and [2, 4, 5, 4] do not match: the heads of keys must divide those of queries"
+    );
+    for key_heads in [0, 12] {
+        let keys = heads(key_heads);
+        assert!(heads(6).attention(&keys, &keys, None, AttentionOptions::default()).is_err());
+    }
+}
+
+#[test]
+fn keys_in_a_larger_buffer_are_not_copied() {
+    let device = device();
+    let numbers = &mut Numbers::new(23);
+    let (_, room) = random(&device, numbers, &[3, 2, 100, 4]);
+    let (_, query) = random(&device, numbers, &[3, 4, 2, 4]);
+    let keys = room.slice(2, 10..80).unwrap();
+    let apart = keys.contiguous().unwrap();
+    let options = AttentionOptions { causal: true, scale: None };
+    let allocator = device.default_allocator().unwrap();
+    let peak = |keys: &Tensor| {
+        assert!(allocator.clear_stats());
+        let before = allocator.stats().bytes_in_use;
+        let y = no_grad(|| query.attention(keys, keys, None, options)).unwrap();
+        (allocator.stats().peak_bytes_in_use - before, y)
+    };
+    let ((of_view, y), (of_copy, expected)) = (peak(&keys), peak(&apart));
+    assert_eq!(of_view, of_copy);
+    assert_eq!(y.to_vec::<f64>().unwrap(), expected.to_vec::<f64>().unwrap());
+    // Rows that are not contiguous are copied.
+    let across = keys.transpose(1, 2).unwrap().contiguous().unwrap().transpose(1, 2).unwrap();
+    let again = query.attention(&across, &across, None, options).unwrap();
+    assert_eq!(again.to_vec::<f64>().unwrap(), y.to_vec::<f64>().unwrap());
+}
+
+#[test]
 fn tiled_attention_has_the_composed_gradient() {
+    for (queries, keys) in [(130, 130), (3, 130), (70, 200), (130, 67)] {
+        composed_gradient_of_attention(queries, keys);
+    }
+}
+
+fn composed_gradient_of_attention(queries: usize, keys: usize) {
     let device = device();
     let numbers = &mut Numbers::new(5);
-    let leaves: Vec<Tensor> = [[2, 130, 3], [2, 130, 3], [2, 130, 2], [1, 130, 130]]
+    let leaves: Vec<Tensor> = [[2, queries, 3], [2, keys, 3], [2, keys, 2], [1, queries, keys]]
         .iter()
         .map(|dims| random(&device, numbers, dims).1.requiring_grad().unwrap())
         .collect();
-    let (_, upstream) = random(&device, numbers, &[2, 130, 2]);
-    let ones = Tensor::ones_of(&device, [130, 130], DType::F64).unwrap();
-    let later: Vec<bool> = (0..130 * 130).map(|at| at % 130 > at / 130).collect();
-    let later = Tensor::from_slice(&device, &later, [130, 130]).unwrap();
+    let (_, upstream) = random(&device, numbers, &[2, queries, 2]);
+    let ones = Tensor::ones_of(&device, [queries, keys], DType::F64).unwrap();
+    let later: Vec<bool> = (0..queries * keys).map(|at| at % keys + queries > at / keys + keys).collect();
+    let later = Tensor::from_slice(&device, &later, [queries, keys]).unwrap();
+    // The first queries see no key if there are fewer keys: their result and gradients are 0.
+    let sees = Tensor::arange(&device, 0, queries).unwrap().ge(queries.saturating_sub(keys)).unwrap();
+    let upstream = upstream.mul(&sees.to_dtype(DType::F64).unwrap().unsqueeze(1).unwrap()).unwrap();
     let fused = leaves[0]
         .attention(
             &leaves[1],
@@ -429,7 +545,8 @@ fn weights_of_attention_are_dropped_or_scaled() {
         visible += usize::from(weight != 0.0);
         kept += usize::from(dropped != 0.0);
     }
-    assert_eq!(visible, 20 * (1..=30).sum::<usize>());
+    // The last query sees all 40 keys.
+    assert_eq!(visible, 20 * (11..=40).sum::<usize>());
     assert!((72 * visible..78 * visible).contains(&(100 * kept)), "{kept} of {visible} at p = 1/4");
 
     let before = rng.state();

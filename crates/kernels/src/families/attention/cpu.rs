@@ -1,8 +1,8 @@
 //! Scaled dot-product attention in tiles (FlashAttention), without storing the matrix of scores.
 //!
 //! The forward pass keeps the running maximum and sum of the softmax of each query (Milakov and Gimelshein 2018; Dao et
-//! al. 2022). It returns the logarithm of the sum, from which the backward pass recomputes each tile. One thread
-//! computes a head.
+//! al. 2022). It returns the logarithm of the sum, from which the backward pass recomputes each tile. In the forward
+//! pass, one thread computes a head. In the backward pass, one thread computes all heads that share keys.
 
 use self::softmax::{Rows, RunningSoftmax, row_products, softmax_grad_tile, softmax_tile};
 use super::{Attention, AttentionGrad};
@@ -16,7 +16,7 @@ use crate::families;
 use crate::families::RunCpu;
 use crate::families::matmul::cpu::{Gemm, Matrix, multiply};
 use crate::layout::Layout;
-use crate::shape::DType;
+use crate::shape::{DType, RawElement};
 use crate::storage::{View, ViewMut};
 
 mod softmax;
@@ -30,11 +30,13 @@ const TILES: usize = 2 * TILE * TILE;
 /// The largest number of heads that are computed at a time. Each has its own tiles in the workspace.
 const SLOTS: usize = 8;
 
-/// The sizes of an attention, from the shapes `[heads, queries, width]` of the query and `[heads, keys, values]` of the
-/// value.
+/// The sizes of an attention, from the shapes `[heads, queries, width]` of the query and `[key heads, keys, values]` of
+/// the value.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     heads: usize,
+    /// The number of heads that share keys and values.
+    group: usize,
     queries: usize,
     keys: usize,
     width: usize,
@@ -46,6 +48,7 @@ impl Sizes {
         let size = |dims: &[usize], axis: usize| dims.get(axis).copied().unwrap_or(0);
         Self {
             heads: size(query, 0),
+            group: super::group_of(size(query, 0), size(value, 0)).unwrap_or(1),
             queries: size(query, 1),
             keys: size(value, 1),
             width: size(query, 2),
@@ -53,12 +56,18 @@ impl Sizes {
         }
     }
 
-    fn per_slot(&self) -> usize {
-        self.heads.div_ceil(SLOTS).max(1)
+    /// The number of heads of the forward pass, or of key heads of the backward pass, that one slot computes.
+    fn per_slot(heads: usize) -> usize {
+        heads.div_ceil(SLOTS).max(1)
     }
 
     fn slots(&self) -> usize {
-        self.heads.div_ceil(self.per_slot())
+        let slots = |heads: usize| heads.div_ceil(Self::per_slot(heads));
+        slots(self.heads).max(slots(self.key_heads()))
+    }
+
+    fn key_heads(&self) -> usize {
+        self.heads / self.group
     }
 
     /// The number of workspace elements for one head: two tiles of scores, and the panels of a product.
@@ -82,6 +91,8 @@ pub(crate) fn workspace(query: &[usize], value: &[usize], dtype: DType) -> usize
 #[derive(Clone, Copy, Debug)]
 struct Mask<'a, T> {
     causal: bool,
+    queries: usize,
+    keys: usize,
     table: MaskValues<'a, T>,
 }
 
@@ -104,17 +115,22 @@ impl<'a, T: Gemm> Mask<'a, T> {
             }
             Some(mask) => MaskValues::Added(host::<T>(op, mask)?, mask.layout()),
         };
-        Ok(Self { causal: of.causal, table })
+        let rows = |view: &View<'_>| view.layout().shape().dims().get(1).copied().unwrap_or(0);
+        Ok(Self { causal: of.causal, queries: rows(&of.query), keys: rows(&of.key), table })
     }
 
     /// The number of keys that any query below `queries` attends to.
-    fn visible(&self, queries: usize, keys: usize) -> usize {
-        if self.causal { keys.min(queries) } else { keys }
+    fn visible(&self, queries: usize) -> usize {
+        if self.causal {
+            (queries + self.keys).saturating_sub(self.queries).min(self.keys)
+        } else {
+            self.keys
+        }
     }
 
     /// The number of leading keys of a tile that the causal mask allows for a query.
     fn visible_in_tile(&self, query: usize, key: usize, keys: usize) -> usize {
-        if self.causal { (query + 1).saturating_sub(key).min(keys) } else { keys }
+        self.visible(query + 1).saturating_sub(key).min(keys)
     }
 
     /// Applies the mask tensor to the scores of the tile that starts at `query` and `key`: sets masked scores to -∞, or
@@ -155,6 +171,29 @@ fn tile<T>(data: &[T], width: usize, first: usize, end: usize) -> Matrix<'_, T> 
     Matrix::rows(&data[first * width..][..rows * width], rows, width)
 }
 
+/// The heads of keys or values, whose rows are contiguous.
+#[derive(Clone, Copy)]
+struct Heads<'a, T> {
+    /// The buffer from the first head on.
+    data: &'a [T],
+    stride: usize,
+    /// The number of elements of a head.
+    len: usize,
+}
+
+impl<'a, T: RawElement> Heads<'a, T> {
+    fn new(op: &'static str, view: &View<'a>) -> Result<Self> {
+        let layout = view.layout();
+        let len = layout.shape().dims().iter().skip(1).product();
+        let stride = layout.strides().first().copied().unwrap_or(0);
+        Ok(Self { data: &host::<T>(op, view)?[layout.offset()..], stride, len })
+    }
+
+    fn at(&self, head: usize) -> &'a [T] {
+        &self.data[head * self.stride..][..self.len]
+    }
+}
+
 /// Part number `number` of `data`, in parts of `len` elements.
 fn nth<T>(data: &[T], number: usize, len: usize) -> &[T] {
     &data[number * len..][..len]
@@ -178,24 +217,25 @@ pub(crate) fn forward(
             log_sums.fill(T::LOWEST);
             return Ok(());
         }
-        let [query, key, value] = [of.query, of.key, of.value].map(|view| contiguous::<T>(op, &view));
-        let (query, key, value) = (query?, key?, value?);
+        let query = contiguous::<T>(op, &of.query)?;
+        let (keys, values) = (Heads::<T>::new(op, &of.key)?, Heads::<T>::new(op, &of.value)?);
         let scratch = scratch::<T>(op, workspace, sizes.slots() * sizes.scratch())?;
         let scale = T::from_f64(of.scale);
-        let of = |len: usize| sizes.per_slot() * len;
+        let per_slot = Sizes::per_slot(sizes.heads);
+        let of = |len: usize| per_slot * len;
         let chunks = [of(sizes.queries * sizes.values), of(sizes.queries), sizes.scratch()];
         workers.zipped([out, log_sums, scratch], chunks, &|slot, [out, log_sums, scratch]| {
             let outs = out.chunks_mut(sizes.queries * sizes.values);
             for (number, (out, log_sums)) in outs.zip(log_sums.chunks_mut(sizes.queries)).enumerate() {
-                let head = slot * sizes.per_slot() + number;
+                let head = slot * per_slot + number;
                 let head = Head {
                     sizes,
                     mask,
                     scale,
                     number: head,
                     query: nth(query, head, sizes.queries * sizes.width),
-                    key: nth(key, head, sizes.keys * sizes.width),
-                    value: nth(value, head, sizes.keys * sizes.values),
+                    key: keys.at(head / sizes.group),
+                    value: values.at(head / sizes.group),
                 };
                 head.forward(out, log_sums, scratch);
             }
@@ -242,7 +282,7 @@ impl<T: Gemm> Head<'_, T> {
             let query = number * TILE;
             let rows = log_sums.len();
             let (mut largest, mut sums) = ([T::LOWEST; TILE], [T::ZERO; TILE]);
-            let end = self.mask.visible(query + rows, self.sizes.keys);
+            let end = self.mask.visible(query + rows);
             for key in (0..end).step_by(TILE) {
                 let (scores, columns) = self.scores(scratch, query, [key, end], panels);
                 let visible = |row: usize| self.mask.visible_in_tile(query + row, key, columns);
@@ -267,26 +307,31 @@ impl<T: Gemm> Head<'_, T> {
         }
     }
 
-    /// Overwrites the gradients of query, key and value. `grad` is the gradient of the output.
+    /// Overwrites the gradient of the query, and overwrites or adds to those of key and value. `grad` is the gradient of
+    /// the output.
     fn backward(
         &self,
         [out, log_sums, grad]: [&[T]; 3],
         [to_query, to_key, to_value]: [&mut [T]; 3],
+        overwrites_keys: bool,
         scratch: &mut [T],
     ) {
         let (width, values) = (self.sizes.width, self.sizes.values);
         let (first, scratch) = scratch.split_at_mut(TILE * TILE);
         let (second, panels) = scratch.split_at_mut(TILE * TILE);
-        let visible = self.mask.visible(self.sizes.queries, self.sizes.keys);
-        to_key[visible * width..].fill(T::ZERO);
-        to_value[visible * values..].fill(T::ZERO);
+        // The first tile of queries that attends to a tile of keys computes it in full.
+        let whole_tiles = |keys: usize| keys.next_multiple_of(TILE).min(self.sizes.keys);
+        let mut seen = 0;
         for query in (0..self.sizes.queries).step_by(TILE) {
             let grads = tile(grad, values, query, self.sizes.queries);
             let rows = grads.row_count();
             let mut along = [T::ZERO; TILE];
             let here = query * values..(query + rows) * values;
             row_products(&mut along[..rows], [&out[here.clone()], &grad[here]], values);
-            let end = self.mask.visible(query + rows, self.sizes.keys);
+            let end = whole_tiles(self.mask.visible(query + rows));
+            if end == 0 {
+                to_query[query * width..][..rows * width].fill(T::ZERO);
+            }
             for key in (0..end).step_by(TILE) {
                 let (scores, columns) = self.scores(first, query, [key, end], panels);
                 let to_scores = &mut second[..rows * columns];
@@ -298,7 +343,7 @@ impl<T: Gemm> Head<'_, T> {
                 let weights = Matrix::rows(&*scores, rows, columns);
                 let to_scores = Matrix::rows(&*to_scores, rows, columns);
                 // The first tile of queries that attends to these keys overwrites their gradients.
-                let first_here = output_mode(query == if self.mask.causal { key } else { 0 });
+                let first_here = output_mode(overwrites_keys && key >= seen);
                 let part = &mut to_value[key * values..][..columns * values];
                 multiply(weights.transposed(), grads, part, first_here, panels);
                 let part = &mut to_query[query * width..][..rows * width];
@@ -307,6 +352,7 @@ impl<T: Gemm> Head<'_, T> {
                 let part = &mut to_key[key * width..][..columns * width];
                 multiply(to_scores.transposed(), queries, part, first_here, panels);
             }
+            seen = end;
         }
     }
 }
@@ -338,8 +384,8 @@ pub(crate) fn backward(
             to_value.fill(T::ZERO);
             return Ok(());
         }
-        let [query, key, value] = [of.query, of.key, of.value].map(|view| contiguous::<T>(op, &view));
-        let (query, key, value) = (query?, key?, value?);
+        let query = contiguous::<T>(op, &of.query)?;
+        let (keys, values) = (Heads::<T>::new(op, &of.key)?, Heads::<T>::new(op, &of.value)?);
         let result = contiguous::<T>(op, &result)?;
         let (log_sums, grad) = (contiguous::<T>(op, &log_sums)?, contiguous::<T>(op, &grad)?);
         let scratch = scratch::<T>(op, workspace, sizes.slots() * sizes.scratch())?;
@@ -347,24 +393,26 @@ pub(crate) fn backward(
         let (rows, columns, wide) =
             (sizes.queries * sizes.width, sizes.keys * sizes.width, sizes.keys * sizes.values);
         let outs = sizes.queries * sizes.values;
-        let per_slot = sizes.per_slot();
-        let chunks = [per_slot * rows, per_slot * columns, per_slot * wide, sizes.scratch()];
+        let (per_slot, group) = (Sizes::per_slot(sizes.key_heads()), sizes.group);
+        let chunks = [per_slot * group * rows, per_slot * columns, per_slot * wide, sizes.scratch()];
         workers.zipped([to_query, to_key, to_value, scratch], chunks, &|slot, [to_query, to_key, to_value, scratch]| {
-            let gradients = to_query.chunks_mut(rows).zip(to_key.chunks_mut(columns)).zip(to_value.chunks_mut(wide));
-            for (number, ((to_query, to_key), to_value)) in gradients.enumerate() {
-                let head = slot * per_slot + number;
+            for (number, to_query) in to_query.chunks_mut(rows).enumerate() {
+                let key_head = number / group;
+                let head = slot * per_slot * group + number;
                 let whole = Head {
                     sizes,
                     mask,
                     scale,
                     number: head,
                     query: nth(query, head, rows),
-                    key: nth(key, head, columns),
-                    value: nth(value, head, wide),
+                    key: keys.at(head / group),
+                    value: values.at(head / group),
                 };
                 let known =
                     [nth(result, head, outs), nth(log_sums, head, sizes.queries), nth(grad, head, outs)];
-                whole.backward(known, [to_query, to_key, to_value], scratch);
+                let to_key = &mut to_key[key_head * columns..][..columns];
+                let to_value = &mut to_value[key_head * wide..][..wide];
+                whole.backward(known, [to_query, to_key, to_value], number % group == 0, scratch);
             }
         });
         Ok(())

@@ -4,7 +4,7 @@ use bfc_cuda::kernels::{Job, JobOutput};
 
 use super::{Attention, AttentionGrad};
 use crate::cuda::Family;
-use crate::cuda::launch::{Launcher, kernel, operand, origin, output, require_float};
+use crate::cuda::launch::{Launcher, kernel, operand, origin, output, require_float, strided};
 use crate::error::Result;
 use crate::families;
 use crate::families::RunCuda;
@@ -18,11 +18,13 @@ fn job(of: &families::AttentionInputs<'_>) -> Job {
     let size =
         |view: &View<'_>, axis: usize| view.layout().shape().dims().get(axis).copied().unwrap_or(0) as u64;
     let mut job = Job {
-        inputs: [operand(&query), operand(&key), operand(&value)],
+        inputs: [operand(&query), strided(&key), strided(&value)],
         function: u64::from(causal),
         ..Job::default()
     };
-    job.counts[..4].copy_from_slice(&[size(&query, 1), size(&key, 1), size(&query, 2), size(&value, 2)]);
+    let group = super::group_of(heads(of), key_heads(of)).unwrap_or(1) as u64;
+    let sizes = [size(&query, 1), size(&key, 1), size(&query, 2), size(&value, 2), group];
+    job.counts[..5].copy_from_slice(&sizes);
     job.constants[0] = scale;
     if let Some(mask) = mask {
         job = job.with_inner(&mask.layout().strides()[..3]);
@@ -33,9 +35,9 @@ fn job(of: &families::AttentionInputs<'_>) -> Job {
 }
 
 /// The number of tiles of a result with these rows and columns for each head.
-fn tiles(heads: u64, rows: u64, columns: u64) -> u64 {
+fn tiles(heads: usize, rows: u64, columns: u64) -> u64 {
     let tile = TILE as u64;
-    heads * rows.div_ceil(tile) * columns.div_ceil(tile)
+    heads as u64 * rows.div_ceil(tile) * columns.div_ceil(tile)
 }
 
 impl RunCuda for Attention<'_> {
@@ -76,11 +78,15 @@ impl RunCuda for AttentionGrad<'_> {
             job.count,
             &job,
         )?;
-        job.count = tiles(heads(of), keys, width.max(values));
+        job.count = tiles(key_heads(of), keys, width.max(values));
         device.launch_blocks(op, kernel(Family::Attention, "attention_key_grad", dtype), job.count, &job)
     }
 }
 
-fn heads(of: &families::AttentionInputs<'_>) -> u64 {
-    of.query.layout().shape().dims().first().copied().unwrap_or(0) as u64
+fn heads(of: &families::AttentionInputs<'_>) -> usize {
+    of.query.layout().shape().dims().first().copied().unwrap_or(0)
+}
+
+fn key_heads(of: &families::AttentionInputs<'_>) -> usize {
+    of.key.layout().shape().dims().first().copied().unwrap_or(0)
 }

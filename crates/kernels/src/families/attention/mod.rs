@@ -6,24 +6,26 @@ pub(super) mod cuda;
 
 use super::{Computation, Workspace};
 use crate::cost::{Class, Work, times};
-use crate::error::Result;
+use crate::error::{OperandFault, Result};
 use crate::layout::Layout;
 use crate::operands::{CheckedOperand, Rules, checked, operands};
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 
-/// The operands of attention. All but the mask are contiguous.
+/// The operands of attention. Queries are contiguous. The rows of each head of keys and values are contiguous; the heads
+/// may have any stride, for example in a cache with room for more keys.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionInputs<'a> {
     /// The factor of the products of queries and keys.
     pub scale: f64,
-    /// Whether query i attends only to the keys 0 to i.
+    /// Whether the last query attends to all keys, and each query before it to one key fewer: query i of Q attends to
+    /// the keys 0 to K - Q + i.
     pub causal: bool,
     /// Shape `[heads, queries, width]`.
     pub query: View<'a>,
-    /// Shape `[heads, keys, width]`.
+    /// Shape `[key heads, keys, width]`. The number of key heads divides that of heads: each serves neighboring heads.
     pub key: View<'a>,
-    /// Shape `[heads, keys, values]`.
+    /// Shape `[key heads, keys, values]`.
     pub value: View<'a>,
     /// Shape `[heads, queries, keys]`. Booleans select the keys that a query attends to. Floats of the query's type are
     /// added to the scores.
@@ -47,7 +49,7 @@ pub struct Attention<'a> {
 
 impl<'a> Computation<'a> for Attention<'a> {
     operands!(
-        ReadContiguous of.query, ReadContiguous of.key, ReadContiguous of.value, Read of.mask,
+        ReadContiguous of.query, Read of.key, Read of.value, Read of.mask,
         Scratch workspace, Write out, Write log_sums,
     );
 
@@ -65,7 +67,7 @@ impl<'a> Computation<'a> for Attention<'a> {
     }
 }
 
-/// The gradients of [`Attention`]. Inputs are contiguous.
+/// The gradients of [`Attention`]. The inputs that only the gradients read are contiguous.
 #[derive(Debug)]
 pub struct AttentionGrad<'a> {
     /// Queries, keys, values and options.
@@ -89,7 +91,7 @@ pub struct AttentionGrad<'a> {
 
 impl<'a> Computation<'a> for AttentionGrad<'a> {
     operands!(
-        ReadContiguous of.query, ReadContiguous of.key, ReadContiguous of.value, Read of.mask,
+        ReadContiguous of.query, Read of.key, Read of.value, Read of.mask,
         ReadContiguous output, ReadContiguous log_sums, ReadContiguous grad,
         Scratch workspace, Write query_grad, Write key_grad, Write value_grad,
     );
@@ -124,16 +126,44 @@ fn inputs(
     let &[heads, queries, width] = query.dims() else {
         return Err(rules.mismatch(&query, &key, "they must have three axes: heads, rows and columns"));
     };
-    let &[_, keys, values] = value.dims() else {
+    let &[key_heads, keys, _] = value.dims() else {
         return Err(rules.mismatch(&value, &query, "they must have three axes: heads, rows and columns"));
     };
-    rules.sized(key, &[heads, keys, width], query, "it must be [heads, keys, width]")?;
-    rules.sized(value, &[heads, keys, values], query, "it must be [heads, keys, values]")?;
+    if group_of(heads, key_heads).is_none() {
+        return Err(rules.mismatch(&value, &query, "its number of heads must divide that of the queries"));
+    }
+    rules.sized(key, &[key_heads, keys, width], query, "it must be [key heads, keys, width]")?;
+    for operand in [key, value] {
+        if !has_contiguous_heads(operand.layout()) {
+            return Err(rules.fault(&operand, OperandFault::Strided));
+        }
+    }
     rules.same_type(key, query)?;
     rules.same_type(value, query)?;
     let Some(mask) = mask else { return Ok(()) };
     rules.sized(mask, &[heads, queries, keys], query, "it must be [heads, queries, keys]")?;
     if mask.dtype() == DType::Bool { Ok(()) } else { rules.same_type(mask, query) }
+}
+
+/// The number of query heads that each key head serves: 1 if there are no heads. `None` if the heads cannot be divided.
+const fn group_of(heads: usize, key_heads: usize) -> Option<usize> {
+    match heads.checked_rem(key_heads) {
+        Some(0) if heads > 0 => Some(heads / key_heads),
+        None | Some(0) if heads == key_heads => Some(1),
+        _ => None,
+    }
+}
+
+/// Whether the rows of each head of `[heads, rows, columns]` are contiguous. The heads may have any stride.
+#[must_use]
+pub fn has_contiguous_heads(layout: &Layout) -> bool {
+    match (layout.shape().dims(), layout.strides()) {
+        (&[_, rows, columns], &[_, row_stride, column_stride]) => {
+            (rows <= 1 || row_stride == columns) && (columns <= 1 || column_stride == 1)
+                || layout.shape().elements() == 0
+        }
+        _ => false,
+    }
 }
 
 /// Checks the results of attention.
@@ -159,15 +189,19 @@ fn work_of(of: &AttentionInputs<'_>, class: Class) -> Work {
         _ => [0; 3],
     };
     let ([heads, queries, width], [_, keys, values]) = (dims(of.query.layout()), dims(of.value.layout()));
-    // Query i attends to the keys 0 to i. Tiles in which a query attends to a key are computed in full.
+    // The last queries, as many as there are keys, attend to a triangle of keys, after those that all of them attend to.
+    // Tiles in which a query attends to a key are computed in full.
     let (pairs, computed) = match of.causal {
         true => {
             let seen = queries.min(keys) as u64;
-            let rest = times(&[queries.saturating_sub(keys), keys]);
+            let before = times(&[queries, keys.saturating_sub(queries)]);
             let side = seen.div_ceil(TILE).saturating_mul(TILE);
             let in_tiles = side.saturating_mul(side.saturating_add(TILE)) / 2;
-            let all = times(&[queries.min(keys), keys]);
-            (seen.saturating_mul(seen + 1) / 2 + rest, in_tiles.min(all) + rest)
+            let all = seen.saturating_mul(seen);
+            (
+                (seen.saturating_mul(seen.saturating_add(1)) / 2).saturating_add(before),
+                in_tiles.min(all).saturating_add(before),
+            )
         }
         false => (times(&[queries, keys]), times(&[queries, keys])),
     };

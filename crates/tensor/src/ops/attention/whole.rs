@@ -1,5 +1,6 @@
 //! Attention that stores the full matrix of weights.
 //!
+//! - Heads of keys and values that several query heads share are repeated.
 //! - With dropout, attention consists of other ops: `matmul`, the mask, `softmax`, `dropout`, `matmul`. They allocate
 //!   and save several matrices of shape `[.., queries, keys]`.
 //! - The gradient of a float mask is also such a matrix.
@@ -13,6 +14,20 @@ use crate::error::Result;
 use crate::op::autocast::within;
 use crate::shape::{DType, Scalar};
 use crate::tensor::{Rng, Tensor};
+
+/// The diagonal of `[queries, keys]` up to which causal attention sees keys, as [`Tensor::tril`] counts it.
+fn last_diagonal(queries: usize, keys: usize) -> isize {
+    isize::try_from(keys).unwrap_or(isize::MAX).saturating_sub_unsigned(queries)
+}
+
+/// Repeats the heads of keys or values along an axis, such that each of `heads` query heads has its own copy.
+fn for_each_head(part: &Tensor, axis: usize, heads: usize) -> Result<Tensor> {
+    let key_heads = part.dims()[axis];
+    if key_heads == heads || key_heads == 0 {
+        return Ok(part.unchanged());
+    }
+    part.repeat_interleave(axis as isize, heads / key_heads)
+}
 
 /// The score of a hidden key; softmax maps it to weight 0.
 const HIDDEN: Scalar = Scalar::Float(f64::NEG_INFINITY);
@@ -30,16 +45,19 @@ impl ScaledDotProduct {
         let _precision = within(Precision::Full);
         let computed = |tensor: &Tensor| tensor.to_dtype(log_sums.dtype());
         let [query, key, value] = operands.map(computed);
+        let heads = grad.dims().first().copied().unwrap_or(0);
+        let (query, key, value) =
+            (query?, for_each_head(&key?, 0, heads)?, for_each_head(&value?, 0, heads)?);
         let (added, output, grad) = (computed(mask)?, computed(output)?, computed(grad)?);
-        let scores = query?.mul_scalar(self.scale)?.matmul(&key?.transpose(-2, -1)?)?.add(&added)?;
+        let scores = query.mul_scalar(self.scale)?.matmul(&key.transpose(-2, -1)?)?.add(&added)?;
         // A query that sees no key has only scores of -∞. They stay -∞.
         let blind = log_sums.eq(&constant_like(log_sums, HIDDEN)?)?;
         let mut weights = scores.sub(&log_sums.masked_fill(&blind, 0)?.unsqueeze(-1)?)?.exp()?;
         if self.causal {
-            weights = weights.tril(0)?;
+            weights = weights.tril(last_diagonal(query.dims()[1], key.dims()[1]))?;
         }
         let along = grad.mul(&output)?.sum_keepdim(-1)?;
-        let through = grad.matmul(&value?.transpose(-2, -1)?)?.sub(&along)?;
+        let through = grad.matmul(&value.transpose(-2, -1)?)?.sub(&along)?;
         weights.mul(&through)?.to_dtype(mask.dtype())
     }
 }
@@ -49,7 +67,13 @@ impl AttentionInputs<'_> {
     fn dropping(&self, mask: Option<&Tensor>, p: f64, key: RandomKey) -> Result<Tensor> {
         // As in attention without dropout.
         let _precision = within(Precision::Full);
-        let mut scores = self.query.mul_scalar(self.scale)?.matmul(&self.key.transpose(-2, -1)?)?;
+        let [key_of, value_of] = [self.key, self.value].map(|part| match self.leading {
+            [.., heads] if self.leading != self.key_leading => {
+                for_each_head(part, self.leading.len() - 1, *heads)
+            }
+            _ => Ok(part.unchanged()),
+        });
+        let mut scores = self.query.mul_scalar(self.scale)?.matmul(&key_of?.transpose(-2, -1)?)?;
         match mask {
             Some(mask) if mask.dtype() == DType::Bool => {
                 scores = mask.where_(&scores, &constant_like(&scores, HIDDEN)?)?;
@@ -58,11 +82,14 @@ impl AttentionInputs<'_> {
             None => {}
         }
         if self.causal {
-            let [queries, keys] =
-                [self.queries, self.keys].map(|count| Tensor::arange(scores.device(), 0, count));
-            scores = scores.masked_fill(&keys?.gt(&queries?.unsqueeze(1)?)?, HIDDEN)?;
+            // The positions of queries and keys, counted such that the last ones are equal.
+            let rows = Tensor::arange(scores.device(), self.keys, self.keys.saturating_add(self.queries))?;
+            let columns =
+                Tensor::arange(scores.device(), self.queries, self.queries.saturating_add(self.keys))?;
+            scores = scores.masked_fill(&columns.gt(&rows.unsqueeze(1)?)?, HIDDEN)?;
         }
-        let weights = if mask.is_some() && self.keys > 0 {
+        let has_blind = mask.is_some() || self.causal && self.keys < self.queries;
+        let weights = if has_blind && self.keys > 0 {
             // A query that sees no key gets weights of 0. A softmax over no keys would give NaN.
             let largest = scores.detach().max_keepdim(-1)?;
             let blind = largest.eq(&constant_like(&largest, HIDDEN)?)?;
@@ -70,7 +97,7 @@ impl AttentionInputs<'_> {
         } else {
             scores.softmax(-1)?
         };
-        dropped(&weights, p, key)?.matmul(self.value)
+        dropped(&weights, p, key)?.matmul(&value_of?)
     }
 }
 

@@ -1,0 +1,89 @@
+//! The trait of models that predict the next token.
+
+use highwater_nn::modules::{KeyValueCache, KeyValueCacheOptions, Module};
+use highwater_tensor::{Device, Error, Result, Tensor};
+
+/// A model that predicts the next token of a text: [`Llama`](crate::Llama) and [`Gpt2`](crate::Gpt2).
+///
+/// [`Module::forward`] computes the logits of all positions without a cache.
+pub trait LanguageModel: Module {
+    /// Computes the last hidden states, `[batch, len, width]`, of tokens `[batch, len]`. With a cache, the tokens follow
+    /// those in the cache, and are in the cache afterwards.
+    ///
+    /// # Errors
+    /// [`Error::CacheFull`] if the tokens exceed the cache; [`Error::BadArgument`] if they exceed the context, and for a
+    /// cache of another model; [`Error::IndexOutOfRange`] for a token outside of the vocabulary. The cache has its previous
+    /// positions then.
+    fn hidden(&self, tokens: &Tensor, cache: Option<&mut KeyValueCache>) -> Result<Tensor>;
+
+    /// Computes the logits `[.., vocabulary]` of hidden states `[.., width]`. A step of generation needs those of the last
+    /// position only.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory.
+    fn logits(&self, hidden: &Tensor) -> Result<Tensor>;
+
+    /// Returns the largest number of positions.
+    fn context(&self) -> usize;
+
+    /// Returns the number of tokens in the vocabulary.
+    fn vocabulary(&self) -> usize;
+
+    /// Returns the sizes of a cache for this model, in the element type of its weights.
+    fn cache_options(&self, batch: usize, capacity: usize) -> KeyValueCacheOptions;
+
+    /// Returns the device of the weights.
+    fn device(&self) -> Device;
+
+    /// Allocates an empty cache for `batch` sequences of at most `capacity` tokens.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] if the capacity exceeds the context; otherwise see [`KeyValueCache::new`].
+    fn new_cache(&self, batch: usize, capacity: usize) -> Result<KeyValueCache> {
+        if capacity > self.context() {
+            let got = format!("{capacity} for a context of {}", self.context());
+            let expected = "at most the context of the model";
+            return Err(Error::BadArgument { op: "key_value_cache", argument: "capacity", expected, got });
+        }
+        KeyValueCache::new(&self.device(), self.cache_options(batch, capacity))
+    }
+
+    /// Computes the logits `[batch, len, vocabulary]` of tokens `[batch, len]` that follow those of a cache. See
+    /// [`hidden`](Self::hidden).
+    ///
+    /// # Errors
+    /// See [`hidden`](Self::hidden).
+    fn forward_cached(&self, tokens: &Tensor, cache: &mut KeyValueCache) -> Result<Tensor> {
+        self.logits(&self.hidden(tokens, Some(cache))?)
+    }
+}
+
+/// Checks the tokens and the cache of a model. Returns the numbers of sequences and tokens, and the first position.
+pub(crate) fn check_tokens(
+    op: &'static str,
+    tokens: &Tensor,
+    cache: Option<&KeyValueCache>,
+    context: usize,
+    sizes: impl FnOnce(usize, usize) -> KeyValueCacheOptions,
+) -> Result<[usize; 3]> {
+    let &[batch, len] = tokens.dims() else {
+        let expected = "tokens of two axes: sequence, position";
+        return Err(Error::BadRank { op, expected, shape: *tokens.shape() });
+    };
+    let start = cache.map_or(0, KeyValueCache::len);
+    if len == 0 || start.saturating_add(len) > context {
+        let got = format!("{len} tokens after {start} for a context of {context}");
+        let expected = "at least one, within the context of the model";
+        return Err(Error::BadArgument { op, argument: "tokens", expected, got });
+    }
+    if let Some(cache) = cache {
+        cache.check_room(len)?;
+        let (own, needed) = (*cache.options(), sizes(batch, cache.options().capacity));
+        if own != needed {
+            let (got, expected) =
+                (format!("{own:?} instead of {needed:?}"), "of this model and number of sequences");
+            return Err(Error::BadArgument { op, argument: "cache", expected, got });
+        }
+    }
+    Ok([batch, len, start])
+}
