@@ -257,8 +257,13 @@ fn check(logits: &[f32], previous: &[u32]) -> Result<(), SamplingError> {
     if u32::try_from(tokens).is_err() {
         return Err(SamplingError::TooManyLogits { tokens });
     }
-    if let Some((token, &value)) = logits.iter().enumerate().find(|(_, value)| !(**value < f32::INFINITY)) {
-        return Err(SamplingError::NotFinite { token, value });
+    let is_number = |value: &f32| *value < f32::INFINITY;
+    // Without an exit, the loop compares several logits at a time.
+    if !logits.iter().fold(true, |all, value| all & is_number(value)) {
+        let found = logits.iter().enumerate().find(|(_, value)| !is_number(value));
+        return Err(found.map_or(SamplingError::NoToken { tokens }, |(token, &value)| {
+            SamplingError::NotFinite { token, value }
+        }));
     }
     match previous.iter().find(|token| **token as usize >= tokens) {
         Some(&token) => Err(SamplingError::UnknownToken { token, tokens }),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::slice;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
@@ -17,7 +18,7 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 const MAX_TEMPLATE: usize = 1 << 20;
 
 /// The budget of a template: about this many instructions, or 64 bytes of text each.
-const FUEL: u64 = 4 << 20;
+const FUEL: u64 = 1 << 20;
 
 /// The name of the template in its environment.
 const NAME: &str = "chat_template";
@@ -210,7 +211,7 @@ fn python_method(
     let unknown = || minijinja::Error::from(ErrorKind::UnknownMethod);
     if value.kind() == ValueKind::Map && matches!(method, "items" | "keys") && arguments.is_empty() {
         let filter = if method == "items" { "items" } else { "list" };
-        return state.apply_filter(filter, &[value.clone()]);
+        return state.apply_filter(filter, slice::from_ref(value));
     }
     let text = value.as_str().ok_or_else(unknown)?;
     let arguments: Option<Vec<&str>> = arguments.iter().map(Value::as_str).collect();
@@ -224,7 +225,7 @@ fn python_method(
         ("endswith", [suffix]) => Value::from(text.ends_with(suffix)),
         ("split", []) => text.split_whitespace().collect(),
         ("split", [separator]) if !separator.is_empty() => text.split(separator).collect(),
-        ("upper" | "lower" | "title", []) => return state.apply_filter(method, &[value.clone()]),
+        ("upper" | "lower" | "title", []) => return state.apply_filter(method, slice::from_ref(value)),
         ("replace", [from, to]) => {
             return state.apply_filter(method, &[value.clone(), Value::from(*from), Value::from(*to)]);
         }

@@ -1,6 +1,6 @@
 //! Tests of the public interface.
 
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
+#![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod chat;
 mod sampling;

@@ -14,11 +14,8 @@ fn check_frequencies(sampling: &Sampling, logits: &[f32], previous: &[u32], expe
     let seeds =
         (0..u64::from(DRAWS)).map(|seed| sampling.clone().seed(seed).sampler().next(logits, previous));
     let mut one = sampling.clone().seed(11).sampler();
-    let mut sequence = sampling.clone().seed(12);
-    let sequences = (0..u64::from(DRAWS)).map(|number| {
-        sequence = sequence.clone().seed(12);
-        sequence.sampler_of(number).next(logits, previous)
-    });
+    let sequence = sampling.clone().seed(12);
+    let sequences = (0..u64::from(DRAWS)).map(|number| sequence.sampler_of(number).next(logits, previous));
     let seeds: Vec<u32> = seeds.map(Result::unwrap).collect();
     let sequences: Vec<u32> = sequences.map(Result::unwrap).collect();
     let stream: Vec<u32> = (0..DRAWS).map(|_| one.next(logits, previous).unwrap()).collect();
@@ -99,11 +96,11 @@ fn top_p_of_a_flat_distribution_keeps_its_share() {
     let sampling = Sampling::new().temperature(1.0).unwrap().top_p(0.25).unwrap();
     let equal = vec![0.25; TOKENS as usize];
     let mut sampler = sampling.sampler();
-    let tokens: Vec<u32> = (0..2000).map(|_| sampler.next(&equal, &[]).unwrap()).collect();
+    let tokens: Vec<u32> = (0..100).map(|_| sampler.next(&equal, &[]).unwrap()).collect();
     // The lowest ids of equal logits remain.
     let largest = tokens.iter().max().unwrap();
-    assert!((4900..5000).contains(largest), "{largest}");
-    assert!(*tokens.iter().min().unwrap() < 100);
+    assert!((4500..5000).contains(largest), "{largest}");
+    assert!(*tokens.iter().min().unwrap() < 500);
 }
 
 /// `transformers` computes `where(score < 0, score * penalty, score / penalty)` once per token.

@@ -105,7 +105,7 @@ fn the_vocabulary_decides_which_special_tokens_are_added() {
     let tokenizer = Tokenizer::from_vocabulary(both).unwrap();
     assert_eq!(tokenizer.encode("abc", INCLUDE, Some(3)).unwrap(), [256, 97, 257]);
     assert_eq!(tokenizer.encode("abc", INCLUDE, Some(2)).unwrap(), [256, 257]);
-    assert_eq!(tokenizer.encode("abc", OMIT, Some(0)).unwrap(), []);
+    assert!(tokenizer.encode("abc", OMIT, Some(0)).unwrap().is_empty());
     let error = tokenizer.encode("abc", INCLUDE, Some(1)).unwrap_err();
     assert_eq!(error, TextError::NoSpace { max_tokens: 1, special: 2 });
 }
