@@ -1,6 +1,6 @@
 //! Chat templates.
 
-use std::fs;
+use std::{fs, slice};
 
 use highwater_models::{ChatTemplate, Message, TextError};
 
@@ -18,7 +18,7 @@ fn smollm2_renders_conversations() {
     let template = ChatTemplate::new(SMOLLM2).unwrap();
     let question = Message::user("What is <b>2 & 2</b>?\n");
     let asked = "<|im_start|>user\nWhat is <b>2 & 2</b>?\n<|im_end|>\n";
-    let rendered = template.render(&[question.clone()], true).unwrap();
+    let rendered = template.render(slice::from_ref(&question), true).unwrap();
     assert_eq!(rendered, format!("{SYSTEM}{asked}<|im_start|>assistant\n"));
     let rendered = template.render(&[question.clone(), Message::assistant("4")], false).unwrap();
     assert_eq!(rendered, format!("{SYSTEM}{asked}<|im_start|>assistant\n4<|im_end|>\n"));
@@ -42,16 +42,12 @@ fn other_templates_render() {
 {% if add_generation_prompt is defined and add_generation_prompt %}
 [ASSISTANT]
 {% endif %}
-{{ {'a': messages | length} | tojson }}{% for key, value in {'b': 1}.items() %}{{ key }}{{ value }}{% endfor %}
+{{ messages[0].role | tojson }}{% for key, value in {'b': 1}.items() %}{{ key }}{{ value }}{% endfor %}
 ";
     let template = ChatTemplate::new(source).unwrap().with_tokens("<s>", "</s>");
     let messages = [Message::user("  Hi "), Message::assistant("<think>…</think>\nHello")];
     let rendered = template.render(&messages, true).unwrap();
-    assert_eq!(
-        rendered,
-        "<s>[USER] Hi</s>[ASSISTANT] Hello</s>[ASSISTANT]\n{\"a\": 2}b1"
-            .replace(": ", if rendered.contains(": ") { ": " } else { ":" })
-    );
+    assert_eq!(rendered, "<s>[USER] Hi</s>[ASSISTANT] Hello</s>[ASSISTANT]\n\"user\"b1");
     let error = template.render(&messages[1..], true).unwrap_err();
     let TextError::Template { line: 4, message } = &error else { panic!("{error}") };
     assert!(message.ends_with("Roles must alternate"), "{error}");
