@@ -119,6 +119,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "rehearse",
         ],
     ),
+    ("crates/models", &["generate text"]),
     ("crates/train", &["figures position", "metrics stop fit", "output", "saves", "trainer", "cli"]),
     (
         "crates/cli",
@@ -153,6 +154,10 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     (
         "crates/distributed",
         &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-tensor", "highwater-nn"],
+    ),
+    (
+        "crates/models",
+        &["bfc-core", "highwater-files", "highwater-tracking", "highwater-tensor", "highwater-nn"],
     ),
     (
         "crates/train",

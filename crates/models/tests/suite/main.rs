@@ -1,10 +1,19 @@
-//! Tests of pretrained models, with tiny models that they make themselves.
+//! Tests of pretrained models, with tiny models and tokenizers that they make themselves.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod bert;
+#[cfg(feature = "text")]
+mod chat;
 mod configs;
 mod gpt2;
 mod llama;
+mod sampling;
+#[cfg(feature = "text")]
+mod streams;
 mod support;
+#[cfg(feature = "text")]
+mod tokenizers;
+#[cfg(feature = "text")]
+mod vocabularies;
 mod weights;

@@ -9,7 +9,7 @@ use highwater_tensor::{Device, MappedFile, Result, Shape, Tensor};
 
 use super::array::{copied, filled};
 use super::safetensors::SafetensorsLimits;
-use super::safetensors::header::{Entry, Header, name_of};
+use super::safetensors::header::{Header, ListedTensor, name_of};
 use super::skipped::Collector;
 use super::stored::{Kind, Place, Stored};
 use super::weights::{WeightInfo, Weights, no_tensor};
@@ -92,7 +92,7 @@ impl MappedSafetensors {
         let header = Header::read(&mut &*bytes, path, limits)?;
         let (mut entries, mut collector, mut offset) =
             (BTreeMap::new(), Collector::default(), header.data_start);
-        for Entry { name, contents, bytes } in header.entries {
+        for ListedTensor { name, contents, bytes } in header.entries {
             match contents {
                 Ok((kind, shape)) => {
                     entries.insert(name, MappedElements { kind, shape, offset, bytes });
