@@ -9,7 +9,7 @@
 use anyhow::{Context, ensure};
 use highwater::alloc::Bytes;
 use highwater::fit::{FitError, Plan, Space, fit};
-use highwater::nn::recompute::{Recompute, Schedule};
+use highwater::nn::recompute::{Recomputation, Recompute};
 use highwater::prelude::*;
 use highwater::tensor::record_passes;
 use highwater::tracking::table::{Table, bytes};
@@ -161,7 +161,8 @@ impl Program {
                 let again =
                     (0..self.blocks).filter(|block| set >> (block * self.groups / self.blocks) & 1 == 1);
                 if set > 0 {
-                    plan.recompute = Recompute::new().with("blocks", Schedule::recompute(self.blocks, again));
+                    plan.recompute =
+                        Recompute::new().with("blocks", Recomputation::of_blocks(self.blocks, again));
                 }
                 plans.push(plan);
             }

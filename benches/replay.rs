@@ -1,7 +1,7 @@
 //! Times warm replays of the digits trace without real memory: through pools, and through policies alone.
 //!
 //! Run with `cargo bench -p highwater-benches --bench replay`; `HIGHWATER_TRACES` names a folder of further
-//! `*.trace.gz`. The end compares a planned event with best fit, in alternating rounds.
+//! `*.trace.gz`. The end compares a packed event with best fit, in alternating rounds.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bfc_core::setting::TRACES;
 use bfc_core::{
-    AddressOnlyMemory, Bfc, BfcAllocator, BfcConfig, Bytes, PlacementRequest, Plan, PlanOptions, Planned,
-    PlannedAllocator, PlannedConfig, Policy, Span,
+    AddressOnlyMemory, Bfc, BfcAllocator, BfcConfig, Bytes, Packed, PackedAllocator, PackedConfig, Packing,
+    PackingOptions, PlacementRequest, Policy, Span,
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use flate2::bufread::GzDecoder;
-use highwater_traces::{Replayer, Step, Trace, TraceEvent, TraceLimits, plan_of};
+use highwater_traces::{Replayer, Step, Trace, TraceEvent, TraceLimits, packing_of};
 
 /// More than any of the traces needs.
 const POOL: Bytes = Bytes::gib(16);
@@ -25,7 +26,7 @@ const ROUNDS: usize = 25;
 
 fn traces() -> Vec<(String, Trace)> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/digits.trace.gz");
-    let others = std::env::var_os("HIGHWATER_TRACES").and_then(|folder| std::fs::read_dir(folder).ok());
+    let others = TRACES.variable.and_then(std::env::var_os).and_then(|folder| std::fs::read_dir(folder).ok());
     let mut others: Vec<PathBuf> = others
         .into_iter()
         .flatten()
@@ -46,9 +47,9 @@ fn read(path: &Path) -> Trace {
     Trace::parse(reader, &TraceLimits::default()).expect("the trace is well formed")
 }
 
-fn plan(trace: &Trace) -> Arc<Plan> {
-    let plan = plan_of(trace, &Step::Whole, &PlanOptions::default(), &mut |_| true);
-    Arc::new(plan.expect("a whole trace can be planned"))
+fn packing(trace: &Trace) -> Arc<Packing> {
+    let packing = packing_of(trace, &Step::Whole, &PackingOptions::default(), &mut |_| true);
+    Arc::new(packing.expect("a whole trace can be packed"))
 }
 
 fn pools(c: &mut Criterion) {
@@ -67,9 +68,9 @@ fn pools(c: &mut Criterion) {
                 b.iter(|| replayer.run(&pool).expect("the pool is large enough"));
             });
         }
-        let config = PlannedConfig::planned(POOL, plan(&trace)).with_allow_growth(false);
-        let pool = PlannedAllocator::new("planned", source(), config);
-        group.bench_function(BenchmarkId::new("planned", &name), |b| {
+        let config = PackedConfig::packed(POOL, packing(&trace)).with_allow_growth(false);
+        let pool = PackedAllocator::new("packed", source(), config);
+        group.bench_function(BenchmarkId::new("packed", &name), |b| {
             b.iter(|| replayer.run(&pool).expect("the pool is large enough"));
         });
     }
@@ -105,7 +106,7 @@ impl Script {
                     free.push(entry);
                     events.push((0, entry));
                 }
-                // Occupied parts are the business of planners.
+                // Occupied parts are the business of offline packers.
                 _ => {}
             }
         }
@@ -146,23 +147,23 @@ fn policies(c: &mut Criterion) {
     for (name, trace) in traces() {
         let mut script = Script::new(&trace);
         let mut best_fit = with_memory(Bfc::default());
-        let mut planned = with_memory(Planned::new(&plan(&trace), Bfc::default()));
+        let mut packed = with_memory(Packed::new(&packing(&trace), Bfc::default()));
         group.throughput(Throughput::Elements(trace.events().len() as u64));
         group.bench_function(BenchmarkId::new("bfc", &name), |b| b.iter(|| script.play(&mut best_fit)));
-        group.bench_function(BenchmarkId::new("planned", &name), |b| b.iter(|| script.play(&mut planned)));
+        group.bench_function(BenchmarkId::new("packed", &name), |b| b.iter(|| script.play(&mut packed)));
 
-        let rounds = (0..ROUNDS).map(|_| (script.time(&mut planned), script.time(&mut best_fit)));
-        let (planned, best_fit): (Vec<Duration>, Vec<Duration>) = rounds.unzip();
+        let rounds = (0..ROUNDS).map(|_| (script.time(&mut packed), script.time(&mut best_fit)));
+        let (packed, best_fit): (Vec<Duration>, Vec<Duration>) = rounds.unzip();
         let per_event = |mut times: Vec<Duration>| {
             times.sort();
             times[ROUNDS / 2].as_secs_f64() * 1e9 / trace.events().len() as f64
         };
-        ratios.push((name, per_event(planned), per_event(best_fit)));
+        ratios.push((name, per_event(packed), per_event(best_fit)));
     }
     group.finish();
-    println!("policies alone, ns per event: planned, best fit, ratio");
-    for (name, planned, best_fit) in ratios {
-        println!("{name:<24}{planned:6.2}{best_fit:8.2}{:8.2}", planned / best_fit);
+    println!("policies alone, ns per event: packed, best fit, ratio");
+    for (name, packed, best_fit) in ratios {
+        println!("{name:<24}{packed:6.2}{best_fit:8.2}{:8.2}", packed / best_fit);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Fits a line to generated points or points from a file, by gradient descent with tensors and a backward pass.
+//! Trains a line on generated points or points from a file: gradient descent with tensors and a backward pass.
 //!
 //! cargo run --example linear_regression -- --help
 
@@ -18,7 +18,7 @@ use serde_json::json;
 /// The learning rate.
 const RATE: f64 = 0.1;
 
-/// Fit a line to points by gradient descent.
+/// Find a line through points by gradient descent.
 #[derive(Debug, Parser)]
 struct Args {
     /// Training steps
@@ -38,10 +38,10 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    args.options.run("linear_regression", |run| fit(&args, run))
+    args.options.run("linear_regression", |run| train(&args, run))
 }
 
-fn fit(args: &Args, run: &Run) -> anyhow::Result<()> {
+fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     let (device, saves) = (run.device(), args.saves.saves(Every::Steps));
     let (x, y) = match &args.points {
         Some(file) => read(file, device)?,

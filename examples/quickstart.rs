@@ -41,7 +41,7 @@ fn main() -> Result<()> {
         .early_stopping(EarlyStopping::new("accuracy").direction(Direction::Maximize))
         .observe(ProgressBar::new())
         .evaluate(|| evaluate(test_batches()?, |x| net.forward(x), &mut [&mut Accuracy::default()]))
-        .fit(
+        .train(
             |epoch| Ok(train.batches(32, &device)?.shuffled(7, epoch)),
             // Keeping the losses is a leak, which the report finds.
             |(x, y)| net.forward(x)?.cross_entropy(y).inspect(|loss| kept.push(loss.clone())),

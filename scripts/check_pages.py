@@ -27,7 +27,7 @@ WINDOWS = ((400, ("light", "dark")), (1200, ("dark", "light")))
 # A page that does not settle within this time has failed.
 TIMEOUT_MS = 10_000
 
-# Functions for the page: `settle` waits until its scripts have drawn, `faults` returns what is wrong with its layout.
+# Functions for the page: `settle` waits until its scripts have drawn, `faults` returns what is wrong with its appearance.
 IN_PAGE = r"""
 window.settle = () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
 

@@ -63,23 +63,23 @@ pub use ndarray;
 
 pub use highwater_nn::{LayerSummary, Summary, summary, summary_with_step};
 pub use highwater_tensor::{
-    Activation, AttentionOptions, AutocastGuard, Axes, Buffer, Choice, Conv1dOptions, Conv2dOptions,
-    CrossEntropyOptions, DType, Device, DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules,
-    DeviceSpeed, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, FitFailure, GradCheck,
-    GradCheckError, Gradients, Interpolation, IntoPart, IntoParts, IntoShape, KernelError, LargestFit,
-    Layout, Limit, Norm, Op, OpContext, OpPlacement, OutputSize, PadMode, Padding, ParseProfileError, Part,
-    Place, PlacementReason, Pool1dOptions, Pool2dOptions, RawElement, RecordingGuard, RecurrentCell,
-    RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, ShapeRule,
-    SmallestPool, SortOrder, StepCounts, StepGraph, StepTime, Storage, Tensor, TensorOptions, TensorOrScalar,
-    TrainingGuard, UnknownGradient, UnknownGradients, View, ViewMut, apply, autocast, backend,
-    check_gradients, checkpoint, dlpack, dry_run, evaluating, evaluating_guard, is_recording, is_replaying,
-    is_training, largest_fit, no_grad, no_grad_guard, smallest_pool, testing, training, training_guard,
-    with_device,
+    Activation, AttentionOptions, AutocastGuard, Axes, AxisIndex, Buffer, Choice, Conv1dOptions,
+    Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceAllocator, DeviceFault, DeviceProfile,
+    DeviceRules, DeviceSpeed, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, FitFailure, GradCheck,
+    GradCheckError, Gradients, Interpolation, IntoAxisIndex, IntoAxisIndices, IntoShape, KernelError,
+    LargestFit, Layout, Limit, Norm, Op, OpContext, OpPlacement, OutputSize, PadMode, Padding,
+    ParseProfileError, Place, PlacementReason, Pool1dOptions, Pool2dOptions, RawElement, RecordingGuard,
+    RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape,
+    ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph, StepTime, Storage, Tensor, TensorOptions,
+    TensorOrScalar, TrainingGuard, UnknownGradient, UnknownGradients, View, ViewMut, apply, autocast,
+    backend, check_gradients, checkpoint, dlpack, dry_run, evaluating, evaluating_guard, is_recording,
+    is_replaying, is_training, largest_fit, no_grad, no_grad_guard, smallest_pool, testing, training,
+    training_guard, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
 
-/// Modules (layers) and their building blocks, and plans that let blocks of a model run again in the backward pass.
+/// Modules (layers) and their building blocks, and recomputations: blocks of a model that run again in the backward pass.
 pub mod nn {
     pub use highwater_nn::modules::*;
     pub use highwater_nn::recompute;
@@ -248,7 +248,9 @@ pub mod guide {
     #[doc = include_str!("../docs/python.md")]
     pub mod python {}
 
+    #[doc = "[c]: mod@c#pools"]
     #[doc = "[policies]: mod@replay#policies"]
+    #[doc = "[python]: mod@python"]
     #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
     #[doc = include_str!("../docs/environment.md")]
     pub mod environment {}
@@ -317,7 +319,7 @@ pub mod prelude {
     pub use crate::optim::*;
     pub use crate::{
         Activation, AttentionOptions, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType, Device,
-        DeviceProfile, Error, Gradients, Interpolation, IntoPart, Norm, PadMode, Padding, Pool1dOptions,
+        DeviceProfile, Error, Gradients, Interpolation, IntoAxisIndex, Norm, PadMode, Padding, Pool1dOptions,
         Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder, StepGraph, Tensor, autocast, checkpoint,
         evaluating, evaluating_guard, memory_report, module, no_grad, no_grad_guard,
     };

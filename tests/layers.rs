@@ -17,7 +17,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "crates/bfc-core",
         &[
             "base",
-            "plan",
+            "packing",
             "source policy",
             "allocator",
             "accounting collections",
@@ -29,7 +29,7 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "crates/bfc-cuda",
         &[
-            "kernels",
+            "kernels settings",
             "driver",
             "compute",
             "libraries",
@@ -40,7 +40,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
     (
         "crates/files",
-        &["boundary lean varint", "file_kind gzip lines markup", "atomic_file pickle plan_text"],
+        &["boundary lean varint", "file_kind gzip lines markup", "atomic_file pickle packing_text"],
     ),
     (
         "crates/tracking",
@@ -91,8 +91,8 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "crates/tensor",
         &[
-            "shape", "error", "layout", "storage", "speed", "backend", "device", "tensor", "op", "autograd",
-            "ops", "step", "predict", "testing", "interop", "fuzz",
+            "settings", "shape", "error", "layout", "storage", "speed", "backend", "device", "tensor", "op",
+            "autograd", "ops", "step", "predict", "testing", "interop", "fuzz",
         ],
     ),
     ("crates/macros", &["methods parts"]),
@@ -123,8 +123,8 @@ const CRATES: &[(&str, &[&str])] = &[
             "files",
             "pools",
             "report top",
-            "diff export devices replay",
-            "plan",
+            "diff export devices replay settings",
+            "pack",
             "what_if",
         ],
     ),

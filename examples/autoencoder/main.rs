@@ -135,7 +135,7 @@ fn train_on(
         .world(world)
         .plan(plan)
         .output(run.output_of(plan))
-        .fit(
+        .train(
             |epoch| {
                 if epoch == *first.get_or_insert(epoch) || epoch.is_power_of_two() {
                     looks.take(network, device)?;

@@ -12,7 +12,7 @@ use clap::Parser;
 use highwater::DryRun;
 use highwater::distributed::World;
 use highwater::fit::Plan;
-use highwater::nn::recompute::{Recompute, Schedule};
+use highwater::nn::recompute::{Recomputation, Recompute};
 use highwater::prelude::*;
 use highwater::train::{Every, FitOptions, Options, Output, Run, SaveOptions, Saves};
 use serde_json::json;
@@ -77,12 +77,13 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     // Predicts the memory with and without recomputation before computing anything.
     let mut variant = plan.clone();
     let [with, without] = [0..args.layers, 0..0].map(|blocks| {
-        variant.recompute = Recompute::new().with("blocks", Schedule::recompute(args.layers, blocks));
+        variant.recompute = Recompute::new().with("blocks", Recomputation::of_blocks(args.layers, blocks));
         dry_run(args, run, &variant)
     });
     let (with, without) = (with?, without?);
     if !args.fit.is_given() && !args.plain {
-        plan.recompute = Recompute::new().with("blocks", Schedule::recompute(args.layers, 0..args.layers));
+        plan.recompute =
+            Recompute::new().with("blocks", Recomputation::of_blocks(args.layers, 0..args.layers));
     }
 
     let model = Transformer::new(run.device(), args, run.seed())?;

@@ -62,7 +62,7 @@ impl Transformer {
             .clip_norm(LONGEST_GRADIENT)
             .saves(saves)
             .output(output)
-            .fit_steps(
+            .train_steps(
                 steps,
                 |number| batch(&device, (plan.micro_batch, args.context), self.seed, number),
                 |(x, y)| self.loss(x, y),

@@ -24,7 +24,7 @@ pub(crate) struct Link {
 pub(crate) enum Algorithm {
     /// Each part of the array passes through all ranks, one after the other.
     Ring,
-    /// As `Reduce::Ordered`: each rank receives a part of the array from all other ranks at once.
+    /// As `SumOrder::Ordered`: each rank receives a part of the array from all other ranks at once.
     Ordered,
 }
 

@@ -168,7 +168,7 @@ fn train_on(
         .world(world)
         .plan(plan)
         .output(run.output_of(plan))
-        .fit_steps(
+        .train_steps(
             args.stop_at.unwrap_or(args.steps).min(args.steps),
             |step| train.windows(&device, plan.micro_batch, args.context, seed, step),
             |(x, y)| model.loss(x, y),

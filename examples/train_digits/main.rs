@@ -115,7 +115,7 @@ impl Training<'_> {
             .world(world)
             .plan(plan)
             .output(run.output_of(plan))
-            .fit(
+            .train(
                 |epoch| Ok(self.train.batches(batch_size, device)?.shuffled(seed, epoch).sharded(world)),
                 |(x, y)| model::loss(&network, &x.to_dtype(numbers.dtype())?, y),
             )

@@ -113,7 +113,7 @@ fn train_on(
         .world(world)
         .plan(plan)
         .output(run.output_of(plan))
-        .fit(
+        .train(
             |epoch| {
                 // Another thread prepares shifted batches while the network trains.
                 let shift = Augment::images(1, 28, 28).crop(args.crop.into());

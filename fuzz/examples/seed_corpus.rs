@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bfc_core::{Bytes, PlanOptions};
+use bfc_core::{Bytes, PackingOptions};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -20,8 +20,8 @@ use highwater_nn::io::{Array, Arrays, Safetensors, write_npy_to, write_npz_to, w
 use highwater_nn::modules::{Linear, Module};
 use highwater_nn::optim::{Adam, Optimizer};
 use highwater_tensor::{Rng, Runtime, Tensor};
-use highwater_traces::{ReadOptions, Step, Trace, plan_of};
-use highwater_tracking::{RunFacts, write_plan};
+use highwater_traces::{ReadOptions, Step, Trace, packing_of};
+use highwater_tracking::{RunFacts, write_packing};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
@@ -78,9 +78,9 @@ fn traces() -> Outcome {
         // Without the magic, which the target adds.
         seed(&["trace_gzip"], &format!("digits-{lines}.gz"), &compressed[2..])?;
         let read = Trace::read(text, &ReadOptions::default())?;
-        let mut plan = Vec::new();
-        write_plan(&plan_of(&read, &Step::Whole, &PlanOptions::default(), &mut |_| true)?, &mut plan)?;
-        seed(&["plan"], &format!("digits-{lines}"), &plan)?;
+        let mut packing = Vec::new();
+        write_packing(&packing_of(&read, &Step::Whole, &PackingOptions::default(), &mut |_| true)?, &mut packing)?;
+        seed(&["packing"], &format!("digits-{lines}"), &packing)?;
     }
     for folder in ["crates/traces/tests/data", "crates/traces/tests/data/runtimes"] {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -171,7 +171,7 @@ fn first_events(file: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Fits a small layer.
+/// Trains a small layer.
 fn train(runtime: &Runtime, steps: u64) -> Outcome {
     let device = runtime.cpu()?;
     let rng = Rng::new(steps);

@@ -152,21 +152,21 @@ fn record(runtime: &Runtime, device: &Device) -> Recording {
 fn a_dry_run_makes_exactly_the_requests_of_the_real_run() {
     let (real, dry) = (runtime(2), runtime(2));
     let computed = record(&real, &real.cpu().unwrap());
-    let planned = record(&dry, &dry.dry().unwrap());
-    assert_eq!(computed.events().len(), planned.events().len());
-    for (index, (computed, planned)) in computed.events().iter().zip(planned.events()).enumerate() {
-        assert_eq!(computed.kind, planned.kind, "event {index}");
+    let predicted = record(&dry, &dry.dry().unwrap());
+    assert_eq!(computed.events().len(), predicted.events().len());
+    for (index, (computed, predicted)) in computed.events().iter().zip(predicted.events()).enumerate() {
+        assert_eq!(computed.kind, predicted.kind, "event {index}");
     }
-    assert_eq!(computed.retags(), planned.retags());
+    assert_eq!(computed.retags(), predicted.retags());
     // Addresses are distances from the first one.
-    let (first, base) = (computed.block(0).address, planned.block(0).address);
-    for (computed, planned) in computed.blocks().iter().zip(planned.blocks()) {
-        assert_eq!(computed.address.wrapping_sub(first), planned.address.wrapping_sub(base));
-        let mut expected = *planned;
+    let (first, base) = (computed.block(0).address, predicted.block(0).address);
+    for (computed, predicted) in computed.blocks().iter().zip(predicted.blocks()) {
+        assert_eq!(computed.address.wrapping_sub(first), predicted.address.wrapping_sub(base));
+        let mut expected = *predicted;
         expected.address = computed.address;
         assert_eq!(*computed, expected);
     }
-    assert_eq!(computed.owners(), planned.owners());
+    assert_eq!(computed.owners(), predicted.owners());
     let blocks = computed.blocks();
     assert!(blocks.len() > 1000 && blocks.iter().all(|block| block.freed.is_some()), "{}", blocks.len());
     assert_eq!(computed.peak().unwrap().bytes, stats(&real.cpu().unwrap()).peak_bytes_in_use);

@@ -9,7 +9,7 @@ use std::process::Command;
 use highwater::alloc::{Bytes, Environment, SourceError};
 use highwater::data::{CsvOptions, read_csv};
 use highwater::io::{SafetensorsLimits, read_safetensors};
-use highwater::tracking::{HwmError, HwmProblem, PlanLimits, Recording, RecordingLimits, parse_plan};
+use highwater::tracking::{HwmError, HwmProblem, PackingLimits, Recording, RecordingLimits, parse_packing};
 use highwater::{DeviceFault, DeviceProfile, Runtime};
 
 /// Fails if an error's text has the text of its cause in it.
@@ -38,7 +38,7 @@ fn errors_do_not_return_a_cause_that_their_text_includes() {
         Box::new(read_safetensors("no/such/file", &SafetensorsLimits::default()).unwrap_err()),
         Box::new(HwmError { offset: 1, problem: HwmProblem::Io(no_such_file()) }),
         Box::new(Recording::read(&b"nonsense"[..], &RecordingLimits::default()).unwrap_err()),
-        Box::new(parse_plan(&b"nonsense"[..], &PlanLimits::default()).unwrap_err()),
+        Box::new(parse_packing(&b"nonsense"[..], &PackingLimits::default()).unwrap_err()),
     ];
     errors.iter().for_each(|error| check(&**error));
 }
@@ -152,36 +152,80 @@ fn texts_in_messages_are_printable() {
     assert!(checked > 100, "{checked} fields");
 }
 
+/// The errors that users return from `main`, or unwrap in their tests. `Debug` prints their message; all other errors derive
+/// it. `Mismatch` lists few of its arrays, of which there may be thousands.
+const PRINTED: &[&str] = &[
+    "AllocError",
+    "CollectiveError",
+    "ComputeError",
+    "CudaUnavailable",
+    "EnvironmentError",
+    "Error",
+    "ExportError",
+    "FileError",
+    "FitError",
+    "GoldenError",
+    "GradCheckError",
+    "HwmError",
+    "KernelError",
+    "Mismatch",
+    "NcclError",
+    "NoPacking",
+    "NotFlat",
+    "NothingFits",
+    "OptionError",
+    "PackingTextError",
+    "ParallelError",
+    "PeakExceeded",
+    "PickleError",
+    "PoolError",
+    "PoolSliceError",
+    "RegisterError",
+    "RegistryError",
+    "ReplayError",
+    "RunError",
+    "SourceError",
+    "TraceError",
+    "TrainingLogError",
+    "WorldError",
+];
+
 #[test]
-fn no_error_type_derives_debug() {
+fn errors_that_users_return_from_main_print_their_message() {
     let mut files = Vec::new();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // The commands print errors themselves.
-    let members = std::fs::read_dir(root.join("crates")).unwrap().map(|member| member.unwrap().path());
-    for member in members.filter(|member| !member.ends_with("cli")) {
-        sources(&member.join("src"), &mut files);
+    for member in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("crates")).unwrap() {
+        sources(&member.unwrap().path().join("src"), &mut files);
     }
-    let mut types = 0;
+    let mut found = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        for (number, line) in (1..).zip(text.lines().map(str::trim_start)) {
-            let error = line.starts_with("#[derive(") && line.contains("thiserror::Error");
-            types += usize::from(error);
-            let place = format!("{}:{number}", file.display());
-            assert!(!(error && line.contains("Debug")), "{place}: use bfc_core::debug_as_message!");
+        // An implementation by hand writes the message and more.
+        let mut implemented = "";
+        for line in text.lines() {
+            if let Some((_, name)) = line.split_once("debug_as_message!(").filter(|_| !line.starts_with("//"))
+            {
+                found.extend(name.strip_suffix(");").map(str::to_owned));
+            }
+            if let Some(name) = line.strip_prefix("impl fmt::Debug for ") {
+                implemented = name.trim_end_matches(" {");
+            }
+            if line.trim_start().starts_with("write_error(self, f)") {
+                found.push(implemented.to_owned());
+            }
         }
     }
-    assert!(types > 50, "{types} error types");
+    found.sort();
+    assert_eq!(found, PRINTED);
 }
 
 #[test]
-fn debug_prints_the_message_and_alternate_debug_the_fields() {
-    let error = highwater::Error::NoData { op: "item", device: "dry:0".to_owned() };
+fn debug_prints_the_message_of_an_error_and_the_fields_of_its_data() {
+    let fault = DeviceFault::Driver(SourceError::Exhausted { bytes: 1 });
+    let error = highwater::Error::Device { op: "item", device: "cuda:0".to_owned(), reason: fault.clone() };
     assert_eq!(format!("{error:?}"), error.to_string());
-    assert_eq!(format!("{error:#?}"), "NoData {\n    op: \"item\",\n    device: \"dry:0\",\n}");
-    assert_eq!(format!("{:#?}", highwater::Error::NoGraph), "NoGraph");
     let source = SourceError::Exhausted { bytes: 1 };
     assert_eq!(format!("{source:?}"), source.to_string());
+    assert_eq!(format!("{fault:?}"), format!("Driver({source})"));
 
     let device = Runtime::builder().pool(Bytes::kib(1)).build().unwrap().cpu().unwrap();
     let error = highwater::Tensor::zeros(&device, [1024]).unwrap_err();
@@ -189,9 +233,6 @@ fn debug_prints_the_message_and_alternate_debug_the_fields() {
     assert_eq!(format!("{error:?}"), format!("{error}\n\n{details}"));
     let highwater::Error::Allocation { error: inner, .. } = &error else { panic!("{error}") };
     assert_eq!(format!("{inner:?}"), format!("{inner}\n\n{details}"));
-    let fields = format!("{error:#?}");
-    assert!(fields.starts_with("Allocation {\n    op: \"zeros\",\n"), "{fields}");
-    assert!(fields.contains("verdict: OverLimit"), "{fields}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use highwater::alloc::Bytes;
 use highwater::distributed::{Shard, World};
 use highwater::fit::{Fit, FitError, Indivisible, Plan, Space, fit, fit_ranks};
-use highwater::nn::recompute::{Recompute, Schedule};
+use highwater::nn::recompute::{Recomputation, Recompute};
 use highwater::prelude::*;
 use highwater::tensor::record_passes;
 use highwater::{DryRunOptions, StepTime, dry_run};
@@ -180,7 +180,7 @@ fn no_enumerated_plan_that_fits_is_estimated_faster() {
                 let mut plan = Plan::new(micro_batch);
                 plan.accumulate = (BATCH / micro_batch) as u64;
                 let again = (0..BLOCKS).filter(|block| set >> block & 1 == 1);
-                plan.recompute = Recompute::new().with("blocks", Schedule::recompute(BLOCKS, again));
+                plan.recompute = Recompute::new().with("blocks", Recomputation::of_blocks(BLOCKS, again));
                 fastest = fastest.min(estimate(&options, &plan).unwrap_or(f64::INFINITY));
             }
         }
@@ -192,10 +192,14 @@ fn no_enumerated_plan_that_fits_is_estimated_faster() {
 fn recomputation_changes_no_bit_and_micro_batches_little() {
     let (losses, _) = real(None, &Plan::new(BATCH), |device, plan| transformer(device, plan, true));
     assert!(losses.iter().all(|loss| loss.is_finite()) && losses[0] != losses[2]);
-    for schedule in ["(1) (1) (1) (1)", "(4)", "1 (2 (1))", "(1) 2 (1)"] {
+    for recomputation in ["(1) (1) (1) (1)", "(4)", "1 (2 (1))", "(1) 2 (1)"] {
         let mut plan = Plan::new(BATCH);
-        plan.recompute = Recompute::new().with("blocks", schedule.parse::<Schedule>().unwrap());
-        assert_eq!(real(None, &plan, |device, plan| transformer(device, plan, true)).0, losses, "{schedule}");
+        plan.recompute = Recompute::new().with("blocks", recomputation.parse::<Recomputation>().unwrap());
+        assert_eq!(
+            real(None, &plan, |device, plan| transformer(device, plan, true)).0,
+            losses,
+            "{recomputation}"
+        );
     }
     // Sums over micro-batches round differently. The documentation states this tolerance.
     let (losses, _) = real(None, &Plan::new(BATCH), |device, plan| transformer(device, plan, false));
@@ -327,7 +331,7 @@ fn programs_without_a_step_and_devices_without_a_speed_are_errors() {
     assert!(matches!(fit(cpu(), &Space::new(4).ranks([3]), forward), Err(FitError::NoPlan { batch: 4 })));
     // A plan for another model.
     let mut plan = Plan::new(2);
-    plan.recompute = Recompute::new().with("layers", Schedule::recompute(3, [1]));
+    plan.recompute = Recompute::new().with("layers", Recomputation::of_blocks(3, [1]));
     let guard = plan.enter().unwrap();
     let error = guard.check().unwrap_err().to_string();
     assert!(error.contains("layers"), "{error}");

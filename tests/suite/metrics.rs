@@ -164,7 +164,7 @@ fn standard_output_is_refused_where_a_file_is_to_be_written() {
 }
 
 #[test]
-fn a_line_that_was_fitted_in_two_parts_is_that_of_one() {
+fn a_line_trained_in_two_parts_is_that_of_one() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let results = |name: &str, args: &[&str]| -> Value {

@@ -122,11 +122,11 @@ struct Granule(
 struct Bump {
     arena: Box<[Granule]>,
     id: PoolId,
-    state: Mutex<State>,
+    state: Mutex<BumpUse>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct BumpUse {
     next: u64,
     live: u64,
     allocs: u64,
@@ -138,7 +138,7 @@ impl Bump {
         Arc::new(Self { arena, id: PoolId::next(), state: Mutex::default() })
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, BumpUse> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -182,7 +182,7 @@ unsafe impl Allocator for Bump {
             return Err(AllocError::OutOfMemory(Box::new(report)));
         }
         let address = self.arena.as_ptr().expose_provenance() as u64 + state.next;
-        *state = State { next: state.next + bytes, live: state.live + 1, allocs: state.allocs + 1 };
+        *state = BumpUse { next: state.next + bytes, live: state.live + 1, allocs: state.allocs + 1 };
         Ok(Block { address, bytes, id: state.allocs, chunk: 0, pool: self.id })
     }
 

@@ -33,13 +33,13 @@ import peaks
 NAME = "gpt512"
 BLOCKS = models.GPT[NAME][0]
 # Blocks that run without recomputation, then the lengths of the recomputed runs.
-SCHEDULES = {
+RECOMPUTATIONS = {
     "all": (6, []), "4": (4, [1] * 2), "2": (2, [1] * 4), "none": (0, [1] * 6), "3 segments": (0, [2] * 3), "2 segments": (0, [3] * 2),
 }
 
 
-def loss_function(net, schedule):
-    kept, runs = SCHEDULES[schedule]
+def loss_function(net, recomputation):
+    kept, runs = RECOMPUTATIONS[recomputation]
 
     def loss_of(tokens, targets):
         x = net.tokens(tokens) + net.positions(torch.arange(tokens.shape[1]))
@@ -55,19 +55,19 @@ def loss_function(net, schedule):
     return loss_of
 
 
-def build(size, parts, schedule):
+def build(size, parts, recomputation):
     net = models.model(NAME)
     optimizer, (x, y) = models.optimizer(NAME, net), models.batch(NAME, size)
-    loss_of = loss_function(net, schedule)
+    loss_of = loss_function(net, recomputation)
     return lambda: models.step(net, optimizer, x, y, loss_of, parts)
 
 
-def measure(size, parts, schedule, steps):
+def measure(size, parts, recomputation, steps):
     """Peak bytes, and CPU and elapsed seconds of the fastest of `steps` steps."""
     alive = []
 
     def run(mark):
-        alive.append(build(size, parts, schedule))
+        alive.append(build(size, parts, recomputation))
         alive[0]()
         with mark():
             alive[0]()
@@ -89,11 +89,11 @@ def main():
     if args.one:
         torch.set_num_threads(1)
         torch.manual_seed(0)
-        parts, schedule = args.one.split(":")
-        print(json.dumps(measure(args.batch, int(parts), schedule, args.steps)))
+        parts, recomputation = args.one.split(":")
+        print(json.dumps(measure(args.batch, int(parts), recomputation, args.steps)))
         return
     parts = [1 << power for power in range(args.batch.bit_length()) if args.batch % (1 << power) == 0]
-    keys = args.only.split(",") if args.only else [f"{p}:{schedule}" for p in parts for schedule in SCHEDULES]
+    keys = args.only.split(",") if args.only else [f"{p}:{recomputation}" for p in parts for recomputation in RECOMPUTATIONS]
     found = {key: [] for key in keys}
     for _ in range(args.rounds):
         for key, runs in found.items():
@@ -110,8 +110,8 @@ def main():
     print(f"{'parts':>5} {'kept':>10} {'peak MiB':>9} {'CPU ms':>9} {'elapsed ms':>10}")
     for key, (peak, cpu, elapsed) in found.items():
         mark = "  fastest within the limit" if key == fastest else ""
-        parts, schedule = key.split(":")
-        print(f"{parts:>5} {schedule:>10} {peak / peaks.MIB:9.1f} {cpu * 1e3:9.1f} {elapsed * 1e3:10.1f}{mark}")
+        parts, recomputation = key.split(":")
+        print(f"{parts:>5} {recomputation:>10} {peak / peaks.MIB:9.1f} {cpu * 1e3:9.1f} {elapsed * 1e3:10.1f}{mark}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ use crate::base::owner::OwnerId;
 use crate::base::printable::printable;
 
 /// An allocator whose memory cannot hold collections.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolAllocatorError {
     /// The host cannot access the memory.
@@ -37,8 +37,6 @@ pub enum PoolAllocatorError {
         allocator: String,
     },
 }
-
-debug_as_message!(PoolAllocatorError);
 
 /// Places collections such as `hashbrown::HashMap`, `allocator_api2::vec::Vec` and `Box` in a pool of host memory.
 ///

@@ -29,7 +29,7 @@ mod accounting;
 mod allocator;
 #[cfg(feature = "allocator-api2")]
 mod collections;
-mod plan;
+mod packing;
 mod policy;
 mod pool;
 mod registry;
@@ -45,7 +45,7 @@ pub use base::sync;
 pub use base::*;
 #[cfg(feature = "allocator-api2")]
 pub use collections::*;
-pub use plan::*;
+pub use packing::*;
 pub use policy::*;
 pub use pool::*;
 pub use registry::*;

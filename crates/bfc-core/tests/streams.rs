@@ -14,11 +14,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation, Pace, SimDevice};
+use bfc_core::sim::{DeviceCall, Fault, FaultTime, MemoryUse, Pace, SimDevice};
 use bfc_core::{
     AddressSpace, AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block,
-    BlockError, Bytes, DeviceMemory, Driver, FreeFaults, Lifetime, MIB, MemoryKind, Plan, PlanOptions,
-    PlannedAllocator, PlannedConfig, PoolView, RecordError, Request, SourceError, Stats, Stream,
+    BlockError, Bytes, DeviceMemory, Driver, FreeFaults, Lifetime, MIB, MemoryKind, PackedAllocator,
+    PackedConfig, Packing, PackingOptions, PoolView, RecordError, Request, SourceError, Stats, Stream,
     StreamAllocator, StreamEvent, ThreadCache, Verdict, failed_drops,
 };
 
@@ -86,7 +86,7 @@ fn memory_of_the_compute_stream_is_reused_at_once() {
     bench.launch(&bench.compute, &second);
     assert_eq!(second.block().address, address);
     assert_eq!(bench.device.violations(), []);
-    assert_eq!(bench.device.calls().of(Operation::Record), 0, "and costs no event");
+    assert_eq!(bench.device.calls().of(DeviceCall::Record), 0, "and costs no event");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn out_of_memory_waits_for_the_cheapest_sufficient_frees() {
     }
     drop(blocks);
     assert_eq!(bench.pending(), 8);
-    let waits = || bench.device.calls().of(Operation::Synchronize);
+    let waits = || bench.device.calls().of(DeviceCall::Synchronize);
 
     // The oldest free alone is too small, but the two oldest form one piece.
     let first = bench.take(4 * MIB);
@@ -189,7 +189,7 @@ fn nothing_is_waited_for_if_all_pending_frees_do_not_suffice() {
     bench.use_on(0, &freed);
     drop(freed);
     assert!(bench.fails(5 * MIB));
-    assert_eq!((bench.pending(), bench.device.calls().of(Operation::Synchronize)), (4, 0));
+    assert_eq!((bench.pending(), bench.device.calls().of(DeviceCall::Synchronize)), (4, 0));
     drop(kept);
     let _all = bench.take(8 * MIB);
 }
@@ -310,7 +310,7 @@ fn a_free_without_an_event_waits_for_the_device() {
     let bench = Bench::new();
     let block = bench.take(8 * MIB);
     bench.use_on(0, &block);
-    bench.device.inject(Fault::new(Operation::Record, FaultTime::Call(1)));
+    bench.device.inject(Fault::new(DeviceCall::Record, FaultTime::Call(1)));
     drop(block);
     assert_eq!(bench.pending(), 0);
     bench.launch(&bench.compute, &bench.take(8 * MIB));
@@ -322,8 +322,8 @@ fn memory_without_a_completion_event_is_never_reused() {
     let bench = Bench::new();
     let block = bench.take(4 * MIB);
     bench.use_on(0, &block);
-    bench.device.inject(Fault::new(Operation::Record, FaultTime::Call(1)));
-    bench.device.inject(Fault::new(Operation::Synchronize, FaultTime::Call(1)));
+    bench.device.inject(Fault::new(DeviceCall::Record, FaultTime::Call(1)));
+    bench.device.inject(Fault::new(DeviceCall::Synchronize, FaultTime::Call(1)));
     drop(block);
     assert_eq!(bench.memory.pending_frees().stranded_bytes, 4 * MIB);
     assert!(bench.fails(5 * MIB));
@@ -336,7 +336,7 @@ fn a_lost_device_reports_once_and_leaks_nothing() {
     let blocks = [bench.take(MIB), bench.take(MIB), bench.take(MIB)];
     bench.use_on(0, &blocks[0]);
     bench.use_on(1, &blocks[1]);
-    bench.device.inject(Fault::sticky(Operation::Launch, FaultTime::Call(1)));
+    bench.device.inject(Fault::sticky(DeviceCall::Launch, FaultTime::Call(1)));
     let lost = bench.device.launch(bench.compute.handle(), &[]).unwrap_err();
     assert!(lost.is_poisoned());
     assert_eq!(
@@ -357,7 +357,7 @@ fn a_lost_device_reports_once_and_leaks_nothing() {
 #[test]
 fn running_out_of_memory_does_not_lose_the_device() {
     let bench = Bench::new();
-    bench.device.inject(Fault::exhausted(Operation::AllocateDevice, FaultTime::After(0)));
+    bench.device.inject(Fault::exhausted(DeviceCall::AllocateDevice, FaultTime::After(0)));
     assert!(bench.fails(MIB));
     assert_eq!(bench.device.poison(), None);
     bench.device.clear_faults();
@@ -467,22 +467,21 @@ fn streams_and_events_of_one_device_are_none_of_another() {
 }
 
 #[test]
-fn a_stream_allocator_forwards_steps_to_a_planned_pool() {
+fn a_stream_allocator_forwards_steps_to_a_packed_pool() {
     let bench = Bench::new();
     let step = [(0, 4), (1, 4), (2, 4)].map(|(start, end)| Lifetime { bytes: MIB, start, end });
-    let plan = Plan::solve(&step, &PlanOptions::default()).unwrap();
-    let config = PlannedConfig::planned(Bytes::mib(8), Arc::new(plan));
+    let packing = Packing::solve(&step, &PackingOptions::default()).unwrap();
+    let config = PackedConfig::packed(Bytes::mib(8), Arc::new(packing));
     let source = Arc::new(DeviceMemory::new(bench.device.clone()));
-    let planned = Arc::new(PlannedAllocator::new("planned", source, config));
-    let allocator: Arc<dyn Allocator> =
-        Arc::new(StreamAllocator::new(planned.clone(), bench.compute.clone()));
+    let packed = Arc::new(PackedAllocator::new("packed", source, config));
+    let allocator: Arc<dyn Allocator> = Arc::new(StreamAllocator::new(packed.clone(), bench.compute.clone()));
     for _ in 0..2 {
         // A step that ends early.
         allocator.begin_step();
         drop(Allocation::new(&allocator, &Request::new(MIB)).unwrap());
     }
-    assert_eq!(planned.counts().steps, 2);
-    assert_eq!(allocator.plan_counts(), Some(planned.counts()));
+    assert_eq!(packed.counts().steps, 2);
+    assert_eq!(allocator.packing_counts(), Some(packed.counts()));
 }
 
 /// Waiters of equal size cost one failed attempt per free, not one each.

@@ -117,8 +117,8 @@ struct Launch {
         if (!function || extra || kernel || context) return INVALID_VALUE;
         Job job = *(const Job*)arguments[0];
         std::vector<u64> addresses(job.also, job.also + 4);
-        for (const Operand& in : job.in) addresses.push_back(in.address);
-        for (const Output& out : job.out) addresses.push_back(out.address);
+        for (const JobInput& in : job.in) addresses.push_back(in.address);
+        for (const JobOutput& out : job.out) addresses.push_back(out.address);
         for (u64 address : addresses) if (u32 status = address ? check_access(address, 1) : SUCCESS) return status;
         // Few blocks suffice: kernels loop until no element is left.
         u32 blocks = grid[0] < 3 ? grid[0] : 3;

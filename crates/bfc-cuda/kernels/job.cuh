@@ -19,7 +19,7 @@ typedef unsigned short u16;
 #define BLOCK 256
 
 // An input. Strides are in elements; the address is that of the element at the origin.
-struct Operand {
+struct JobInput {
     u64 address;
     u64 strides[MAX_RANK];
     u64 contiguous;
@@ -27,7 +27,7 @@ struct Operand {
 };
 
 // An output, contiguous.
-struct Output {
+struct JobOutput {
     u64 address;
     u64 wide;
 };
@@ -38,9 +38,9 @@ struct Job {
     u64 dims[MAX_RANK];
     u64 inner_rank;       // a second shape: the reduced axes
     u64 inner_dims[MAX_RANK];
-    Operand in[3];
+    JobInput in[3];
     u64 also[4];          // addresses of further inputs, contiguous unless a kernel says how
-    Output out[4];
+    JobOutput out[4];
     u64 function;         // which of a family of functions: NAMED("exp"), or flags
     u64 k[6];             // counts
     double c[9];          // constants

@@ -42,6 +42,7 @@ mod libraries;
 mod register;
 #[cfg(feature = "compute")]
 mod self_check;
+mod settings;
 #[cfg(feature = "cudarc")]
 mod slices;
 #[cfg(feature = "compute")]
@@ -65,6 +66,7 @@ pub use libraries::{CompiledCode, Cublas, Nvrtc};
 pub use register::{RegisterError, register, register_stream};
 #[cfg(feature = "compute")]
 pub use self_check::{SelfCheckError, self_check};
+pub use settings::{CUBLAS, NCCL, NVRTC, SETTINGS};
 #[cfg(feature = "cudarc")]
 pub use slices::{PoolSlice, PoolSliceError, PoolStream};
 #[cfg(feature = "compute")]

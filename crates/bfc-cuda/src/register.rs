@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    Bytes, DeviceId, DeviceKind, Driver, Plan, PoolOptions, PoolSettings, Registry, RegistryError,
+    Bytes, DeviceId, DeviceKind, Driver, Packing, PoolOptions, PoolSettings, Registry, RegistryError,
     SourceError, Stream, default_reserve,
 };
 
@@ -57,10 +57,10 @@ pub fn register_stream(
     driver: &Arc<CudaDriver>,
     compute: &Arc<Stream>,
     options: PoolOptions,
-    plan: Option<Arc<Plan>>,
+    packing: Option<Arc<Packing>>,
 ) -> Result<(), RegisterError> {
     let free = Bytes(driver.memory_info()?.free);
     let reserve = default_reserve(free, driver.compute_capability()?.major);
     let id = DeviceId::new(DeviceKind::Cuda, driver.ordinal());
-    Ok(registry.register_stream(id, compute, reserve, options, plan)?)
+    Ok(registry.register_stream(id, compute, reserve, options, packing)?)
 }

@@ -6,10 +6,10 @@ use bfc_core::{Driver, SourceError, device_source};
 
 use crate::compute::{Compute, ComputeError, Factor, Product};
 use crate::driver::CudaDriver;
-use crate::kernels::{BLOCK, CHECK, ElementType, Job, KernelId, Operand};
+use crate::kernels::{BLOCK, CHECK, ElementType, Job, JobInput, KernelId};
 
 /// The reason why a device must not be used.
-#[derive(Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelfCheckError {
     /// There is no memory for the check.
@@ -31,8 +31,6 @@ pub enum SelfCheckError {
         expected: f32,
     },
 }
-
-bfc_core::debug_as_message!(SelfCheckError);
 
 impl From<ComputeError> for SelfCheckError {
     fn from(error: ComputeError) -> Self {
@@ -90,18 +88,18 @@ unsafe fn check_at(compute: &dyn Compute, memory: u64) -> Result<(), SelfCheckEr
         // SAFETY: operands and outputs lie within the memory, as the caller says.
         unsafe { compute.launch(kernel, blocks, &job) }
     };
-    let job = Job::over(COUNT as u64, &[COUNT]).with_input(Operand::contiguous(memory));
+    let job = Job::over(COUNT as u64, &[COUNT]).with_input(JobInput::contiguous(memory));
     launch("check_scale", job.with_constant(3.0).with_output(memory + SCALED))?;
 
-    let mut job = Job::over(1, &[]).with_input(Operand::contiguous(memory + SCALED));
+    let mut job = Job::over(1, &[]).with_input(JobInput::contiguous(memory + SCALED));
     job.counts[0] = COUNT as u64;
     launch("check_sum", job.with_output(memory + SUM))?;
 
     // SAFETY: factors, product and workspace lie within the memory, as the caller says.
     if !unsafe { multiply(compute, memory) }? {
         let job = Job::over((ROWS * COLUMNS) as u64, &[ROWS, COLUMNS]).with_output(memory + PRODUCT);
-        let mut job = job.with_input(Operand::contiguous(memory));
-        job.inputs[1] = Operand::contiguous(memory + SCALED);
+        let mut job = job.with_input(JobInput::contiguous(memory));
+        job.inputs[1] = JobInput::contiguous(memory + SCALED);
         (job.counts[0], job.counts[1], job.counts[2]) = (ROWS as u64, COLUMNS as u64, DEPTH as u64);
         launch("check_product", job)?;
     }

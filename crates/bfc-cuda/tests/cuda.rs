@@ -37,12 +37,12 @@ mod computing;
 mod emulated;
 #[cfg(target_os = "linux")]
 mod emulated_driver;
+#[path = "cuda/interleavings.rs"]
+mod interleavings;
 #[path = "cuda/ranks.rs"]
 mod ranks;
 #[path = "ranks/mod.rs"]
 mod ranks_of_processes;
-#[path = "cuda/schedules.rs"]
-mod schedules;
 
 /// Reports that this test is skipped, and why.
 fn say_skipped(reason: &dyn Display) {

@@ -177,11 +177,26 @@ bfc_status bfc_string_free(char *string);
 //
 // - memory: host (default), dry (addresses without memory), cuda or cuda:ORDINAL, pinned or pinned:ORDINAL
 // - name: the name in reports, unique among the open pools
-// - allocator: one of bfc, bfc-tensorflow, buddy, auto-growth, first-fit, planned, guard, passthrough; bfc by default
-// - limit: 2GiB, 75%, all-1GiB. The pool takes it as one region, unless another option asks for growth
-// - growth: on, off, doubling, doubling:CAP, as-requested, fixed:SIZE, proportional:PARTS
-// - retry_ms: how long a request waits for other threads to free blocks. 0 disables waiting
-// - first_region, region_merging, garbage_collection, split, cut, join, thread_cache: see docs/environment.md
+// - allocator: The allocator, which places the blocks: one of bfc, bfc-tensorflow, buddy, auto-growth, first-fit,
+//   packed, guard, passthrough. Default: bfc
+// - limit: The most bytes that the pool reserves. It takes them as one region, unless another setting asks for
+//   growth: bytes, as in 4GiB, a percentage above 0, as in 75%, or all-1GiB. Default: on the CPU, memory available
+//   to the process less one sixteenth (at most 1 GiB); on a GPU, free memory less TensorFlow's reserve
+// - growth: Whether and by which sizes of regions the pool grows; off takes the limit at once: on, off, doubling,
+//   doubling:CAP, as-requested, fixed:SIZE, or proportional:PARTS. Default: off if a limit is set, else
+//   proportional:32
+// - first_region: The size of a growing pool's first region: bytes, as in 64MiB. Default: 2MiB
+// - region_merging: Whether a growing pool returns idle regions before it takes a new one: on or off. Default: on
+// - garbage_collection: Whether a pool returns idle regions to make room for a larger one: on or off. Default: on
+// - split: When the rest of a chunk becomes a separate chunk: always, twice, or twice:AMOUNT as in twice:16MiB or
+//   twice:5% (100% at most). Default: always
+// - cut: The end of free memory from which blocks are cut: low or large-high. Default: large-high; a growing pool
+//   uses low
+// - join: When freed blocks merge with their neighbors: at-once or deferred. Default: deferred; at-once on a GPU
+// - retry_ms: How long a request waits for other threads to free blocks; 0 disables waiting: milliseconds, a whole
+//   number from 0 to 3600000. Default: 10000
+// - thread_cache: Caches of small blocks per thread, with the largest cached block and the capacity of each cache:
+//   on, off, or LARGEST[:KEPT] as in 64KiB or 64KiB:4MiB, the first from 256 B to 16 MiB. Default: off
 //
 // The environment variables of Highwater, such as HIGHWATER_POOL_LIMIT, set options that the configuration leaves out.
 //

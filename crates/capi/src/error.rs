@@ -10,7 +10,7 @@ use bfc_core::{
 use crate::status::bfc_status;
 
 /// An error of a function.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("internal error: {}", printable(.0))]
     Internal(String),
@@ -75,7 +75,7 @@ pub(crate) enum Error {
 }
 
 /// An invalid configuration of a pool.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigurationError {
     #[error(transparent)]
     Option(#[from] OptionError),
@@ -101,8 +101,6 @@ pub(crate) enum ConfigurationError {
     #[error("pool configuration: {reason}", reason = printable(reason))]
     Json { reason: String },
 }
-
-bfc_core::debug_as_message!(Error, ConfigurationError);
 
 impl From<serde_json::Error> for ConfigurationError {
     fn from(error: serde_json::Error) -> Self {

@@ -11,6 +11,7 @@ mod cuda;
 
 use std::sync::Arc;
 
+use bfc_core::setting::LIMIT;
 use bfc_core::{
     AddressOnlyMemory, Allocator, AllocatorAttributes, Amount, BfcConfig, Bytes, DeviceId, DeviceKind,
     Environment, EnvironmentError, HostMemory, MemoryKind, Pool, PoolOptions, Registry, Share, Span,
@@ -20,9 +21,6 @@ use highwater_tracking::{Tracker, UsableMemory};
 use crate::config::{Memory, PoolSpec};
 use crate::error::{ConfigurationError, Error};
 use crate::fork;
-
-/// The variable with the limit of all pools. Those of some devices begin with it.
-const LIMIT: &str = "HIGHWATER_POOL_LIMIT";
 
 /// The limit of a host pool if the amount of memory is unknown, as in TensorFlow.
 const DEFAULT_LIMIT: Bytes = Bytes::gib(64);
@@ -80,9 +78,10 @@ fn check_share_of_environment(
 ) -> Result<(), EnvironmentError> {
     let Some(limit) = excessive_share(options) else { return Ok(()) };
     let kind = id.kind.name().to_uppercase();
-    let precise = [format!("{LIMIT}_{kind}_{}", id.ordinal), format!("{LIMIT}_{kind}")];
+    let variable = LIMIT.variable.unwrap_or(LIMIT.name);
+    let precise = [format!("{variable}_{kind}_{}", id.ordinal), format!("{variable}_{kind}")];
     Err(EnvironmentError::BadValue {
-        name: precise.into_iter().find(|name| is_set(name)).unwrap_or_else(|| LIMIT.to_owned()),
+        name: precise.into_iter().find(|name| is_set(name)).unwrap_or_else(|| variable.to_owned()),
         value: limit.to_string(),
         expected: "at most 100 % of the memory".to_owned(),
     })
@@ -144,7 +143,7 @@ mod tests {
     #[test]
     fn a_share_above_all_memory_names_its_variable() {
         let id = DeviceId::new(DeviceKind::Cuda, 1);
-        for name in [LIMIT, "HIGHWATER_POOL_LIMIT_CUDA", "HIGHWATER_POOL_LIMIT_CUDA_1"] {
+        for name in ["HIGHWATER_POOL_LIMIT", "HIGHWATER_POOL_LIMIT_CUDA", "HIGHWATER_POOL_LIMIT_CUDA_1"] {
             let environment = |limit| Environment::from_vars([(name, limit)]).unwrap().settings().options(id);
             let check = |limit| check_share_of_environment(&environment(limit), id, |other| other == name);
             let message = check("101%").unwrap_err().to_string();

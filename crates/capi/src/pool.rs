@@ -13,7 +13,7 @@ use highwater_tracking::{AccountedPool, ModuleGuard, here, module, op_name};
 use crate::config::PoolSpec;
 use crate::error::{Error, Holders};
 use crate::live::{LiveBlock, LiveBlocks};
-use crate::run::Run;
+use crate::run::TrackedRun;
 use crate::{config, memory};
 
 /// The owner of blocks that name none, outside of ops.
@@ -41,7 +41,7 @@ pub(crate) struct BlockRequest<'a> {
 pub(crate) struct PoolEntry {
     blocks: LiveBlocks,
     accounts: AccountedPool,
-    run: Arc<Run>,
+    run: Arc<TrackedRun>,
     /// Live blocks, running ops and calls under way; [`CLOSED`] after the pool was closed.
     users: AtomicU64,
 }
@@ -67,8 +67,8 @@ impl PoolEntry {
     /// Opens a pool. The table of handles ensures that names are unique.
     pub(crate) fn from_spec(spec: &PoolSpec, name: &str) -> Result<Arc<Self>, Error> {
         let run = match spec.memory {
-            config::Memory::Dry => Run::new(),
-            _ => Arc::clone(Run::shared()),
+            config::Memory::Dry => TrackedRun::new(),
+            _ => Arc::clone(TrackedRun::shared()),
         };
         let allocator = memory::allocator(spec, name, run.tracker())?;
         Ok(Arc::new(Self {
@@ -84,7 +84,7 @@ impl PoolEntry {
         self.accounts.pool()
     }
 
-    pub(crate) const fn run(&self) -> &Arc<Run> {
+    pub(crate) const fn run(&self) -> &Arc<TrackedRun> {
         &self.run
     }
 

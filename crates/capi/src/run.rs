@@ -13,16 +13,16 @@ use highwater_tracking::{RunFacts, Tracker};
 
 use crate::error::Error;
 
-static SHARED: LazyLock<Arc<Run>> = LazyLock::new(Run::new);
+static SHARED: LazyLock<Arc<TrackedRun>> = LazyLock::new(TrackedRun::new);
 
 /// A tracker, and the file that it records into.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct TrackedRun {
     tracker: Arc<Tracker>,
     recording: Mutex<Option<String>>,
 }
 
-impl Run {
+impl TrackedRun {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { tracker: Tracker::new(), recording: Mutex::default() })
     }

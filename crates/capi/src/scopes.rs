@@ -15,14 +15,14 @@ const MAX_DEPTH: usize = 4096;
 
 /// An entry of the stack.
 #[derive(Debug)]
-enum Entry {
+enum OpenScope {
     Scope { _guard: ScopeGuard },
     Op { _op: OpenOp },
 }
 
 /// The entries of a thread with their handles. Popped from the top when the thread ends.
 #[derive(Debug, Default)]
-struct Stack(Vec<(u64, Entry)>);
+struct Stack(Vec<(u64, OpenScope)>);
 
 impl Drop for Stack {
     fn drop(&mut self) {
@@ -42,19 +42,19 @@ thread_local! {
 /// Enters a scope below the current one. A name with dots enters several.
 pub(crate) fn push_scope(name: &str) -> Result<u64, Error> {
     check_depth()?;
-    Ok(push(Entry::Scope { _guard: module(name) }))
+    Ok(push(OpenScope::Scope { _guard: module(name) }))
 }
 
 /// Enters a phase in the current scope.
 pub(crate) fn push_phase(entered: Phase) -> Result<u64, Error> {
     check_depth()?;
-    Ok(push(Entry::Scope { _guard: phase(entered) }))
+    Ok(push(OpenScope::Scope { _guard: phase(entered) }))
 }
 
 /// Begins an op of the pool's run. Until it is popped, the thread's allocations are a part of it.
 pub(crate) fn push_op(pool: &Arc<PoolEntry>, name: &str) -> Result<u64, Error> {
     check_depth()?;
-    Ok(push(Entry::Op { _op: OpenOp::begin(pool, name)? }))
+    Ok(push(OpenScope::Op { _op: OpenOp::begin(pool, name)? }))
 }
 
 /// Leaves the innermost entry of the thread. Any other is an error that changes nothing.
@@ -79,7 +79,7 @@ fn check_depth() -> Result<(), Error> {
     if depth < MAX_DEPTH { Ok(()) } else { Err(Error::TooDeep { limit: MAX_DEPTH }) }
 }
 
-fn push(entry: Entry) -> u64 {
+fn push(entry: OpenScope) -> u64 {
     let handle = new_handle(Kind::Scope);
     STACK.with_borrow_mut(|Stack(entries)| entries.push((handle, entry)));
     handle

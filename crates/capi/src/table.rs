@@ -13,7 +13,7 @@ use bfc_core::sync::lock;
 use crate::config::PoolSpec;
 use crate::error::{ConfigurationError, Error};
 use crate::pool::{PoolEntry, default_name};
-use crate::run::Run;
+use crate::run::TrackedRun;
 
 /// The bits of the number below the kind.
 const NUMBER_BITS: u32 = 56;
@@ -100,7 +100,7 @@ pub(crate) fn with_pool<T>(
 pub(crate) fn close(handle: u64) -> Result<(), Error> {
     with_pool(handle, |pool| {
         // The recording of a dry pool ends with a summary of the pool.
-        let is_shared = Arc::ptr_eq(pool.run(), Run::shared());
+        let is_shared = Arc::ptr_eq(pool.run(), TrackedRun::shared());
         if let Some(path) = pool.run().recording().filter(|_| !is_shared) {
             return Err(Error::Recording { path });
         }
@@ -114,19 +114,22 @@ pub(crate) fn close(handle: u64) -> Result<(), Error> {
 }
 
 /// Returns the run of a pool; 0 names the run of all pools with memory.
-pub(crate) fn run(handle: u64) -> Result<Arc<Run>, Error> {
-    if handle == 0 { Ok(Arc::clone(Run::shared())) } else { Ok(Arc::clone(pool(handle)?.run())) }
+pub(crate) fn run(handle: u64) -> Result<Arc<TrackedRun>, Error> {
+    if handle == 0 { Ok(Arc::clone(TrackedRun::shared())) } else { Ok(Arc::clone(pool(handle)?.run())) }
 }
 
 /// Returns the runs of all pools.
-pub(crate) fn runs() -> Vec<Arc<Run>> {
-    let dry = |run: &&Arc<Run>| !Arc::ptr_eq(run, Run::shared());
+pub(crate) fn runs() -> Vec<Arc<TrackedRun>> {
+    let dry = |run: &&Arc<TrackedRun>| !Arc::ptr_eq(run, TrackedRun::shared());
     let pools = read();
-    std::iter::once(Run::shared()).chain(pools.values().map(|pool| pool.run()).filter(dry)).cloned().collect()
+    std::iter::once(TrackedRun::shared())
+        .chain(pools.values().map(|pool| pool.run()).filter(dry))
+        .cloned()
+        .collect()
 }
 
 /// Returns the pools of a run, in the order of their opening.
-pub(crate) fn pools_of(run: &Arc<Run>) -> Vec<Arc<dyn Allocator>> {
+pub(crate) fn pools_of(run: &Arc<TrackedRun>) -> Vec<Arc<dyn Allocator>> {
     let pools = read();
     pools
         .values()

@@ -5,11 +5,12 @@ mod diff;
 mod error;
 mod export;
 mod files;
-mod plan;
+mod pack;
 mod pools;
 mod progress;
 mod replay;
 mod report;
+mod settings;
 mod sparkline;
 mod top;
 mod what_if;
@@ -51,12 +52,14 @@ enum Command {
     Diff(diff::DiffArguments),
     /// Convert a recorded run for other tools: PyTorch's memory viewer, Perfetto, pprof
     Export(export::ExportArguments),
-    /// Predict the memory of a recorded run with another policy, split rule, pool or plan
+    /// Predict the memory of a recorded run with another policy, split rule, pool or packing
     WhatIf(what_if::WhatIfArguments),
     /// Replay recorded allocations through other pools and compare their memory
     Replay(replay::ReplayArguments),
-    /// Plan the offsets of a recorded step's blocks, so that later steps need the least memory
-    Plan(plan::PlanArguments),
+    /// Compute offsets for the blocks of a recorded step, so that later steps need the least memory
+    Pack(pack::PackArguments),
+    /// List all settings with their values, and whether each is a default or set by a variable or an option
+    Settings(settings::SettingsArguments),
     /// List the devices of this machine, and why some are unavailable
     Devices {
         /// Write JSON
@@ -95,7 +98,8 @@ fn run(command: Command) -> Result<ExitCode, CommandError> {
         Command::WhatIf(arguments) => what_if::run(&arguments)?,
         Command::Diff(arguments) => diff::run(&arguments)?,
         Command::Export(arguments) => export::run(&arguments)?,
-        Command::Plan(arguments) => plan::run(&arguments)?,
+        Command::Pack(arguments) => pack::run(&arguments)?,
+        Command::Settings(arguments) => settings::run(&arguments)?,
         Command::Top(arguments) => top::run(&arguments)?,
     }
     Ok(ExitCode::SUCCESS)

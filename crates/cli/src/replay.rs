@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bfc_core::{DEFAULT_ALIGNMENT, PlanOptions, printable};
+use bfc_core::{DEFAULT_ALIGNMENT, PackingOptions, printable};
 use clap::Args;
 use highwater_traces::Replayer;
 
@@ -37,12 +37,12 @@ pub(crate) struct ReplayArguments {
     #[arg(long)]
     find_min: bool,
 
-    /// The plan of the policy `planned` [default: computed from each trace]
-    #[arg(long, value_name = "PLAN")]
-    plan: Option<PathBuf>,
+    /// The packing of the policy `packed` [default: computed from each trace]
+    #[arg(long, value_name = "PACKING")]
+    packing: Option<PathBuf>,
 
-    /// The alignment of offsets of `planned`, a power of two [default: 256]
-    #[arg(long, value_name = "BYTES", conflicts_with = "plan", value_parser = power_of_two)]
+    /// The alignment of offsets of `packed`, a power of two [default: 256]
+    #[arg(long, value_name = "BYTES", conflicts_with = "packing", value_parser = power_of_two)]
     granule: Option<u64>,
 
     /// The number of warm replays; each stretch of events counts with its best time
@@ -76,10 +76,10 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, CommandError>
     let granule_option = arguments.granule.map(|_| "--granule");
     let given: Vec<&str> = arguments.pool.given().into_iter().chain(granule_option).collect();
     policies::check(&arguments.policy, &given)?;
-    let plan = read::plan(arguments.plan.as_deref())?;
+    let packing = read::packing(arguments.packing.as_deref())?;
     let progress = Progress::new(arguments.traces.len() * arguments.policy.len());
     let mut measurements: Vec<Measurement> = Vec::new();
-    let granule = arguments.granule.unwrap_or(PlanOptions::default().granule);
+    let granule = arguments.granule.unwrap_or(PackingOptions::default().granule);
     let (mut unreadable, mut remarks) = (Vec::new(), Vec::new());
     for path in &arguments.traces {
         progress.say(&format!("{}: reading", path.display()));
@@ -95,14 +95,14 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, CommandError>
         let name = path.display().to_string();
         let mut replayer = Replayer::new(&trace);
         if let Some(granule) = arguments.granule {
-            // The plan serves requests of this alignment.
+            // The packing serves requests of this alignment.
             replayer = replayer.with_alignment(granule.min(DEFAULT_ALIGNMENT));
         }
         for policy in &arguments.policy {
             let say = |what: &str| progress.say(&format!("{name}, {}: {what}", policy.name));
             say("replaying");
             let mut measurement = Measurement::new(&name, policy.name, &trace);
-            match policy.prepare(&trace, plan.as_ref(), granule) {
+            match policy.prepare(&trace, packing.as_ref(), granule) {
                 Ok(pool) => {
                     measure(&mut measurement, &mut replayer, &pool, spec, arguments.repeat);
                     if arguments.find_min {

@@ -82,8 +82,8 @@ fn watch(arguments: &TopArguments) -> Result<(), CommandError> {
     loop {
         let (columns, rows) = screen.size()?;
         screen.show(&match &followed {
-            Some(run) => View::new(&arguments.run, &run.follower, order, rate).fitting(columns, rows),
-            None => view::waiting_fitting(&arguments.run, columns, rows),
+            Some(run) => View::new(&arguments.run, &run.follower, order, rate).cropped(columns, rows),
+            None => view::waiting_cropped(&arguments.run, columns, rows),
         })?;
         match screen.wait(Duration::from_millis(arguments.every))? {
             Key::Quit => return Ok(()),

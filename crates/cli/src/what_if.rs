@@ -7,6 +7,7 @@ mod variation;
 
 use std::path::PathBuf;
 
+use bfc_core::setting::{CUT, JOIN, SPLIT};
 use bfc_core::{Bytes, CutRule, JoinRule, SplitChoice};
 use clap::Args;
 
@@ -15,7 +16,7 @@ use crate::files::input::remark;
 use crate::files::output::print;
 use crate::files::read::{self, ReadArguments, cut_remark};
 use crate::pools::policies::{self, Policy};
-use crate::pools::spec::Growth;
+use crate::pools::spec::{Growth, help};
 use crate::progress::Progress;
 use outcome::Outcome;
 use selection::PoolSelection;
@@ -33,16 +34,13 @@ pub(crate) struct WhatIfArguments {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     policy: Vec<Policy>,
 
-    /// When to split chunks: always, twice or twice:WASTE in bytes or % of --pool
-    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    #[arg(long, value_name = "RULES", value_delimiter = ',', help = help(&SPLIT))]
     split: Vec<SplitChoice>,
 
-    /// Which end of a chunk a block takes: low or large-high
-    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    #[arg(long, value_name = "RULES", value_delimiter = ',', help = help(&CUT))]
     cut: Vec<CutRule>,
 
-    /// When to join freed blocks with free neighbors: at-once or deferred
-    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    #[arg(long, value_name = "RULES", value_delimiter = ',', help = help(&JOIN))]
     join: Vec<JoinRule>,
 
     /// How the pool grows: fixed, regions or extend
@@ -53,9 +51,9 @@ pub(crate) struct WhatIfArguments {
     #[arg(long, value_name = "SIZES", value_delimiter = ',')]
     pool: Vec<Bytes>,
 
-    /// The plan of the policy `planned` [default: computed from the run]
-    #[arg(long, value_name = "PLAN")]
-    plan: Option<PathBuf>,
+    /// The packing of the policy `packed` [default: computed from the run]
+    #[arg(long, value_name = "PACKING")]
+    packing: Option<PathBuf>,
 
     /// Use only this pool of the run
     #[arg(long, value_name = "NAME")]
@@ -74,7 +72,7 @@ pub(crate) struct WhatIfArguments {
 }
 
 pub(crate) fn run(arguments: &WhatIfArguments) -> Result<(), CommandError> {
-    let plan = read::plan(arguments.plan.as_deref())?;
+    let packing = read::packing(arguments.packing.as_deref())?;
     let recording = arguments.read.recording(&arguments.run)?;
     let selection = PoolSelection::new(&recording, arguments.of.as_deref())
         .map_err(|error| CommandError::read(&arguments.run, &error))?;
@@ -86,7 +84,7 @@ pub(crate) fn run(arguments: &WhatIfArguments) -> Result<(), CommandError> {
         let traces = selection
             .traces(&recording, variation.grouping)
             .map_err(|problem| CommandError::read(&arguments.run, &problem))?;
-        outcomes.push(Outcome::of(variation, &traces, plan.as_ref(), &progress));
+        outcomes.push(Outcome::of(variation, &traces, packing.as_ref(), &progress));
         progress.done(1);
     }
     progress.clear();

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use highwater_distributed::{Reduce, World};
+use highwater_distributed::{SumOrder, World};
 use highwater_tensor::DType;
 use mpi::collective::SystemOperation;
 use mpi::traits::{Communicator, CommunicatorCollectives};
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         return Ok(());
     }
-    let reduce = if mode == "library" { Reduce::Library } else { Reduce::Ordered };
+    let reduce = if mode == "library" { SumOrder::Library } else { SumOrder::Ordered };
     let world = World::from_env()?;
     for bytes in SIZES {
         let mut data = vec![0.0_f32; bytes / 4];

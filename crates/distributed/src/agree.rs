@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bfc_core::{debug_as_message, printable};
+use bfc_core::printable;
 use highwater_tensor::DType;
 use thiserror::Error;
 
@@ -13,7 +13,7 @@ use crate::error::CollectiveError;
 
 /// A parameter or an option that all ranks must share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct AgreedValue {
     /// The path of the parameter, or the name of the option.
     pub name: String,
     /// The shape; empty for an option.
@@ -25,7 +25,7 @@ pub struct Entry {
 }
 
 /// `fc1.weight: f32 [20, 10] lr 0.1`.
-impl fmt::Display for Entry {
+impl fmt::Display for AgreedValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", printable(&self.name))?;
         if let Some(dtype) = self.dtype {
@@ -36,7 +36,7 @@ impl fmt::Display for Entry {
 }
 
 /// The ranks do not agree.
-#[derive(Clone, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AgreeError {
     /// An entry differs from that of rank 0. All ranks report the same entry.
@@ -60,8 +60,6 @@ pub enum AgreeError {
     Collective(#[from] CollectiveError),
 }
 
-debug_as_message!(AgreeError);
-
 fn quoted(entry: &str) -> String {
     if entry.is_empty() { "missing".into() } else { format!("`{}`", printable(entry)) }
 }
@@ -71,16 +69,16 @@ fn quoted(entry: &str) -> String {
 #[derive(Clone)]
 pub(crate) struct Fingerprint {
     hash: u64,
-    entries: Arc<dyn Fn() -> Vec<Entry> + Send + Sync>,
+    entries: Arc<dyn Fn() -> Vec<AgreedValue> + Send + Sync>,
 }
 
 impl Fingerprint {
     /// Equal entries must have equal hashes on all ranks.
-    pub(crate) fn new(hash: u64, entries: impl Fn() -> Vec<Entry> + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(hash: u64, entries: impl Fn() -> Vec<AgreedValue> + Send + Sync + 'static) -> Self {
         Self { hash, entries: Arc::new(entries) }
     }
 
-    pub(crate) fn of(entries: Vec<Entry>) -> Self {
+    pub(crate) fn of(entries: Vec<AgreedValue>) -> Self {
         let hash = hash_entries(&entries);
         Self::new(hash, move || entries.clone())
     }
@@ -89,7 +87,7 @@ impl Fingerprint {
         self.hash
     }
 
-    pub(crate) fn entries(&self) -> Vec<Entry> {
+    pub(crate) fn entries(&self) -> Vec<AgreedValue> {
         (self.entries)()
     }
 }
@@ -128,13 +126,13 @@ impl Hash {
     }
 }
 
-pub(crate) fn hash_entries(entries: &[Entry]) -> u64 {
-    let hash = |hash: Hash, entry: &Entry| hash.add(entry.to_string().as_bytes()).add(b"\n");
+pub(crate) fn hash_entries(entries: &[AgreedValue]) -> u64 {
+    let hash = |hash: Hash, entry: &AgreedValue| hash.add(entry.to_string().as_bytes()).add(b"\n");
     entries.iter().fold(Hash::new(), hash).get()
 }
 
 /// Implements [`World::agree`](crate::World::agree).
-pub(crate) fn agree(collective: &dyn Collective, entries: &[Entry]) -> Result<(), AgreeError> {
+pub(crate) fn agree(collective: &dyn Collective, entries: &[AgreedValue]) -> Result<(), AgreeError> {
     let mut hashes = vec![0_u8; size_of::<u64>() * collective.size()];
     let (numbers, _) = hashes.as_chunks_mut::<{ size_of::<u64>() }>();
     numbers[collective.rank()] = hash_entries(entries).to_le_bytes();
@@ -148,7 +146,7 @@ pub(crate) fn agree(collective: &dyn Collective, entries: &[Entry]) -> Result<()
 }
 
 /// Finds the first entry that differs. All ranks call it.
-pub(crate) fn compare(collective: &dyn Collective, entries: &[Entry]) -> Result<(), AgreeError> {
+pub(crate) fn compare(collective: &dyn Collective, entries: &[AgreedValue]) -> Result<(), AgreeError> {
     // Line breaks separate entries.
     let own: Vec<String> = entries.iter().map(|entry| entry.to_string().replace('\n', " ")).collect();
     let expected = broadcast_text(collective, &own.join("\n"), 0)?;
@@ -192,11 +190,19 @@ mod tests {
     use super::*;
     use crate::threads::run_ranks;
 
-    fn entry(name: &str, shape: &[usize]) -> Entry {
-        Entry { name: name.into(), shape: shape.into(), dtype: Some(DType::F32), options: "lr 0.1".into() }
+    fn entry(name: &str, shape: &[usize]) -> AgreedValue {
+        AgreedValue {
+            name: name.into(),
+            shape: shape.into(),
+            dtype: Some(DType::F32),
+            options: "lr 0.1".into(),
+        }
     }
 
-    fn agreement(size: usize, entries: impl Fn(usize) -> Vec<Entry> + Sync) -> Vec<Result<(), AgreeError>> {
+    fn agreement(
+        size: usize,
+        entries: impl Fn(usize) -> Vec<AgreedValue> + Sync,
+    ) -> Vec<Result<(), AgreeError>> {
         run_ranks(size, |world| world.agree(&entries(world.rank())))
     }
 

@@ -7,12 +7,12 @@ use half::{bf16, f16};
 use highwater_tensor::DType;
 
 use crate::error::CollectiveError;
-use crate::operation::Operation;
+use crate::operation::CollectiveOperation;
 
 /// Operations that all ranks of a world run together, in the same order, with data of the same length.
 ///
 /// Each method blocks until this rank's part is done. Methods allocate no memory in proportion to the data: the caller
-/// provides a workspace of [`Reduce::workspace_bytes`].
+/// provides a workspace of [`SumOrder::workspace_bytes`].
 pub trait Collective: fmt::Debug + Send + Sync {
     /// The number of this rank, from 0.
     fn rank(&self) -> usize;
@@ -33,11 +33,11 @@ pub trait Collective: fmt::Debug + Send + Sync {
     fn all_reduce(
         &self,
         data: SliceMut<'_>,
-        reduce: Reduce,
+        reduce: SumOrder,
         workspace: &mut [u8],
     ) -> Result<(), CollectiveError>;
 
-    /// Replaces this rank's part of the data with the sum over all ranks, in the order of [`Reduce::Ordered`]. The rest
+    /// Replaces this rank's part of the data with the sum over all ranks, in the order of [`SumOrder::Ordered`]. The rest
     /// of the data stays. `parts` has one range of elements per rank, the same on all ranks; see [`spans`]. The workspace
     /// holds the other ranks' values of this rank's part.
     ///
@@ -78,7 +78,7 @@ pub trait Collective: fmt::Debug + Send + Sync {
 
 /// The order of the additions of an all-reduce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reduce {
+pub enum SumOrder {
     /// Adds the ranks' values in rank order: `((x₀ + x₁) + x₂) + …`. All ranks get the same bits. The sum of 16-bit floats accumulates in f32 and
     /// is rounded once. Each rank receives all values of its [`span`], sums them, and sends the sum to all ranks.
     #[default]
@@ -87,7 +87,7 @@ pub enum Reduce {
     Library,
 }
 
-impl Reduce {
+impl SumOrder {
     /// Returns the name of the order: `ordered` or `library`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -101,11 +101,11 @@ impl Reduce {
     /// [`Library`](Self::Library) a copy of the data. A single rank needs none.
     ///
     /// ```
-    /// use highwater_distributed::Reduce;
+    /// use highwater_distributed::SumOrder;
     /// use highwater_tensor::DType;
-    /// assert_eq!(Reduce::Ordered.workspace_bytes(1000, DType::F32, 4), 3 * 250 * 4);
-    /// assert_eq!(Reduce::Library.workspace_bytes(1000, DType::F32, 4), 1000 * 4);
-    /// assert_eq!(Reduce::Ordered.workspace_bytes(1000, DType::F32, 1), 0);
+    /// assert_eq!(SumOrder::Ordered.workspace_bytes(1000, DType::F32, 4), 3 * 250 * 4);
+    /// assert_eq!(SumOrder::Library.workspace_bytes(1000, DType::F32, 4), 1000 * 4);
+    /// assert_eq!(SumOrder::Ordered.workspace_bytes(1000, DType::F32, 1), 0);
     /// ```
     #[must_use]
     pub const fn workspace_bytes(self, elements: usize, dtype: DType, size: usize) -> usize {
@@ -219,9 +219,9 @@ impl SliceMut<'_> {
 
 /// Checks the arguments of a reduction.
 pub(crate) fn check_reduction(
-    operation: Operation,
+    operation: CollectiveOperation,
     data: &SliceMut<'_>,
-    reduce: Reduce,
+    reduce: SumOrder,
     size: usize,
     workspace: &[u8],
 ) -> Result<(), CollectiveError> {
@@ -237,7 +237,7 @@ pub(crate) fn check_scatter(
     size: usize,
     workspace: &[u8],
 ) -> Result<(), CollectiveError> {
-    let operation = Operation::ReduceScatter;
+    let operation = CollectiveOperation::ReduceScatter;
     check_parts(operation, data.len(), parts, size)?;
     let dtype = data.dtype();
     check_workspace(operation, dtype, parts[rank].len() * (size - 1) * dtype.size(), workspace)
@@ -245,7 +245,7 @@ pub(crate) fn check_scatter(
 
 /// Checks that there is one part per rank, in ascending order and within the data.
 pub(crate) fn check_parts(
-    operation: Operation,
+    operation: CollectiveOperation,
     elements: usize,
     parts: &[Range<usize>],
     size: usize,
@@ -263,7 +263,7 @@ pub(crate) fn check_parts(
 }
 
 fn check_workspace(
-    operation: Operation,
+    operation: CollectiveOperation,
     dtype: DType,
     needed: usize,
     workspace: &[u8],

@@ -8,7 +8,7 @@ use bfc_core::{debug_as_message, printable};
 use thiserror::Error;
 
 use crate::launch::{LaunchError, Launcher};
-use crate::operation::Operation;
+use crate::operation::CollectiveOperation;
 
 #[cfg(feature = "cuda")]
 mod nccl;
@@ -31,7 +31,7 @@ pub enum CollectiveError {
     )]
     TimedOut {
         /// The operation.
-        operation: Operation,
+        operation: CollectiveOperation,
         /// The rank of this process.
         rank: usize,
         /// The ranks that did not answer; empty if the MPI library does not tell.
@@ -47,7 +47,7 @@ pub enum CollectiveError {
     )]
     Length {
         /// The operation.
-        operation: Operation,
+        operation: CollectiveOperation,
         /// The rank of this process.
         rank: usize,
         /// The other rank.
@@ -63,7 +63,7 @@ pub enum CollectiveError {
     )]
     Early {
         /// The operation.
-        operation: Operation,
+        operation: CollectiveOperation,
         /// The rank of this process.
         rank: usize,
         /// The other rank.
@@ -75,7 +75,7 @@ pub enum CollectiveError {
     )]
     Left {
         /// The operation.
-        operation: Operation,
+        operation: CollectiveOperation,
         /// The rank of this process.
         rank: usize,
         /// The other rank.
@@ -85,7 +85,7 @@ pub enum CollectiveError {
     #[error("{operation} on rank {rank}, with {}: {message}", peer_list(peers), message = printable(message))]
     Library {
         /// The operation.
-        operation: Operation,
+        operation: CollectiveOperation,
         /// The rank of this process.
         rank: usize,
         /// The other rank; empty if the MPI library does not tell.
@@ -97,7 +97,7 @@ pub enum CollectiveError {
     #[error("{operation} on rank {rank}: not started, because an earlier operation failed: {cause}", cause = printable(cause))]
     Ended {
         /// The operation.
-        operation: Operation,
+        operation: CollectiveOperation,
         /// The rank of this process.
         rank: usize,
         /// The message of the earlier error.
@@ -110,7 +110,7 @@ pub enum CollectiveError {
     )]
     Workspace {
         /// The operation.
-        operation: Operation,
+        operation: CollectiveOperation,
         /// The required bytes.
         needed: usize,
         /// The required alignment.
@@ -127,7 +127,7 @@ pub enum CollectiveError {
     )]
     Parts {
         /// The operation.
-        operation: Operation,
+        operation: CollectiveOperation,
         /// The parts that the caller passed.
         parts: Vec<Range<usize>>,
         /// The elements of the data.
@@ -139,7 +139,7 @@ pub enum CollectiveError {
     #[error("{operation}: bytes have no sum; pass f32, f64, f16 or bf16")]
     Bytes {
         /// The operation.
-        operation: Operation,
+        operation: CollectiveOperation,
     },
     /// The root of a broadcast is no rank of this world.
     #[error("broadcast: there is no rank {root}; ranks are 0 to {}", size - 1)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bfc_core::{debug_as_message, printable};
+use bfc_core::printable;
 use thiserror::Error;
 
 /// A program that starts ranks.
@@ -46,7 +46,7 @@ pub struct Launch {
 }
 
 /// A variable of a launcher is missing or invalid.
-#[derive(Clone, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// A variable is missing although the launcher's other variables are set.
@@ -68,8 +68,6 @@ pub enum LaunchError {
         expected: String,
     },
 }
-
-debug_as_message!(LaunchError);
 
 /// The variables of a launcher: rank, size, local rank, local size.
 type Variables = [&'static str; 4];

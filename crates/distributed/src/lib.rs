@@ -5,13 +5,13 @@
 //! in a rehearsal.
 //!
 //! ```
-//! use highwater_distributed::{Reduce, World};
+//! use highwater_distributed::{SumOrder, World};
 //!
 //! let world = World::from_env()?;
 //! let mut gradients = vec![1.0_f32; 1000];
-//! let bytes = Reduce::Ordered.workspace_bytes(gradients.len(), highwater_tensor::DType::F32, world.size());
+//! let bytes = SumOrder::Ordered.workspace_bytes(gradients.len(), highwater_tensor::DType::F32, world.size());
 //! let mut workspace = vec![0; bytes]; // the caller allocates, so that its pool accounts for the memory
-//! world.collective().all_reduce(gradients.as_mut_slice().into(), Reduce::Ordered, &mut workspace)?;
+//! world.collective().all_reduce(gradients.as_mut_slice().into(), SumOrder::Ordered, &mut workspace)?;
 //! assert_eq!(gradients[0], world.size() as f32);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -36,10 +36,10 @@ mod shard;
 mod threads;
 mod world;
 
-pub use agree::{AgreeError, Entry};
+pub use agree::{AgreeError, AgreedValue};
 #[cfg(feature = "cuda")]
 pub use bfc_cuda::CudaDriver;
-pub use collective::{Collective, Reduce, SliceMut, span, spans};
+pub use collective::{Collective, SliceMut, SumOrder, span, spans};
 #[cfg(feature = "cuda")]
 pub use error::NcclConnectError;
 pub use error::{CollectiveError, WorldError};
@@ -48,7 +48,7 @@ pub use launch::{Launch, LaunchError, Launcher};
 pub use mpi::Mpi;
 #[cfg(feature = "cuda")]
 pub use nccl::{Nccl, Rendezvous};
-pub use operation::Operation;
+pub use operation::CollectiveOperation;
 pub use parallel::{DataParallel, no_sync};
 pub use reduction::{ParallelError, RunStage, Stage};
 pub use rehearsal::Rehearsal;

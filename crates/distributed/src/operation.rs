@@ -5,7 +5,7 @@ use std::fmt;
 /// A collective operation, for errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Operation {
+pub enum CollectiveOperation {
     /// [`Collective::all_reduce`](crate::Collective::all_reduce).
     AllReduce,
     /// [`Collective::reduce_scatter`](crate::Collective::reduce_scatter).
@@ -20,7 +20,7 @@ pub enum Operation {
     Disconnect,
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for CollectiveOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::AllReduce => "all-reduce",

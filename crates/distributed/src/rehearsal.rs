@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use crate::collective::{
-    Collective, Reduce, SliceMut, check_parts, check_reduction, check_root, check_scatter,
+    Collective, SliceMut, SumOrder, check_parts, check_reduction, check_root, check_scatter,
 };
 use crate::error::CollectiveError;
-use crate::operation::Operation;
+use crate::operation::CollectiveOperation;
 
 /// A rank without other processes. It checks arguments and moves no data.
 ///
@@ -41,10 +41,10 @@ impl Collective for Rehearsal {
     fn all_reduce(
         &self,
         data: SliceMut<'_>,
-        reduce: Reduce,
+        reduce: SumOrder,
         workspace: &mut [u8],
     ) -> Result<(), CollectiveError> {
-        check_reduction(Operation::AllReduce, &data, reduce, self.size, workspace)
+        check_reduction(CollectiveOperation::AllReduce, &data, reduce, self.size, workspace)
     }
 
     fn reduce_scatter(
@@ -57,7 +57,7 @@ impl Collective for Rehearsal {
     }
 
     fn all_gather(&self, data: SliceMut<'_>, parts: &[Range<usize>]) -> Result<(), CollectiveError> {
-        check_parts(Operation::AllGather, data.len(), parts, self.size)
+        check_parts(CollectiveOperation::AllGather, data.len(), parts, self.size)
     }
 
     fn broadcast(&self, _data: SliceMut<'_>, root: usize) -> Result<(), CollectiveError> {

@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::collective::{
-    Collective, Reduce, SliceMut, check_parts, check_reduction, check_root, check_scatter,
+    Collective, SliceMut, SumOrder, check_parts, check_reduction, check_root, check_scatter,
 };
 use crate::error::CollectiveError;
-use crate::operation::Operation;
+use crate::operation::CollectiveOperation;
 use crate::ordered::{self, Messages};
 use crate::world::World;
 
@@ -44,14 +44,14 @@ struct Mailboxes {
     /// From each rank.
     inboxes: Vec<Receiver<Vec<u8>>>,
     /// The operation that runs.
-    operation: Operation,
+    operation: CollectiveOperation,
     /// The message of the first error.
     failure: Option<String>,
 }
 
 impl Mailboxes {
     fn new(rank: usize, outboxes: Vec<Sender<Vec<u8>>>, inboxes: Vec<Receiver<Vec<u8>>>) -> Self {
-        Self { rank, outboxes, inboxes, operation: Operation::Barrier, failure: None }
+        Self { rank, outboxes, inboxes, operation: CollectiveOperation::Barrier, failure: None }
     }
 }
 
@@ -100,7 +100,7 @@ impl Threads {
     /// Runs an operation, unless an earlier one failed.
     fn run(
         &self,
-        operation: Operation,
+        operation: CollectiveOperation,
         work: impl FnOnce(&mut Mailboxes) -> Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
         let mailboxes = &mut *self.lock();
@@ -124,11 +124,11 @@ impl Collective for Threads {
     fn all_reduce(
         &self,
         data: SliceMut<'_>,
-        reduce: Reduce,
+        reduce: SumOrder,
         workspace: &mut [u8],
     ) -> Result<(), CollectiveError> {
-        check_reduction(Operation::AllReduce, &data, reduce, self.size(), workspace)?;
-        self.run(Operation::AllReduce, |mailboxes| ordered::all_reduce(mailboxes, data, workspace))
+        check_reduction(CollectiveOperation::AllReduce, &data, reduce, self.size(), workspace)?;
+        self.run(CollectiveOperation::AllReduce, |mailboxes| ordered::all_reduce(mailboxes, data, workspace))
     }
 
     fn reduce_scatter(
@@ -138,23 +138,25 @@ impl Collective for Threads {
         workspace: &mut [u8],
     ) -> Result<(), CollectiveError> {
         check_scatter(&data, parts, self.rank(), self.size(), workspace)?;
-        self.run(Operation::ReduceScatter, |mailboxes| {
+        self.run(CollectiveOperation::ReduceScatter, |mailboxes| {
             ordered::reduce_scatter(mailboxes, &mut data, parts, workspace)
         })
     }
 
     fn all_gather(&self, data: SliceMut<'_>, parts: &[Range<usize>]) -> Result<(), CollectiveError> {
-        check_parts(Operation::AllGather, data.len(), parts, self.size())?;
-        self.run(Operation::AllGather, |mailboxes| ordered::all_gather(mailboxes, data, parts))
+        check_parts(CollectiveOperation::AllGather, data.len(), parts, self.size())?;
+        self.run(CollectiveOperation::AllGather, |mailboxes| ordered::all_gather(mailboxes, data, parts))
     }
 
     fn broadcast(&self, data: SliceMut<'_>, root: usize) -> Result<(), CollectiveError> {
         check_root(root, self.size())?;
-        self.run(Operation::Broadcast, |mailboxes| ordered::broadcast(mailboxes, data.into_bytes(), root))
+        self.run(CollectiveOperation::Broadcast, |mailboxes| {
+            ordered::broadcast(mailboxes, data.into_bytes(), root)
+        })
     }
 
     fn barrier(&self) -> Result<(), CollectiveError> {
-        self.run(Operation::Barrier, ordered::barrier)
+        self.run(CollectiveOperation::Barrier, ordered::barrier)
     }
 
     fn abort(&self, code: i32) -> ! {

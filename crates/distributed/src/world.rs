@@ -9,10 +9,10 @@ use bfc_core::DeviceId;
 use bfc_core::{Bytes, DeviceKind};
 #[cfg(feature = "cuda")]
 use bfc_cuda::CudaDriver;
-use highwater_nn::data::Part;
+use highwater_nn::data::DataShard;
 use highwater_tracking::Tracker;
 
-use crate::agree::{AgreeError, Entry, Fingerprint, Hash, agree};
+use crate::agree::{AgreeError, AgreedValue, Fingerprint, Hash, agree};
 use crate::collective::{Collective, SliceMut, spans};
 #[cfg(feature = "cuda")]
 use crate::error::NcclConnectError;
@@ -197,9 +197,9 @@ impl World {
     /// Checks that all ranks have the same entries in the same order. Each rank compares its list with that of rank 0.
     ///
     /// ```
-    /// use highwater_distributed::{Entry, World};
+    /// use highwater_distributed::{AgreedValue, World};
     ///
-    /// let entry = Entry { name: "seed".into(), shape: vec![], dtype: None, options: "7".into() };
+    /// let entry = AgreedValue { name: "seed".into(), shape: vec![], dtype: None, options: "7".into() };
     /// World::from_env()?.agree(&[entry])?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -207,7 +207,7 @@ impl World {
     /// # Errors
     ///
     /// An entry differs; all ranks then return the same error. Or a rank does not answer.
-    pub fn agree(&self, entries: &[Entry]) -> Result<(), AgreeError> {
+    pub fn agree(&self, entries: &[AgreedValue]) -> Result<(), AgreeError> {
         agree(self.collective(), entries)
     }
 
@@ -215,9 +215,9 @@ impl World {
     /// loops call it where ranks may run different operations, such as at the end of an epoch.
     ///
     /// ```
-    /// use highwater_distributed::{Entry, RunStage, World};
+    /// use highwater_distributed::{AgreedValue, RunStage, World};
     ///
-    /// let entry = Entry { name: "steps".into(), shape: vec![], dtype: None, options: "100".into() };
+    /// let entry = AgreedValue { name: "steps".into(), shape: vec![], dtype: None, options: "100".into() };
     /// World::from_env()?.agree_at(RunStage::Begin, vec![entry])?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -226,7 +226,7 @@ impl World {
     ///
     /// An entry differs, or a rank is at another stage. All ranks then return the same error. If a rank does not answer, only
     /// the waiting ranks return an error.
-    pub fn agree_at(&self, stage: RunStage, entries: Vec<Entry>) -> Result<(), ParallelError> {
+    pub fn agree_at(&self, stage: RunStage, entries: Vec<AgreedValue>) -> Result<(), ParallelError> {
         if self.size() == 1 {
             return Ok(());
         }
@@ -335,7 +335,7 @@ impl World {
 }
 
 /// The part of a data set that this rank reads: `data.batches(32, &device)?.sharded(&world)`.
-impl From<&World> for Part {
+impl From<&World> for DataShard {
     fn from(world: &World) -> Self {
         // A world has a rank below its size.
         Self::new(world.rank(), world.size()).unwrap_or_default()
@@ -364,7 +364,7 @@ fn connect(Launch { launcher, size, .. }: Launch, _: Duration) -> Result<Arc<dyn
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::Reduce;
+    use crate::collective::SumOrder;
     use crate::error::CollectiveError;
 
     #[test]
@@ -374,7 +374,7 @@ mod tests {
         let workspace: &mut [u8] = bytemuck::cast_slice_mut(&mut workspace);
         let collective = world.collective();
         let mut reduce = |workspace: &mut [u8]| {
-            collective.all_reduce(SliceMut::F32(&mut values), Reduce::Ordered, workspace)
+            collective.all_reduce(SliceMut::F32(&mut values), SumOrder::Ordered, workspace)
         };
         assert_eq!(reduce(workspace), Ok(())); // two elements of each of two other ranks
         assert!(matches!(
@@ -402,7 +402,7 @@ mod tests {
     fn one_rank_needs_no_workspace_and_computes_with_all_cores() {
         let world = World::alone();
         let mut values = [1.5_f64];
-        world.collective().all_reduce((&mut values[..]).into(), Reduce::Ordered, &mut []).unwrap();
+        world.collective().all_reduce((&mut values[..]).into(), SumOrder::Ordered, &mut []).unwrap();
         assert_eq!(values, [1.5]);
         assert_eq!(world.threads(), thread::available_parallelism().unwrap().get());
         let shared = World { local_size: world.threads() + 1, ..world };

@@ -16,7 +16,9 @@ use std::time::Duration;
 use half::{bf16, f16};
 use highwater::prelude::{Device, Linear, Module, Optimizer, Parameter, Rng, Sgd, Tensor};
 use highwater::train::{EarlyStopping, Every, Figures, Saves, Trainer};
-use highwater_distributed::{AgreeError, Entry, Reduce, Shard, SliceMut, World, no_sync, span, spans};
+use highwater_distributed::{
+    AgreeError, AgreedValue, Shard, SliceMut, SumOrder, World, no_sync, span, spans,
+};
 
 /// The time limit of scenarios that reach it.
 const SHORT: Duration = Duration::from_secs(3);
@@ -150,9 +152,9 @@ fn train(world: &World, steps: u64, batches: usize) -> Result<(), Box<dyn Error>
     let batch = || Tensor::ones(&device, [4, 8]);
     let loss = |x: &Tensor| model.forward(x)?.square()?.mean_all();
     let outcome = if steps < 100 {
-        trainer.fit_steps(steps, |_| batch(), loss)?
+        trainer.train_steps(steps, |_| batch(), loss)?
     } else {
-        trainer.fit(|_| Ok((0..batches).map(|_| batch())), loss)?
+        trainer.train(|_| Ok((0..batches).map(|_| batch())), loss)?
     };
     println!("{outcome}");
     Ok(())
@@ -176,7 +178,7 @@ fn train_until(world: &World, improvements: Option<u64>) -> Result<(), Box<dyn E
         let path = env::temp_dir().join(format!("ranks-{}.safetensors", process::id()));
         trainer = trainer.saves(Saves::to(path).every(Every::Steps(1)));
     }
-    let outcome = trainer.fit(
+    let outcome = trainer.train(
         |_| Ok((0..2).map(|_| Tensor::ones(&device, [4, 8]))),
         |x| model.forward(x)?.square()?.mean_all(),
     )?;
@@ -192,7 +194,7 @@ fn train_sizes(world: &World) -> Result<(), Box<dyn Error>> {
         let mut optimizer = world.data_parallel(Sgd::new(model.parameters(), 0.5)?)?;
         let trainer = Trainer::new(&model, &mut optimizer).world(world).ignore_signals();
         let examples = |number: u64| -> usize { [4, 3, 2, 5, 1][number as usize % 5] };
-        let outcome = trainer.accumulate(accumulate).fit_steps(
+        let outcome = trainer.accumulate(accumulate).train_steps(
             1,
             |number| Tensor::full(&device, [examples(number), 10], number as f64),
             |x| model.forward(x)?.mean_all()?.add(&model.weight().tensor().square()?.sum_all()?),
@@ -241,10 +243,10 @@ fn exit_inside(world: &World) -> Result<(), Box<dyn Error>> {
 
 fn reduce(world: &World, length: usize) -> Result<(), Box<dyn Error>> {
     let mut data = vec![1.0_f32; length];
-    let bytes = Reduce::Ordered.workspace_bytes(length, highwater_tensor::DType::F32, world.size());
+    let bytes = SumOrder::Ordered.workspace_bytes(length, highwater_tensor::DType::F32, world.size());
     let mut workspace = vec![0.0_f32; bytes / 4];
     let workspace = bytemuck::cast_slice_mut(&mut workspace);
-    Ok(world.collective().all_reduce((&mut data[..]).into(), Reduce::Ordered, workspace)?)
+    Ok(world.collective().all_reduce((&mut data[..]).into(), SumOrder::Ordered, workspace)?)
 }
 
 fn values(world: &World) {
@@ -265,7 +267,7 @@ fn values(world: &World) {
         assert_eq!(bytes, vec![root as u8; 70_000]);
     }
     world.collective().barrier().unwrap();
-    let entry = |options: usize| Entry {
+    let entry = |options: usize| AgreedValue {
         name: "seed".into(),
         shape: vec![],
         dtype: None,
@@ -303,10 +305,11 @@ fn check<T: bytemuck::Pod + PartialEq + Debug>(
 
     let mut data = input.clone();
     let dtype = SliceMut::from(&mut data[..]).dtype();
-    let most = [Reduce::Ordered, Reduce::Library].map(|reduce| reduce.workspace_bytes(length, dtype, size));
+    let most =
+        [SumOrder::Ordered, SumOrder::Library].map(|reduce| reduce.workspace_bytes(length, dtype, size));
     let mut workspace = vec![T::zeroed(); most[0].max(most[1]) / size_of::<T>()];
     let workspace: &mut [u8] = bytemuck::cast_slice_mut(&mut workspace);
-    collective.all_reduce((&mut data[..]).into(), Reduce::Ordered, workspace).unwrap();
+    collective.all_reduce((&mut data[..]).into(), SumOrder::Ordered, workspace).unwrap();
     assert_eq!(data, sums);
 
     let mut data = input.clone();
@@ -319,6 +322,6 @@ fn check<T: bytemuck::Pod + PartialEq + Debug>(
 
     // These sums are exact in any order.
     let mut data = vec![element((rank + 1) as f64); length];
-    collective.all_reduce((&mut data[..]).into(), Reduce::Library, workspace).unwrap();
+    collective.all_reduce((&mut data[..]).into(), SumOrder::Library, workspace).unwrap();
     assert_eq!(data, vec![element((size * (size + 1) / 2) as f64); length]);
 }

@@ -18,8 +18,8 @@ use bfc_core::{
 };
 use bfc_cuda::{Compute, CudaDriver, StreamCompute};
 use highwater_distributed::{
-    AgreeError, CollectiveError, Entry, Launch, Nccl, NcclConnectError, Operation, Reduce, Rendezvous, Shard,
-    World, spans,
+    AgreeError, AgreedValue, CollectiveError, CollectiveOperation, Launch, Nccl, NcclConnectError,
+    Rendezvous, Shard, SumOrder, World, spans,
 };
 use highwater_kernels::emulator::libraries;
 use highwater_nn::modules::{Linear, Module, Relu, Sequential};
@@ -112,12 +112,12 @@ impl Rank {
         bytes
     }
 
-    fn wait(&self, operation: Operation) -> Result<(), CollectiveError> {
+    fn wait(&self, operation: CollectiveOperation) -> Result<(), CollectiveError> {
         self.nccl.wait(operation, &StreamEvent::new(&self.stream).unwrap())
     }
 
     fn all_reduce(&self, elements: usize) -> Result<(), CollectiveError> {
-        self.nccl.after(Operation::AllReduce, &self.stream, |stream| {
+        self.nccl.after(CollectiveOperation::AllReduce, &self.stream, |stream| {
             // SAFETY: the buffer is larger, and no work uses it before the end of this operation.
             unsafe { self.nccl.all_reduce(self.address, elements, DType::F32, stream) }
         })
@@ -164,13 +164,13 @@ impl Rank {
             // SAFETY: the buffer is larger, and used by this stream alone.
             unsafe { self.nccl.reduce_scatter(self.address, elements, DType::F32, &parts, &self.stream) }
                 .unwrap();
-            self.wait(Operation::ReduceScatter).unwrap();
+            self.wait(CollectiveOperation::ReduceScatter).unwrap();
             assert_eq!(download()[own.clone()], sums[own]);
 
             // SAFETY: as above.
             unsafe { self.nccl.all_gather(self.address, elements, DType::F32, &parts, &self.stream) }
                 .unwrap();
-            self.wait(Operation::AllGather).unwrap();
+            self.wait(CollectiveOperation::AllGather).unwrap();
             let all = download();
             assert!(parts.into_iter().all(|part| all[part.clone()] == sums[part]));
 
@@ -178,7 +178,7 @@ impl Rank {
             let root = size - 1;
             // SAFETY: as above.
             unsafe { self.nccl.broadcast(self.address, elements, DType::F32, root, &self.stream) }.unwrap();
-            self.wait(Operation::Broadcast).unwrap();
+            self.wait(CollectiveOperation::Broadcast).unwrap();
             assert_eq!(download(), (0..elements).map(|index| value(root, index)).collect::<Vec<_>>());
         }
         assert!(self.nccl.outside_bytes().unwrap().is_some_and(|bytes| bytes > 0));
@@ -188,7 +188,7 @@ impl Rank {
     fn check_errors(&self) {
         // SAFETY: nothing is submitted.
         let sum = unsafe { self.nccl.all_reduce(self.address, 1, DType::U8, &self.stream) };
-        assert_eq!(sum, Err(CollectiveError::Bytes { operation: Operation::AllReduce }));
+        assert_eq!(sum, Err(CollectiveError::Bytes { operation: CollectiveOperation::AllReduce }));
         let size = self.nccl.size();
         // SAFETY: nothing is submitted.
         let sent = unsafe { self.nccl.broadcast(self.address, 1, DType::U8, size, &self.stream) };
@@ -196,12 +196,15 @@ impl Rank {
         // SAFETY: nothing is submitted.
         let gathered =
             unsafe { self.nccl.all_gather(self.address, 3, DType::U8, &[0..1, 2..4, 4..4], &self.stream) };
-        assert!(matches!(gathered, Err(CollectiveError::Parts { operation: Operation::AllGather, .. })));
+        assert!(matches!(
+            gathered,
+            Err(CollectiveError::Parts { operation: CollectiveOperation::AllGather, .. })
+        ));
         // Bytes can be sent.
         self.upload(&[7, self.nccl.rank() as u8]);
         // SAFETY: the buffer is larger, and used by this stream alone.
         unsafe { self.nccl.broadcast(self.address, 2, DType::Bool, 0, &self.stream) }.unwrap();
-        self.wait(Operation::Broadcast).unwrap();
+        self.wait(CollectiveOperation::Broadcast).unwrap();
         assert_eq!(self.download(2), [7, 0]);
     }
 }
@@ -259,7 +262,7 @@ fn a_world_of_torchrun_needs_no_mpi() {
             for length in [0, 1, 1000, 1_000_003] {
                 check_host_sums(&world, length);
             }
-            let entry = |options: usize| Entry {
+            let entry = |options: usize| AgreedValue {
                 name: "seed".into(),
                 shape: vec![],
                 dtype: None,
@@ -285,12 +288,12 @@ fn check_host_sums(world: &World, length: usize) {
     let sum = |index| (0..size).map(|rank| value(rank, index)).fold(0.0, |sum, value| sum + value);
     let input: Vec<f32> = (0..length).map(|index| value(rank, index)).collect();
     let sums: Vec<f32> = (0..length).map(sum).collect();
-    let bytes = Reduce::Ordered.workspace_bytes(length, DType::F32, size);
+    let bytes = SumOrder::Ordered.workspace_bytes(length, DType::F32, size);
     let mut workspace = vec![0.0_f32; bytes / 4];
     let workspace: &mut [u8] = bytemuck::cast_slice_mut(&mut workspace);
 
     let mut data = input.clone();
-    collective.all_reduce((&mut data[..]).into(), Reduce::Ordered, workspace).unwrap();
+    collective.all_reduce((&mut data[..]).into(), SumOrder::Ordered, workspace).unwrap();
     assert_eq!(data, sums);
 
     let parts = spans(length, size);
@@ -306,9 +309,9 @@ fn check_host_sums(world: &World, length: usize) {
 
     // These sums are exact in any order.
     let mut data = vec![(rank + 1) as f64; length];
-    let mut workspace = vec![0.0_f64; Reduce::Library.workspace_bytes(length, DType::F64, size) / 8];
+    let mut workspace = vec![0.0_f64; SumOrder::Library.workspace_bytes(length, DType::F64, size) / 8];
     let workspace = bytemuck::cast_slice_mut(&mut workspace);
-    collective.all_reduce((&mut data[..]).into(), Reduce::Library, workspace).unwrap();
+    collective.all_reduce((&mut data[..]).into(), SumOrder::Library, workspace).unwrap();
     assert_eq!(data, vec![6.0; length]);
 }
 
@@ -328,7 +331,7 @@ fn the_other_rank_fails_after_the_time_limit() {
                 Command::new("kill").args(["-9", &std::process::id().to_string()]).status().unwrap();
                 thread::sleep(LONG);
             }
-            let (operation, rank_number, peers) = (Operation::AllReduce, 0, vec![]);
+            let (operation, rank_number, peers) = (CollectiveOperation::AllReduce, 0, vec![]);
             let error = CollectiveError::TimedOut { operation, rank: rank_number, peers, limit };
             assert_eq!(rank.all_reduce(100), Err(error));
             assert!(matches!(rank.all_reduce(100), Err(CollectiveError::Ended { rank: 0, .. })));

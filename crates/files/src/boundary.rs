@@ -11,7 +11,7 @@ pub fn ceil_boundary(text: &str, index: usize) -> usize {
 }
 
 /// Returns how many of these names fit into so many bytes, with a separator behind each.
-pub fn fitting<'a>(names: impl Iterator<Item = &'a str>, most: usize) -> usize {
+pub fn count_within<'a>(names: impl Iterator<Item = &'a str>, most: usize) -> usize {
     let bytes = names.scan(0, |sum, name| {
         *sum += name.len() + 1;
         Some(*sum)

@@ -32,8 +32,8 @@ pub enum FileKind {
     Pickle,
     /// A recording (.hwm).
     Recording,
-    /// A plan.
-    Plan,
+    /// A packing.
+    Packing,
     /// Another format that its first bytes identify.
     Other {
         /// Its name, with an article.
@@ -106,8 +106,8 @@ impl FileKind {
         if start.starts_with(b"\x89HWM\r\n\x1a\n") {
             return Some(Self::Recording);
         }
-        if start.starts_with(b"highwater-plan ") {
-            return Some(Self::Plan);
+        if start.starts_with(b"highwater-packing ") || start.starts_with(b"highwater-plan ") {
+            return Some(Self::Packing);
         }
         if is_html(start) {
             return Some(Self::Html);
@@ -145,7 +145,7 @@ impl FileKind {
                  tensors with torch.save"
             }
             Self::Recording => "`highwater report` reads it",
-            Self::Plan => "`highwater replay --plan` follows it",
+            Self::Packing => "`highwater replay --packing` follows it",
             Self::Other { advice, .. } => advice,
         }
     }
@@ -165,7 +165,7 @@ impl fmt::Display for FileKind {
             Self::Safetensors => "a safetensors file",
             Self::Pickle => "a Python pickle",
             Self::Recording => "a recording (.hwm)",
-            Self::Plan => "a plan",
+            Self::Packing => "a packing",
             Self::Other { name, .. } => name,
         })
     }
@@ -228,7 +228,8 @@ mod tests {
             (b"\xff\xfei\0d\0", "text in UTF-16"),
             (b"\x89HDF\r\n\x1a\n", "an HDF5 file, as Keras and MATLAB write them"),
             (b"\x89HWM\r\n\x1a\n", "a recording (.hwm)"),
-            (b"highwater-plan 1\n", "a plan"),
+            (b"highwater-packing 1\n", "a packing"),
+            (b"highwater-plan 1\n", "a packing"),
         ];
         for &(start, expected) in cases {
             let kind = FileKind::of(start).map(|kind| kind.to_string());

@@ -61,14 +61,12 @@ impl<R: Read> Read for Gzip<R> {
 }
 
 /// The decompressed bytes exceed the limit. [`Gzip`] returns it within an [`io::Error`].
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {ratio} decompressed bytes for each byte of the file")]
 pub struct RatioExceeded {
     /// The limit.
     pub ratio: u64,
 }
-
-bfc_core::debug_as_message!(RatioExceeded);
 
 impl RatioExceeded {
     /// This problem, if it caused an error.

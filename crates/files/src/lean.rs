@@ -16,14 +16,12 @@ pub struct HeldMemory {
 }
 
 /// The contents of a file need more memory than its reader may use.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the contents of the file need more than {} of memory", Bytes(*limit))]
 pub struct TooMuchHeld {
     /// The limit, in bytes.
     pub limit: u64,
 }
-
-bfc_core::debug_as_message!(TooMuchHeld);
 
 impl HeldMemory {
     /// Creates the account of a reader that may use `limit` bytes, or more for a large input.

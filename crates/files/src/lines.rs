@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, Read};
 
 /// A problem with a line of text.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineProblem {
     /// The file could not be read.
@@ -25,8 +25,6 @@ pub enum LineProblem {
         found: String,
     },
 }
-
-bfc_core::debug_as_message!(LineProblem);
 
 /// Reads lines of bounded length and counts them.
 #[derive(Debug)]

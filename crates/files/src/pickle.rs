@@ -40,7 +40,7 @@ pub struct PickleError {
 bfc_core::debug_as_message!(PickleError);
 
 /// The reason why a pickle cannot be read.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PickleProblem {
     /// The file could not be read.
@@ -93,8 +93,6 @@ pub enum PickleProblem {
         bytes: u64,
     },
 }
-
-bfc_core::debug_as_message!(PickleProblem);
 
 /// A pickle of plain data, calls and objects. Calls and objects become data: their names and arguments. Nothing is
 /// called or created. The dictionaries of Python's `collections` become dictionaries.

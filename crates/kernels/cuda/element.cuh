@@ -31,13 +31,13 @@ DEVICE u64 offset_in(u64 rank, const u64* dims, const u64* strides, u64 i) {
 }
 
 // The offset of element i of the job's shape in an operand.
-DEVICE u64 place(const Job& job, const Operand& operand, u64 i) {
+DEVICE u64 place(const Job& job, const JobInput& operand, u64 i) {
     return operand.contiguous ? i : offset_in(job.rank, job.dims, operand.strides, i);
 }
 
 template <typename E>
 DEVICE E load(const Job& job, int operand, u64 i) {
-    const Operand& from = job.in[operand];
+    const JobInput& from = job.in[operand];
     return ((const E*)from.address)[place(job, from, i)];
 }
 
@@ -57,7 +57,7 @@ template <> struct Summed<float> { typedef double type; };
 
 // The element at an offset of an operand, converted for computing.
 template <typename E>
-DEVICE typename Computed<E>::type element_at(const Operand& from, u64 at) {
+DEVICE typename Computed<E>::type element_at(const JobInput& from, u64 at) {
     typedef typename Computed<E>::type Wide;
     if (sizeof(E) < sizeof(Wide) && from.wide) return ((const Wide*)from.address)[at];
     return (Wide)((const E*)from.address)[at];

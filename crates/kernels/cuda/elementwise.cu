@@ -39,7 +39,7 @@ KERNEL(flip) {
 // Strided to strided: writes the second operand.
 KERNEL(place) {
     const u32 N = filling(sizeof(T));
-    const Operand& to = job.in[1];
+    const JobInput& to = job.in[1];
     handfuls<N>(job, [&](const Handful& few) {
         T x[N];
         load<T>(job, 0, few, x);

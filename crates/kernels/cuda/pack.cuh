@@ -49,7 +49,7 @@ DEVICE void unpack(u64 address, u64 first, X (&x)[N]) {
 
 // A pack of an operand.
 template <typename E, typename X, u32 N>
-DEVICE void unpack(const Job& job, const Operand& from, const Handful& few, X (&x)[N]) {
+DEVICE void unpack(const Job& job, const JobInput& from, const Handful& few, X (&x)[N]) {
     u64 first = place(job, from, few.first);
     if (!from.contiguous && from.strides[job.rank - 1] == 0) {
         X same = (X)((const E*)from.address)[first];
@@ -83,7 +83,7 @@ DEVICE void load(const Job& job, int operand, const Handful& few, E (&x)[N]) {
 template <typename E, u32 N>
 DEVICE void value(const Job& job, int operand, const Handful& few, typename Computed<E>::type (&x)[N]) {
     typedef typename Computed<E>::type Wide;
-    const Operand& from = job.in[operand];
+    const JobInput& from = job.in[operand];
     if (!few.packed) {
 #pragma unroll
         for (u32 n = 0; n < N; ++n) x[n] = few.has(n) ? value<E>(job, operand, few.at(n)) : (Wide)0;
@@ -98,7 +98,7 @@ DEVICE void value(const Job& job, int operand, const Handful& few, typename Comp
 template <typename E, u32 N>
 DEVICE void stored(const Job& job, int output, const Handful& few, typename Computed<E>::type (&x)[N]) {
     typedef typename Computed<E>::type Wide;
-    const Output& from = job.out[output];
+    const JobOutput& from = job.out[output];
     if (!few.packed) {
 #pragma unroll
         for (u32 n = 0; n < N; ++n) x[n] = few.has(n) ? stored<E>(job, output, few.at(n)) : (Wide)0;
@@ -126,7 +126,7 @@ DEVICE void put(const Job& job, int output, const Handful& few, const E (&x)[N])
 template <typename E, u32 N>
 DEVICE void store(const Job& job, int output, const Handful& few, const typename Computed<E>::type (&x)[N]) {
     typedef typename Computed<E>::type Wide;
-    const Output& to = job.out[output];
+    const JobOutput& to = job.out[output];
     if (!few.packed) {
 #pragma unroll
         for (u32 n = 0; n < N; ++n) {

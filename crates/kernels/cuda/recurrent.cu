@@ -21,7 +21,7 @@ DEVICE u64 gates_of(u64 cell) { return cell == LSTM ? 4 : cell == GRU ? 3 : 1; }
 template <typename E>
 DEVICE typename Computed<E>::type initial(const Job& job, u64 i, u64 j) {
     typedef typename Computed<E>::type Wide;
-    const Operand& from = job.in[2];
+    const JobInput& from = job.in[2];
     return from.address ? (Wide)((const E*)from.address)[i * from.strides[0] + j * from.strides[1]] : (Wide)0;
 }
 
@@ -95,7 +95,7 @@ KERNEL(recurrent_step_grad) {
         } else if (job.also[3]) {
             passed = (WIDE)((const T*)job.also[3])[i * job.inner_dims[0] + j * job.inner_dims[1]];
         }
-        const Operand& of_states = job.in[0];
+        const JobInput& of_states = job.in[0];
         WIDE grad = (WIDE)((const T*)of_states.address)[row * of_states.strides[0] + j * of_states.strides[1]];
         if (job.in[1].address) grad = grad + (WIDE)((const T*)job.in[1].address)[e];
         if (cell == LSTM) {

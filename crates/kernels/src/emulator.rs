@@ -33,7 +33,7 @@ fn kernels() -> Result<PathBuf, ComputeError> {
 mod tests {
     use bfc_cuda::Compute;
     use bfc_cuda::emulator::compiled;
-    use bfc_cuda::kernels::{BLOCK, ElementType, Job, KernelId, Operand, named};
+    use bfc_cuda::kernels::{BLOCK, ElementType, Job, JobInput, KernelId, named};
     use libloading::Library;
 
     use super::*;
@@ -151,7 +151,7 @@ mod tests {
         // The columns of a 2×3 matrix, plus 10.
         let (from, mut to) = ([1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], [0.0_f32; 6]);
         let job = Job { function: named("add_scalar"), ..Job::over(6, &[3, 2]) }.with_constant(10.0);
-        let job = job.with_input(Operand::strided(from.as_ptr() as u64, &[1, 3]));
+        let job = job.with_input(JobInput::strided(from.as_ptr() as u64, &[1, 3]));
         let job = job.with_output(to.as_mut_ptr() as u64);
         let kernel = Family::Elementwise.kernel("arithmetic", ElementType::F32);
         // SAFETY: operands and output are the arrays above.

@@ -30,3 +30,8 @@ pub mod storage;
 mod testing;
 pub mod window;
 pub mod workspace;
+
+pub use cpu::simd::CPU_INSTRUCTIONS;
+
+/// The settings of this crate.
+pub const SETTINGS: &[bfc_core::setting::Setting] = &[CPU_INSTRUCTIONS];

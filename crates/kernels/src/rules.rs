@@ -56,7 +56,7 @@ impl DeviceRules {
         self.is_gpu()
     }
 
-    /// Whether the device has [`BatchNorm`](crate::families::BatchNorm) and its gradient. Otherwise the op consists of other
+    /// Whether the device has [`NormalizeChannels`](crate::families::NormalizeChannels) and its gradient. Otherwise the op consists of other
     /// kernels.
     #[must_use]
     #[inline]

@@ -21,4 +21,4 @@ pub mod optim;
 pub mod recompute;
 mod summary;
 
-pub use summary::{LayerSummary, Output, Summary, summary, summary_with_step};
+pub use summary::{LayerOutput, LayerSummary, Summary, summary, summary_with_step};

@@ -9,7 +9,7 @@ use highwater_tracking::{Report, intern_path};
 use serde::{Serialize, Serializer};
 
 use crate::modules::outputs::record_outputs;
-use crate::modules::{Module, Visited};
+use crate::modules::{Module, PartRef};
 
 /// The layers of a model with their shapes, parameters and memory. Prints as a table and serializes with serde.
 #[derive(Clone, Debug, Serialize)]
@@ -43,7 +43,7 @@ pub struct LayerSummary {
     /// The element type and shape of the output; `None` for a module that the forward pass did not
     /// call, and for an activation that the preceding layer computes.
     #[serde(serialize_with = "as_text_or_null")]
-    pub output: Option<Output>,
+    pub output: Option<LayerOutput>,
     /// Trainable values of the module, without those of modules inside.
     pub parameters: usize,
     /// Bytes of outputs in the module that the forward pass keeps for the backward pass, without those of modules
@@ -55,7 +55,7 @@ pub struct LayerSummary {
 
 /// The element type and shape of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Output {
+pub struct LayerOutput {
     /// The element type.
     pub dtype: DType,
     /// The shape.
@@ -141,21 +141,21 @@ fn forward<M: Module>(
         let (model, x) = build(device)?;
         let mut layers = vec![LayerSummary::new("", model.kind())];
         model.walk(&mut |path, part| match part {
-            Visited::Module(module) => layers.push(LayerSummary::new(path, module.kind())),
-            Visited::Parameter(parameter) => {
+            PartRef::Module(module) => layers.push(LayerSummary::new(path, module.kind())),
+            PartRef::Parameter(parameter) => {
                 let elements = parameter.tensor().elements();
                 let holder = path.rsplit_once('.').map_or("", |(holder, _)| holder);
                 if let Some(layer) = layers.iter_mut().rev().find(|layer| layer.contains(holder)) {
                     layer.parameters += elements;
                 }
             }
-            Visited::Buffer(_) | Visited::Rng(_) => {}
+            PartRef::Buffer(_) | PartRef::Rng(_) => {}
         });
         let (y, outputs) = record_outputs(|| model.forward(&x));
         let y = y?;
         for layer in &mut layers {
             let output = outputs.get(&intern_path(OwnerId::ROOT, &layer.path));
-            layer.output = output.map(|&(dtype, shape)| Output { dtype, shape });
+            layer.output = output.map(|&(dtype, shape)| LayerOutput { dtype, shape });
         }
         // The result keeps the graph alive, so that the report counts what a backward pass would read.
         Ok((model.parameter_count(), layers, (model, y)))
@@ -237,7 +237,7 @@ impl fmt::Display for Summary {
     }
 }
 
-impl fmt::Display for Output {
+impl fmt::Display for LayerOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.dtype, self.shape)
     }
@@ -247,7 +247,7 @@ fn as_text<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S:
     serializer.collect_str(value)
 }
 
-fn as_text_or_null<S: Serializer>(value: &Option<Output>, serializer: S) -> Result<S::Ok, S::Error> {
+fn as_text_or_null<S: Serializer>(value: &Option<LayerOutput>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => serializer.collect_str(value),
         None => serializer.serialize_none(),

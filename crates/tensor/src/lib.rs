@@ -4,7 +4,7 @@
 //! [`OpContext`] before it computes. So the tracker of the device's [`Runtime`] knows which op requested
 //! which bytes. The facade crate `highwater` has a tour.
 //!
-//! Each module uses only modules that precede it in this list: `shape`, `error`, `layout`, `storage`, `speed`,
+//! Each module uses only modules that precede it in this list: `settings`, `shape`, `error`, `layout`, `storage`, `speed`,
 //! `backend`, `device`, `tensor`, `op`, `autograd`, `ops`, `step`, `predict`, `testing`, `interop`.
 
 mod autograd;
@@ -18,6 +18,7 @@ mod layout;
 mod op;
 mod ops;
 mod predict;
+mod settings;
 mod shape;
 mod speed;
 mod step;
@@ -56,13 +57,14 @@ pub use op::{
     no_grad_guard,
 };
 pub use ops::{
-    AttentionOptions, Axes, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions,
-    Interpolation, IntoPart, IntoParts, Norm, OutputSize, PadMode, Padding, Part, Pool1dOptions,
+    AttentionOptions, Axes, AxisIndex, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions,
+    Interpolation, IntoAxisIndex, IntoAxisIndices, Norm, OutputSize, PadMode, Padding, Pool1dOptions,
     Pool2dOptions, RecurrentWeights, Reduction, RunningStatistics, SortOrder, TensorOptions, TensorOrScalar,
 };
 pub use predict::{
     DryPeak, DryRun, DryRunOptions, FitFailure, LargestFit, SmallestPool, dry_run, largest_fit, smallest_pool,
 };
+pub use settings::{SETTINGS, TF32, THREADS, UPDATE_GOLDEN, settings};
 pub use shape::{DType, Element, MAX_RANK, RawElement, Scalar, Shape};
 pub use step::StepGraph;
 pub use storage::{Storage, View, ViewMut};

@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use bfc_core::{
     AddressOnlyMemory, Allocator, AllocatorChoice, AutoGrowthAllocator, AutoGrowthConfig, BfcAllocator,
-    BfcConfig, BuddyAllocator, BuddyConfig, Bytes, KIB, MemoryKind, Plan, PlanOptions, PlannedAllocator,
-    PlannedConfig,
+    BfcConfig, BuddyAllocator, BuddyConfig, Bytes, KIB, MemoryKind, PackedAllocator, PackedConfig, Packing,
+    PackingOptions,
 };
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use highwater_files::{PlanLimits, parse_plan, write_plan};
+use highwater_files::{PackingLimits, parse_packing, write_packing};
 use highwater_tracking::fuzz::{check_recording, recordings_in};
 use highwater_tracking::{Recording, write_trace};
 
 use crate::export::{ExportFormat, export};
-use crate::replay::{ReplayError, Step, plan_of, replay};
+use crate::replay::{ReplayError, Step, packing_of, replay};
 use crate::trace::formats::FORMATS;
 use crate::trace::{ReadOptions, Trace, TraceEvent, TraceLimits, read_recording};
 
@@ -49,23 +49,23 @@ pub fn any(data: &[u8]) {
     }
 }
 
-/// Reads a plan as text. Any blocks can be allocated with the resulting plan.
-pub fn plan(data: &[u8]) {
-    let limits = PlanLimits { line_bytes: 200, blocks: 1000, comments: 10, held_bytes: 1024 * KIB };
-    let Ok(plan) = parse_plan(data, &limits) else { return };
-    assert!(plan.blocks().len() <= limits.blocks as usize);
-    let constraints = plan.constraints();
+/// Reads a packing as text. Any blocks can be allocated with the resulting packing.
+pub fn packing(data: &[u8]) {
+    let limits = PackingLimits { line_bytes: 200, blocks: 1000, comments: 10, held_bytes: 1024 * KIB };
+    let Ok(packing) = parse_packing(data, &limits) else { return };
+    assert!(packing.blocks().len() <= limits.blocks as usize);
+    let constraints = packing.constraints();
     let lends = |index: usize| {
         let mut constraints = constraints.iter();
         constraints.any(|constraint| constraint.block == index && !constraint.gaps.is_empty())
     };
     assert!(constraints.iter().all(|constraint| {
-        plan.blocks()[constraint.block].offset.is_none_or(|offset| offset % constraint.alignment == 0)
+        packing.blocks()[constraint.block].offset.is_none_or(|offset| offset % constraint.alignment == 0)
     }));
-    for (index, block) in plan.blocks().iter().enumerate() {
+    for (index, block) in packing.blocks().iter().enumerate() {
         let Some(offset) = block.offset.filter(|_| !lends(index)) else { continue };
-        assert!(offset + block.lifetime.bytes <= plan.capacity());
-        for (other_index, other) in plan.blocks()[..index].iter().enumerate() {
+        assert!(offset + block.lifetime.bytes <= packing.capacity());
+        for (other_index, other) in packing.blocks()[..index].iter().enumerate() {
             let Some(place) = other.offset.filter(|_| !lends(other_index)) else { continue };
             let (a, b) = (block.lifetime, other.lifetime);
             let together = a.start < b.end && b.start < a.end;
@@ -74,15 +74,18 @@ pub fn plan(data: &[u8]) {
         }
     }
     let mut written = Vec::new();
-    write_plan(&plan, &mut written).expect("a vector takes everything");
-    assert_eq!(parse_plan(&written[..], &PlanLimits::default()).expect("what is written can be read"), plan);
+    write_packing(&packing, &mut written).expect("a vector takes everything");
+    assert_eq!(
+        parse_packing(&written[..], &PackingLimits::default()).expect("what is written can be read"),
+        packing
+    );
 
     let mut text = String::new();
-    for (number, block) in plan.blocks().iter().enumerate() {
+    for (number, block) in packing.blocks().iter().enumerate() {
         text += &format!("a {number} {} x\n", block.lifetime.bytes);
     }
     if let Ok(trace) = Trace::parse(text.as_bytes(), &LIMITS) {
-        let pool = planned(plan);
+        let pool = packed(packing);
         let _ = replay(&trace, &pool);
         pool.check_invariants().expect("the pool keeps its rules");
         assert_eq!(pool.stats().live_allocs, 0);
@@ -92,15 +95,15 @@ pub fn plan(data: &[u8]) {
 /// The largest pool for these targets. The command line adds to such a limit without overflow.
 const POOL: Bytes = Bytes(1 << 56);
 
-fn planned(plan: Plan) -> PlannedAllocator {
-    PlannedAllocator::new(
+fn packed(packing: Packing) -> PackedAllocator {
+    PackedAllocator::new(
         "fuzz",
         Arc::new(AddressOnlyMemory::new()),
-        PlannedConfig::planned(POOL, Arc::new(plan)),
+        PackedConfig::packed(POOL, Arc::new(packing)),
     )
 }
 
-/// Replays a trace in text format through pools of every policy, and with a plan.
+/// Replays a trace in text format through pools of every policy, and with a packing.
 pub fn replayed(data: &[u8]) {
     let Ok(trace) = Trace::parse(data, &LIMITS) else { return };
     let source = || Arc::new(AddressOnlyMemory::new().with_coalescing(data.len() % 2 == 0));
@@ -119,10 +122,10 @@ pub fn replayed(data: &[u8]) {
     // Of these, the list above has the sizes of host memory.
     through(&BuddyAllocator::new("fuzz", source(), BuddyConfig::gpu(Bytes::gib(64))));
     through(&AutoGrowthAllocator::new("fuzz", source(), AutoGrowthConfig::gpu(POOL)));
-    let options = PlanOptions::default().with_effort(100);
+    let options = PackingOptions::default().with_effort(100);
     for step in [Step::Whole, Step::Repeating] {
-        if let Ok(plan) = plan_of(&trace, &step, &options, &mut |_| true) {
-            through(&planned(plan));
+        if let Ok(packing) = packing_of(&trace, &step, &options, &mut |_| true) {
+            through(&packed(packing));
         }
     }
 }
@@ -155,17 +158,17 @@ fn starts() -> impl Iterator<Item = &'static [u8]> {
     FORMATS.iter().flat_map(|format| format.starts.iter().copied())
 }
 
-/// Plans a problem of MiniMalloc with alignments and gaps.
+/// Packs a problem of MiniMalloc with alignments and gaps.
 pub fn minimalloc_gaps(data: &[u8]) {
     let options = ReadOptions { limits: LIMITS, device: None };
     let file = [b"id,lower,upper,size,alignment,gaps\n", data].concat();
     let Ok(trace) = Trace::read(&file[..], &options) else { return };
-    let options = PlanOptions::default().with_granule(1).with_effort(100);
-    let Ok(plan) = plan_of(&trace, &Step::Whole, &options, &mut |_| true) else { return };
-    assert!(plan.lower_bound() <= plan.capacity());
-    assert!(trace.peak_live_bytes() <= plan.capacity());
-    let (blocks, constraints) = (plan.blocks().to_vec(), plan.constraints().to_vec());
-    assert_eq!(Plan::from_blocks(1, blocks, constraints).as_ref(), Ok(&plan));
+    let options = PackingOptions::default().with_granule(1).with_effort(100);
+    let Ok(packing) = packing_of(&trace, &Step::Whole, &options, &mut |_| true) else { return };
+    assert!(packing.lower_bound() <= packing.capacity());
+    assert!(trace.peak_live_bytes() <= packing.capacity());
+    let (blocks, constraints) = (packing.blocks().to_vec(), packing.constraints().to_vec());
+    assert_eq!(Packing::from_blocks(1, blocks, constraints).as_ref(), Ok(&packing));
 }
 
 /// Reads a compressed file with arbitrary contents, then arbitrary bytes as a compressed file.

@@ -1,14 +1,14 @@
-//! Tools for allocation traces: readers of other tools' files, exporters, replays and plans.
+//! Tools for allocation traces: readers of other tools' files, exporters, replays and packings.
 //!
 //! A [`Recording`](highwater_tracking::Recording) or the file of another tool becomes a [`Trace`]: requests and frees in
-//! order. A trace can be [replayed](replay) through any allocator, and [planned](plan_of) for the steps that follow.
+//! order. A trace can be [replayed](replay) through any allocator, and [packed](packing_of) for the steps that follow.
 //! [`read_recording`] reads the same files as recordings, with the owners of all blocks, for reports and comparisons.
 //! [`export`] writes recordings in the formats of other tools.
 //!
 //! ```
 //! use std::sync::Arc;
-//! use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, PlanOptions, Request};
-//! use highwater_traces::{ExportFormat, Step, Trace, export, plan_of, replay};
+//! use bfc_core::{AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, PackingOptions, Request};
+//! use highwater_traces::{ExportFormat, Step, Trace, export, packing_of, replay};
 //! use highwater_tracking::Tracker;
 //!
 //! let pool = |name: &str| -> Arc<dyn Allocator> {
@@ -23,12 +23,12 @@
 //! }
 //! let recording = tracker.take_log();
 //!
-//! // What would another pool need, and what a plan of one step?
+//! // What would another pool need, and what a packing of one step?
 //! let trace = Trace::from_recording(&recording)?;
 //! assert_eq!(trace.peak_live_bytes(), 4000);
 //! assert_eq!(replay(&trace, &*pool("what-if"))?.peak_in_use, 3072 + 1024);
-//! let plan = plan_of(&trace, &Step::Repeating, &PlanOptions::default(), &mut |_| true)?;
-//! assert_eq!((plan.blocks().len(), plan.capacity()), (2, 4096));
+//! let packing = packing_of(&trace, &Step::Repeating, &PackingOptions::default(), &mut |_| true)?;
+//! assert_eq!((packing.blocks().len(), packing.capacity()), (2, 4096));
 //!
 //! let mut chrome = Vec::new();
 //! export(&recording, ExportFormat::Chrome, &mut chrome)?;
@@ -45,7 +45,7 @@ mod replay;
 mod trace;
 
 pub use export::{ExportError, ExportFormat, export};
-pub use replay::{NoPlan, ReplayError, ReplaySummary, Replayer, Step, find_step, plan_of, replay};
+pub use replay::{NoPacking, ReplayError, ReplaySummary, Replayer, Step, find_step, packing_of, replay};
 pub use trace::{
     CompressedProblem, ProfileProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError,
     TraceEvent, TraceLimits, TracePlace, TraceProblem, read_recording,

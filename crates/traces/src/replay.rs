@@ -8,9 +8,9 @@ use bfc_core::{
 
 use crate::trace::{Trace, TraceEvent};
 
-mod plan;
+mod packing;
 
-pub use plan::{NoPlan, Step, find_step, plan_of};
+pub use packing::{NoPacking, Step, find_step, packing_of};
 
 /// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

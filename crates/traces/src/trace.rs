@@ -64,7 +64,7 @@ pub enum TraceEvent {
         /// The block's number.
         block: u32,
     },
-    /// Changes the occupied bytes of block number `block`. Only offline planners write such traces; a pool cannot lend
+    /// Changes the occupied bytes of block number `block`. Only offline packers write such traces; a pool cannot lend
     /// the other bytes.
     Occupy {
         /// The block's number.
@@ -319,7 +319,7 @@ impl Trace {
         self.cut.as_ref()
     }
 
-    /// Returns the granularity of offsets in a plan for these blocks, if the file defines it. It is 1 for a
+    /// Returns the granularity of offsets in a packing for these blocks, if the file defines it. It is 1 for a
     /// problem of MiniMalloc, whose sizes are exact. The text format does not contain it.
     #[must_use]
     pub const fn granule(&self) -> Option<u64> {

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use highwater_files::{PlanLimits, parse_plan};
+use highwater_files::{PackingLimits, parse_packing};
 use highwater_traces::{ExportFormat, ReadOptions, Trace, export, read_recording};
 use highwater_tracking::{
     Follower, Recording, RecordingLimits, Report, ReportDiff, RunFacts, TrainingLog, TrainingLogLimits,
@@ -147,17 +147,18 @@ fn minimalloc_problems_keep_the_memory_limit() {
 }
 
 #[test]
-fn plans_keep_the_memory_limit() {
+fn packings_keep_the_memory_limit() {
     let _alone = alone();
     let stacked = |count: usize| {
         let mut file =
-            format!("highwater-plan 1\ngranule 1\ncapacity {count}\nblocks {count}\n").into_bytes();
+            format!("highwater-packing 1\ngranule 1\ncapacity {count}\nblocks {count}\n").into_bytes();
         file.extend(lines(count, |offset, text| put!(text, "0 1 1 {offset}\n")));
         file
     };
     for file in [stacked(250_000), stacked(1_500_000)] {
-        let read = || parse_plan(&file[..], &PlanLimits::default()).map(|plan| plan.blocks().len());
-        let read = check("plan", file.len(), read).map_err(|error| error.to_string());
+        let read =
+            || parse_packing(&file[..], &PackingLimits::default()).map(|packing| packing.blocks().len());
+        let read = check("packing", file.len(), read).map_err(|error| error.to_string());
         assert!(
             read.as_ref().is_ok() || read.as_ref().is_err_and(|error| error.contains("of memory")),
             "{read:?}"

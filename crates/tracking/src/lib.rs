@@ -72,7 +72,7 @@ mod training_log;
 
 pub use bfc_core::{MemoryBound, UsableMemory};
 pub use highwater_files::{
-    AtomicFile, FileKind, PlanLimits, PlanTextError, PlanTextProblem, parse_plan, write_plan,
+    AtomicFile, FileKind, PackingLimits, PackingTextError, PackingTextProblem, parse_packing, write_packing,
 };
 
 pub use account::{

@@ -16,11 +16,11 @@ pub(crate) struct TestPool {
     limit: u64,
     /// Whether each query is followed by an allocation of a byte, as by another thread.
     busy: bool,
-    state: Mutex<State>,
+    state: Mutex<LiveBlocks>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LiveBlocks {
     next_address: u64,
     next_id: u64,
     live: HashMap<u64, (Block, u64, Tag)>,
@@ -30,7 +30,7 @@ struct State {
 
 impl TestPool {
     pub(crate) fn build(tracks_sizes: bool, limit: u64) -> Arc<Self> {
-        let state = State {
+        let state = LiveBlocks {
             next_address: 0x1000,
             next_id: 1,
             live: HashMap::new(),
@@ -48,7 +48,7 @@ impl TestPool {
     }
 
     /// Returns a fact about the state, after which another thread allocates.
-    fn answer<R>(&self, ask: impl FnOnce(&State) -> R) -> R {
+    fn answer<R>(&self, ask: impl FnOnce(&LiveBlocks) -> R) -> R {
         let mut state = lock(&self.state);
         let answer = ask(&state);
         if self.busy {
@@ -160,7 +160,7 @@ impl PoolView for TestPool {
 
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
         let mut state = lock(&self.state);
-        let State { live, ledger, .. } = &mut *state;
+        let LiveBlocks { live, ledger, .. } = &mut *state;
         let (_, bytes, old) = live.get_mut(&block.address).ok_or(BlockError::Stale { block: *block })?;
         ledger.retag(*old, tag, *bytes);
         *old = tag;
@@ -172,7 +172,7 @@ impl PoolView for TestPool {
     }
 
     fn snapshot(&self) -> AllocatorSnapshot {
-        self.answer(|State { stats, ledger, .. }| AllocatorSnapshot {
+        self.answer(|LiveBlocks { stats, ledger, .. }| AllocatorSnapshot {
             stats: stats.clone(),
             ledger: ledger.clone(),
         })

@@ -67,7 +67,7 @@ pub struct TrainingLogError {
 bfc_core::debug_as_message!(TrainingLogError);
 
 /// A problem in a line.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainingLogProblem {
     /// The line is unreadable or too long.
@@ -114,8 +114,6 @@ pub enum TrainingLogProblem {
         limit: usize,
     },
 }
-
-bfc_core::debug_as_message!(TrainingLogProblem);
 
 /// A moment of a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]

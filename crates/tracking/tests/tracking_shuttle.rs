@@ -17,11 +17,11 @@ use shuttle::{check_pct, check_random};
 #[derive(Debug)]
 struct OneSlot {
     id: PoolId,
-    state: Mutex<State>,
+    state: Mutex<LiveBlocks>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LiveBlocks {
     last_id: u64,
     /// Blocks in use by address, with their sizes.
     live: BTreeMap<u64, (u64, u64)>,
@@ -29,7 +29,7 @@ struct State {
 
 impl OneSlot {
     fn new() -> Arc<Self> {
-        Arc::new(Self { id: PoolId::next(), state: Mutex::new(State::default()) })
+        Arc::new(Self { id: PoolId::next(), state: Mutex::new(LiveBlocks::default()) })
     }
 
     fn live_bytes(&self) -> u64 {

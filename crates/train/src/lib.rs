@@ -18,7 +18,7 @@
 //!     .evaluate(|| {
 //!         evaluate(data.batches(6, &device)?, |x| model.forward(x), &mut [&mut Accuracy::default()])
 //!     })
-//!     .fit(
+//!     .train(
 //!         |epoch| Ok(data.batches(2, &device)?.shuffled(0, epoch)),
 //!         |(x, y)| model.forward(x)?.cross_entropy(y),
 //!     )?;
@@ -62,7 +62,7 @@ pub use cli::{FitOptions, Options, Run, RunError, SaveOptions, output_path};
 pub use figures::Figures;
 pub use fit::fit;
 pub use metrics::{Accuracy, F1, Loss, Mean, MeanAbsoluteError, Metric, Perplexity, TopK, evaluate};
-pub use output::{JsonLog, Observer, Output, ProgressBar, RunPlan, StepRecord, TensorBoard, write_run_page};
+pub use output::{JsonLog, Observer, Output, ProgressBar, RunStart, StepRecord, TensorBoard, write_run_page};
 pub use position::{Every, Position};
 pub use saves::Saves;
 pub use stop::{Direction, EarlyStopping, StopSignal};

@@ -61,11 +61,11 @@ pub struct AllocatorRetry {
 
 #[derive(Debug, Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<RetryQueue>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RetryQueue {
     queue: Queue<Arc<Condvar>>,
     freeing: FreeingThreads,
     /// The number of live announcements of frees from unknown threads.
@@ -111,7 +111,7 @@ impl AllocatorRetry {
     #[cold]
     pub(crate) fn others_may_free(&self, has_orphaned_blocks: impl FnOnce() -> bool) -> bool {
         let me = ThreadNumber::current().get();
-        let others = |state: &State| state.expected > 0 || state.freeing.has_others_than(me);
+        let others = |state: &RetryQueue| state.expected > 0 || state.freeing.has_others_than(me);
         let (mut any, mut unsure, mut ended) = (true, false, 0);
         self.shared.update(|state| {
             let turn = state.note_ends();
@@ -245,7 +245,7 @@ impl AllocatorRetry {
 impl Shared {
     /// Changes the state, and wakes the waiter with the new turn after it releases the lock.
     #[cold]
-    fn update(&self, change: impl FnOnce(&mut State) -> Option<Arc<Condvar>>) {
+    fn update(&self, change: impl FnOnce(&mut RetryQueue) -> Option<Arc<Condvar>>) {
         let bell = change(&mut lock(&self.state));
         if let Some(bell) = bell {
             bell.notify_one();
@@ -261,11 +261,11 @@ impl Wake for Shared {
 
 impl ThreadEndListener for Shared {
     fn on_thread_end(&self) {
-        self.update(State::note_ends);
+        self.update(RetryQueue::note_ends);
     }
 }
 
-impl State {
+impl RetryQueue {
     /// Removes ended threads and lets waiters retry, as after a free: they may have no thread left to wait for. Returns
     /// the waiter to wake.
     fn note_ends(&mut self) -> Option<Arc<Condvar>> {

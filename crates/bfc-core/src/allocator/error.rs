@@ -1,14 +1,17 @@
 //! Errors of allocations, frees, stream orders and attributes, as data.
 
+use std::fmt;
+
 use crate::allocator::damage::Damage;
 use crate::allocator::oom::OomReport;
 use crate::base::memory::Block;
 use crate::base::printable::printable;
+use crate::base::write_error;
 use crate::source::error::SourceError;
 
 /// An error of an allocation. The allocator's state is unchanged.
 ///
-/// `{:?}` prints the message, and the complete report if memory ran out. `{:#?}` prints the fields.
+/// `{:?}` prints the message, and the complete report if memory ran out, so that a `main` that returns the error prints them.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -49,13 +52,13 @@ pub enum AllocError {
     },
 }
 
-debug_as_report!(AllocError {
-    OutOfMemory(report),
-    BadAlignment { allocator, alignment },
-    TooLarge { allocator, bytes, alignment },
-    Reentrant { allocator },
-    Source { allocator, error },
-});
+/// The message, its causes, and the complete report if memory ran out.
+impl fmt::Debug for AllocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_error(self, f)?;
+        self.out_of_memory().map_or(Ok(()), |report| write!(f, "\n\n{}", report.details()))
+    }
+}
 
 impl AllocError {
     /// Returns the out-of-memory report, if this is an out-of-memory error.
@@ -69,7 +72,7 @@ impl AllocError {
 }
 
 /// An error of a free or lookup. The allocator's state is unchanged, except after [`OutOfBounds`](Self::OutOfBounds).
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockError {
     /// The block was already freed. Its memory may belong to another block by now.
@@ -111,8 +114,6 @@ pub enum BlockError {
     Untracked,
 }
 
-debug_as_message!(BlockError);
-
 impl BlockError {
     /// Whether the block is free in spite of the error.
     #[must_use]
@@ -122,7 +123,7 @@ impl BlockError {
 }
 
 /// An error of recording the use of a block on another stream.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
     /// The allocator does not order memory between streams. It could reuse the block before the other stream is done.
@@ -139,10 +140,8 @@ pub enum RecordError {
     Source(#[from] SourceError),
 }
 
-debug_as_message!(RecordError);
-
 /// Conflicting attributes.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttributeError {
     /// The attributes select two different scoped allocators.
@@ -154,5 +153,3 @@ pub enum AttributeError {
         rhs: i32,
     },
 }
-
-debug_as_message!(AttributeError);

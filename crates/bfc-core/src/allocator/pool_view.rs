@@ -15,7 +15,7 @@ use super::{
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, PoolId, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::{Inconsistent, PlanCounts};
+use crate::base::placement::{Inconsistent, PackingCounts};
 use crate::base::units::Bytes;
 use crate::source::stream::Stream;
 
@@ -47,7 +47,7 @@ macro_rules! pool_view {
         /// - without accounts: [`BlockError::Untracked`], and empty ledgers and lists of blocks,
         /// - without knowledge of the memory: no regions, and `None` from [`would_fit`](Self::would_fit),
         /// - without streams: [`RecordError::Unordered`], and `None` from [`stream`](Self::stream),
-        /// - without a guard, a plan, resets or resizing: `None` or `false`,
+        /// - without a guard, a packing, resets or resizing: `None` or `false`,
         /// - without hints for waiting: the answer for which requests wait and wake most often.
         pub trait PoolView: Allocator {
             /// The inner allocator of a wrapper. It answers the methods that the wrapper does not implement.
@@ -212,9 +212,9 @@ pool_view! {
         Ok(())
     }
 
-    /// How many allocations followed the plan; `None` without a [plan](crate::Plan).
+    /// How many allocations followed the packing; `None` without a [packing](crate::Packing).
     #[must_use]
-    fn plan_counts(this) -> Option<PlanCounts> {
+    fn packing_counts(this) -> Option<PackingCounts> {
         None
     }
 
@@ -271,8 +271,8 @@ pool_view! {
         false
     }
 
-    /// Tells an allocator that follows a [plan](crate::Plan) that a step begins, so that the next request is compared with
-    /// the first one of the plan. Optional between steps that follow the plan to their last allocation.
+    /// Tells an allocator that follows a [packing](crate::Packing) that a step begins, so that the next request is compared with
+    /// the first one of the packing. Optional between steps that follow the packing to their last allocation.
     fn begin_step(this) {}
 
     /// Whether [`PoolView::resize`] may replace blocks. If not, it returns `None` for each of them.

@@ -97,7 +97,7 @@ impl fmt::Display for Amount {
 }
 
 /// A text that is not an amount of memory.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not an amount of memory: expected bytes, as in 512MiB, a percentage above 0, as in 50%, or what to \
      leave, as in all-1GiB"
@@ -107,8 +107,6 @@ pub struct ParseAmountError {
     /// The text, or its start.
     pub text: String,
 }
-
-debug_as_message!(ParseAmountError);
 
 impl FromStr for Amount {
     type Err = ParseAmountError;

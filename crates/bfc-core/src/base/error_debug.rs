@@ -1,8 +1,8 @@
 //! `Debug` of errors as text for people.
 //!
-//! A `main` that returns an error prints it with `Debug`, and so does `unwrap`. The error types of this workspace
-//! therefore print their message instead of their fields. Two macros implement that, and `tests/suite/error_chains.rs`
-//! finds error types without it.
+//! A `main` that returns an error prints it with `Debug`, and so does `unwrap`. The errors that programs return therefore
+//! print their message and its causes. The data inside of them derives `Debug`. `tests/suite/error_chains.rs` lists the
+//! errors of the first kind.
 
 use std::error::Error;
 use std::fmt;
@@ -24,7 +24,7 @@ pub fn write_error(error: &dyn Error, f: &mut fmt::Formatter<'_>) -> fmt::Result
     Ok(())
 }
 
-/// Implements `Debug` for error types: the message of the error and its causes.
+/// Implements `Debug` for error types that programs return from `main`: the message of the error and its causes.
 ///
 /// ```
 /// #[derive(thiserror::Error)]
@@ -43,31 +43,4 @@ macro_rules! debug_as_message {
             }
         }
     )+};
-}
-
-/// Implements `Debug` for an error type that may contain an [`OomReport`](crate::OomReport), as its method
-/// `out_of_memory` returns: the message of the error, its causes and the complete report. The alternate form `{:#?}`
-/// prints the variant with its fields, which the macro therefore lists.
-#[macro_export]
-macro_rules! debug_as_report {
-    ($error:ident { $($variant:ident $(($value:ident))? $({ $($field:ident),+ $(,)? })?),+ $(,)? }) => {
-        impl ::std::fmt::Debug for $error {
-            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                if f.alternate() {
-                    return match self {
-                        $(Self::$variant $(($value))? $({ $($field),+ })? => f
-                            .debug_struct(stringify!($variant))
-                            $(.field(stringify!($value), $value))?
-                            $($(.field(stringify!($field), $field))+)?
-                            .finish(),)+
-                    };
-                }
-                $crate::write_error(self, f)?;
-                match self.out_of_memory() {
-                    Some(report) => write!(f, "\n\n{}", report.details()),
-                    None => Ok(()),
-                }
-            }
-        }
-    };
 }

@@ -28,7 +28,7 @@ pub use error_debug::write_error;
 pub use ledger::{Category, Ledger, OwnerBytes, Tag};
 pub use memory::{AddressSpace, Block, MemoryKind, PoolId, Span};
 pub use owner::OwnerId;
-pub use placement::{Inconsistent, Placement, PlanCounts};
+pub use placement::{Inconsistent, PackingCounts, Placement};
 pub use printable::{Printable, is_printable, printable, printable_json, printable_lines};
 pub use thread_scoped::{ThreadScoped, ThreadScopedGuard, ThreadVariable};
 pub use units::{Bytes, GIB, KIB, MIB, ParseBytesError};

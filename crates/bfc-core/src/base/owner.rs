@@ -22,7 +22,7 @@ const MAX_SCOPE_BYTES: u32 = 12 << 10;
 pub struct OwnerId(u32);
 
 #[derive(Debug)]
-struct Entry {
+struct PathNode {
     parent: OwnerId,
     name: Arc<str>,
     /// The number of names in its path.
@@ -33,13 +33,13 @@ struct Entry {
 
 #[derive(Debug)]
 struct Table {
-    entries: Vec<Entry>,
+    entries: Vec<PathNode>,
     /// Children by name, per parent. Two levels avoid building a combined key for lookups.
     children: HashMap<OwnerId, HashMap<Arc<str>, OwnerId>>,
 }
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
-    let root = Entry { parent: OwnerId::ROOT, name: Arc::from(""), depth: 0, path_bytes: 0 };
+    let root = PathNode { parent: OwnerId::ROOT, name: Arc::from(""), depth: 0, path_bytes: 0 };
     RwLock::new(Table { entries: vec![root], children: HashMap::new() })
 });
 
@@ -49,15 +49,15 @@ impl Table {
     }
 
     /// Returns the entry of a new owner; `None` if a limit is reached.
-    fn entry(&self, parent: OwnerId, name: &str) -> Option<Entry> {
+    fn entry(&self, parent: OwnerId, name: &str) -> Option<PathNode> {
         let above = self.entries.get(parent.index())?;
         let path_bytes = above.path_bytes_below(name, OwnerId::MAX_DEPTH, MAX_PATH_BYTES)?;
         let is_full = self.entries.len() >= OwnerId::MAX_COUNT as usize;
-        (!is_full).then(|| Entry { parent, name: Arc::from(name), depth: above.depth + 1, path_bytes })
+        (!is_full).then(|| PathNode { parent, name: Arc::from(name), depth: above.depth + 1, path_bytes })
     }
 }
 
-impl Entry {
+impl PathNode {
     /// Returns the length of the path of `name` below this owner; `None` if the path exceeds the limits.
     fn path_bytes_below(&self, name: &str, max_depth: u32, max_bytes: u32) -> Option<u32> {
         let bytes = self.path_bytes.checked_add(u32::try_from(name.len()).ok()?)?.checked_add(1)?;
@@ -154,7 +154,7 @@ impl OwnerId {
         self.0 as usize
     }
 
-    fn with_entry<R>(self, read: impl FnOnce(&Entry) -> R) -> R {
+    fn with_entry<R>(self, read: impl FnOnce(&PathNode) -> R) -> R {
         let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
         // Only `intern` creates ids, so the fallback to the root never happens in practice.
         read(table.entries.get(self.index()).unwrap_or(&table.entries[0]))

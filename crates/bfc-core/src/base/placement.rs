@@ -14,7 +14,7 @@ pub struct Placement {
 }
 
 /// Inconsistent records of a policy or pool: it has a bug, its memory was overwritten, or a source broke its contract.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{policy}: {detail}", detail = printable(detail))]
 pub struct Inconsistent {
     /// The policy's name, or `pool`.
@@ -22,8 +22,6 @@ pub struct Inconsistent {
     /// The violated rule and its position.
     pub detail: String,
 }
-
-debug_as_message!(Inconsistent);
 
 impl Inconsistent {
     /// Fails unless `holds`. Formats the detail only on failure.
@@ -38,18 +36,18 @@ impl Inconsistent {
     }
 }
 
-/// How many allocations followed a plan.
+/// How many allocations followed a packing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PlanCounts {
+pub struct PackingCounts {
     /// Steps begun.
     pub steps: u64,
-    /// Allocations placed by the plan.
-    pub planned: u64,
-    /// Expected allocations that the plan leaves to the fallback.
+    /// Allocations placed by the packing.
+    pub packed: u64,
+    /// Expected allocations that the packing leaves to the fallback.
     pub left: u64,
     /// Expected allocations whose place was occupied or outside of the available memory.
     pub refused: u64,
-    /// Allocations that the plan did not expect.
+    /// Allocations that the packing did not expect.
     pub unexpected: u64,
 }

@@ -91,7 +91,7 @@ impl fmt::Display for Bytes {
 }
 
 /// A text that is not a byte count.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a byte count: expected a whole number with an optional unit B, KiB, MiB, GiB or TiB"
 )]
@@ -100,8 +100,6 @@ pub struct ParseBytesError {
     /// The text.
     pub text: String,
 }
-
-debug_as_message!(ParseBytesError);
 
 impl FromStr for Bytes {
     type Err = ParseBytesError;

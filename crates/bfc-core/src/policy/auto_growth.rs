@@ -101,8 +101,8 @@ impl Policy for AutoGrowth {
         }
     }
 
-    /// Returns the rounded size, but at least the options' chunk size. Ignores `planned`.
-    fn region_bytes(&self, rounded: u64, _planned: u64) -> u64 {
+    /// Returns the rounded size, but at least the options' chunk size. Ignores `proposed`.
+    fn region_bytes(&self, rounded: u64, _proposed: u64) -> u64 {
         rounded.max(self.options.chunk_size().0)
     }
 

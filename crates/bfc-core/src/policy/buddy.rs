@@ -170,8 +170,8 @@ impl Policy for Buddy {
     }
 
     /// Returns exactly the rounded size for a huge request. Otherwise returns the first refill while the pool has no
-    /// memory, the later one afterwards, but at least the rounded size. Ignores `planned`.
-    fn region_bytes(&self, rounded: u64, _planned: u64) -> u64 {
+    /// memory, the later one afterwards, but at least the rounded size. Ignores `proposed`.
+    fn region_bytes(&self, rounded: u64, _proposed: u64) -> u64 {
         self.options.refill(rounded, self.chunks.reserved_bytes(), self.huge)
     }
 

@@ -16,7 +16,7 @@ const NONE: u32 = u32::MAX;
 
 /// The contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SlotState {
     Vacant,
     Free,
     Live,
@@ -25,7 +25,7 @@ enum State {
 /// A chunk of a region, live or free.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
-    state: State,
+    state: SlotState,
     address: u64,
     bytes: u64,
     /// The chunk below in the same region.
@@ -94,7 +94,7 @@ impl ChunkTable {
             return Err(NotAdded::Full);
         }
         let Span { address, bytes } = span;
-        let chunk = Chunk { state: State::Free, address, bytes, prev: NONE, next: NONE };
+        let chunk = Chunk { state: SlotState::Free, address, bytes, prev: NONE, next: NONE };
         let first = self.insert(chunk);
         self.regions.insert(index, Region { span, first });
         self.free.insert(chunk.as_free(first));
@@ -129,7 +129,7 @@ impl ChunkTable {
         let whole = self.slots[slot as usize];
         let (before, behind) = (start - whole.address, whole.end() - start - bytes);
         self.free.remove(&whole.as_free(slot));
-        let mut live = Chunk { state: State::Live, address: start, bytes, ..whole };
+        let mut live = Chunk { state: SlotState::Live, address: start, bytes, ..whole };
         let mut live_slot = slot;
         if before > 0 {
             live.prev = slot;
@@ -148,7 +148,7 @@ impl ChunkTable {
 
     /// Returns the live block of a slot that the caller passed, if any.
     pub(crate) fn live(&self, slot: u32) -> Option<Placement> {
-        let chunk = self.slots.get(slot as usize).filter(|chunk| chunk.state == State::Live)?;
+        let chunk = self.slots.get(slot as usize).filter(|chunk| chunk.state == SlotState::Live)?;
         Some(Placement { address: chunk.address, bytes: chunk.bytes, slot })
     }
 
@@ -157,7 +157,7 @@ impl ChunkTable {
     pub(crate) fn free(&mut self, slot: u32) -> Result<FreeChunk, NotLive> {
         self.live(slot).ok_or(NotLive { slot })?;
         let mut slot = slot;
-        let mut chunk = Chunk { state: State::Free, ..self.slots[slot as usize] };
+        let mut chunk = Chunk { state: SlotState::Free, ..self.slots[slot as usize] };
         if let Some(prev) = self.take_free(chunk.prev) {
             self.remove(slot);
             slot = chunk.prev;
@@ -206,7 +206,7 @@ impl ChunkTable {
             let mut slot = region.first;
             while slot != NONE {
                 let Chunk { state, address, bytes, next, .. } = self.slots[slot as usize];
-                visit(Piece::new(index, Span { address, bytes }, (state == State::Live).then_some(slot)));
+                visit(Piece::new(index, Span { address, bytes }, (state == SlotState::Live).then_some(slot)));
                 slot = next;
             }
         }
@@ -222,9 +222,9 @@ impl ChunkTable {
             let mut prev_was_free = false;
             while slot != NONE {
                 let chunk = self.slots[slot as usize];
-                let is_free = chunk.state == State::Free;
+                let is_free = chunk.state == SlotState::Free;
                 let linked = chunk.address == address && chunk.prev == prev && chunk.bytes > 0;
-                if !linked || chunk.state == State::Vacant || (is_free && prev_was_free) {
+                if !linked || chunk.state == SlotState::Vacant || (is_free && prev_was_free) {
                     return wrong(format!(
                         "slot {slot} is {chunk:?} after slot {prev}, which ends at {address:#x}"
                     ));
@@ -248,7 +248,7 @@ impl ChunkTable {
 
     fn is_idle(&self, region: &Region) -> bool {
         let first = &self.slots[region.first as usize];
-        first.state == State::Free && first.is_region()
+        first.state == SlotState::Free && first.is_region()
     }
 
     /// Stores a free chunk in its slot and among the free ones.
@@ -259,7 +259,7 @@ impl ChunkTable {
 
     /// Removes a neighbor from the free chunks, if it is free.
     fn take_free(&mut self, slot: u32) -> Option<Chunk> {
-        let chunk = *self.slots.get(slot as usize).filter(|chunk| chunk.state == State::Free)?;
+        let chunk = *self.slots.get(slot as usize).filter(|chunk| chunk.state == SlotState::Free)?;
         self.free.remove(&chunk.as_free(slot));
         Some(chunk)
     }
@@ -285,7 +285,7 @@ impl ChunkTable {
     }
 
     fn remove(&mut self, slot: u32) {
-        self.slots[slot as usize].state = State::Vacant;
+        self.slots[slot as usize].state = SlotState::Vacant;
         self.vacant.push(slot);
     }
 }

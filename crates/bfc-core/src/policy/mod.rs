@@ -10,13 +10,13 @@ pub(crate) mod buddy;
 pub(crate) mod chunk_table;
 mod configured;
 mod first_fit;
-pub(crate) mod planned;
+pub(crate) mod packed;
 mod types;
 
 use std::fmt;
 
 use crate::base::memory::Span;
-use crate::base::placement::{Inconsistent, Placement, PlanCounts};
+use crate::base::placement::{Inconsistent, PackingCounts, Placement};
 use crate::base::units::round_up;
 
 pub use auto_growth::*;
@@ -24,7 +24,7 @@ pub use bfc::*;
 pub use buddy::*;
 pub use configured::ConfiguredPolicy;
 pub use first_fit::FirstFit;
-pub use planned::{Planned, PlannedOptions};
+pub use packed::{Packed, PackedOptions};
 pub use types::{Capabilities, NotAdded, NotLive, Piece, PlacementRequest, PolicyStatus, Release};
 
 /// The granularity of regions, in bytes: upstream's smallest allocation.
@@ -40,7 +40,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-impl<P> sealed::Sealed for Planned<P> {}
+impl<P> sealed::Sealed for Packed<P> {}
 
 /// Places blocks in a space of offsets. The same calls in the same order give the same placements.
 ///
@@ -121,10 +121,10 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     fn visit(&self, visit: &mut dyn FnMut(Piece));
 
     /// Returns the bytes to request from the source for a block of `rounded` bytes, where the pool's growth rule gives
-    /// `planned` bytes. For policies with their own growth rule.
-    fn region_bytes(&self, rounded: u64, planned: u64) -> u64 {
+    /// `proposed` bytes. For policies with their own growth rule.
+    fn region_bytes(&self, rounded: u64, proposed: u64) -> u64 {
         let _ = rounded;
-        planned
+        proposed
     }
 
     /// Merges free memory that [`place`](Self::place) leaves separate, until the request fits. Returns whether it does.
@@ -133,8 +133,8 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Returns the plan follower of a policy; `None` without a plan.
-    fn plan_follower(&mut self) -> Option<&mut dyn PlanFollower> {
+    /// Returns the packing follower of a policy; `None` without a packing.
+    fn packing_follower(&mut self) -> Option<&mut dyn PackingFollower> {
         None
     }
 
@@ -153,13 +153,13 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     fn boxed_clone(&self) -> Box<dyn Policy>;
 }
 
-/// The methods of a policy that follows a plan. Only [`Planned`] implements it.
-pub trait PlanFollower: sealed::Sealed {
-    /// Begins a step: the next request is compared with the first one of the plan.
+/// The methods of a policy that follows a packing. Only [`Packed`] implements it.
+pub trait PackingFollower: sealed::Sealed {
+    /// Begins a step: the next request is compared with the first one of the packing.
     fn begin_step(&mut self);
 
-    /// Returns how many requests followed the plan.
-    fn counts(&self) -> PlanCounts;
+    /// Returns how many requests followed the packing.
+    fn counts(&self) -> PackingCounts;
 }
 
 impl dyn Policy + '_ {

@@ -31,7 +31,7 @@ impl PlacementRequest {
 }
 
 /// The reason why a region was not added. The policy is unchanged.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdded {
     /// The region is misaligned, empty, outside of the address space, or overlaps another.
     #[error("the region is misaligned, empty, outside of the address space or overlaps another")]
@@ -41,17 +41,13 @@ pub enum NotAdded {
     Full,
 }
 
-debug_as_message!(NotAdded);
-
 /// The error of freeing a slot without a live block. The policy is unchanged.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("slot {slot} holds no live block")]
 pub struct NotLive {
     /// The invalid slot.
     pub slot: u32,
 }
-
-debug_as_message!(NotLive);
 
 /// The memory that a policy releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +81,8 @@ pub struct Capabilities {
     pub supports_caches: bool,
     /// [`Release::BeforeGrowth`] releases all idle regions, so that new ones can replace them.
     pub releases_before_growth: bool,
-    /// The policy [follows a plan](crate::Policy::plan_follower), so placements depend on more than the request.
-    pub follows_plan: bool,
+    /// The policy [follows a packing](crate::Policy::packing_follower), so placements depend on more than the request.
+    pub follows_packing: bool,
 }
 
 impl Default for Capabilities {
@@ -95,7 +91,7 @@ impl Default for Capabilities {
             is_ordered_by_size: true,
             supports_caches: false,
             releases_before_growth: false,
-            follows_plan: false,
+            follows_packing: false,
         }
     }
 }

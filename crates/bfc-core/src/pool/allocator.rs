@@ -43,7 +43,7 @@ pub struct PolicyAllocator<P: ConfiguredPolicy> {
     config: PoolConfig<P::Options>,
     /// The limit of the configuration, in whole regions of the source.
     limit: RegionLimit,
-    state: SpinMutex<State<P>>,
+    state: SpinMutex<LockedPool<P>>,
     retry: AllocatorRetry,
     /// Counts the frees. Only for [timed](Policy::timed) policies.
     timing: Option<Arc<TimingCounter>>,
@@ -58,7 +58,7 @@ pub struct PolicyAllocator<P: ConfiguredPolicy> {
 
 /// The state behind the lock.
 #[derive(Debug)]
-struct State<P> {
+struct LockedPool<P> {
     policy: P,
     accounts: Accounts,
     growth: Growth,
@@ -79,9 +79,9 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let timing = config.timing_counter.clone().filter(|_| policy.timed().is_some());
         let cached = timing.is_none() && policy.capabilities().supports_caches;
         let caches = config.thread_cache.filter(|_| cached).map(|options| Caches::new(options, pool));
-        let resizes = timing.is_none() && !policy.capabilities().follows_plan;
+        let resizes = timing.is_none() && !policy.capabilities().follows_packing;
         let limit = RegionLimit::new(config.limit, &*source);
-        let state = State {
+        let state = LockedPool {
             policy,
             accounts: Accounts::new(pool),
             growth: Growth::new(&config),
@@ -135,7 +135,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Allocates the block if a free chunk fits, after `prepare`.
     #[inline(always)]
-    fn allocate_free(&self, request: &Request<'_>, prepare: impl FnOnce(&mut State<P>)) -> Option<Block> {
+    fn allocate_free(
+        &self,
+        request: &Request<'_>,
+        prepare: impl FnOnce(&mut LockedPool<P>),
+    ) -> Option<Block> {
         if request.bytes == 0 || !request.alignment.is_power_of_two() {
             return None;
         }
@@ -153,12 +157,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     // Out of line, because it runs only when the thread changes: callers then need no register for the retry.
     #[cold]
     #[inline(never)]
-    fn note(&self, state: &mut State<P>, thread: ThreadNumber) {
+    fn note(&self, state: &mut LockedPool<P>, thread: ThreadNumber) {
         state.users.note(thread, &mut state.accounts, &self.retry);
     }
 
     /// Merges pending frees that have become reusable.
-    fn merge_ripe(&self, state: &mut State<P>) {
+    fn merge_ripe(&self, state: &mut LockedPool<P>) {
         if let Some(counter) = &self.timing {
             counter.merge_ripe(&mut state.policy);
         }
@@ -166,7 +170,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     #[cold]
     #[inline(never)]
-    fn note_free(&self, state: &mut State<P>, thread: ThreadNumber) {
+    fn note_free(&self, state: &mut LockedPool<P>, thread: ThreadNumber) {
         state.users.note_free(thread, &mut state.accounts, &self.retry);
     }
 
@@ -181,12 +185,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Returns the current figures without the waits. The caller holds the pool's lock and no cache's lock.
-    fn stats_of(&self, state: &State<P>) -> Stats {
+    fn stats_of(&self, state: &LockedPool<P>) -> Stats {
         self.stats_with(state, self.figures_of(state))
     }
 
     /// Completes these figures with those of the pool and its policy.
-    fn stats_with(&self, state: &State<P>, figures: Stats) -> Stats {
+    fn stats_with(&self, state: &LockedPool<P>, figures: Stats) -> Stats {
         Stats { bytes_limit: Some(self.config.limit.0), ..state.stats(figures) }
     }
 }
@@ -197,7 +201,7 @@ const fn placement_request(request: &Request<'_>) -> PlacementRequest {
     PlacementRequest::new(request.bytes).with_alignment(request.alignment)
 }
 
-impl<P: Policy> State<P> {
+impl<P: Policy> LockedPool<P> {
     /// Places a request and opens its account.
     fn allocate(&mut self, request: &PlacementRequest, tag: Tag) -> Option<Block> {
         let place = self.policy.place(request)?;

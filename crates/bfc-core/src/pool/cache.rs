@@ -64,6 +64,18 @@ impl ThreadCache {
         self
     }
 
+    /// Returns the largest block to cache.
+    #[must_use]
+    pub const fn largest_block(&self) -> Bytes {
+        Bytes(self.largest)
+    }
+
+    /// Returns the most free bytes in one cache.
+    #[must_use]
+    pub const fn bytes(&self) -> Bytes {
+        Bytes(self.bytes)
+    }
+
     /// Sets the most free blocks in one cache. If a free exceeds this, half of them return to the pool.
     #[must_use]
     pub const fn with_blocks(mut self, blocks: u32) -> Self {

@@ -199,12 +199,10 @@ pub(crate) fn fraction_of(bytes: u64, fraction: f64) -> u64 {
 }
 
 /// An invalid share of memory: not a finite number above 0.
-#[derive(Clone, Copy, PartialEq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("{fraction} is not a share of memory: expected a finite number above 0")]
 #[non_exhaustive]
 pub struct FractionError {
     /// The invalid fraction.
     pub fraction: f64,
 }
-
-debug_as_message!(FractionError);

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::options::PoolOptions;
+use super::setting::PoolOptions;
 use crate::allocator::Allocator;
 use crate::base::amount::Amount;
 use crate::base::memory::MemoryKind;
 use crate::base::printable::printable;
 use crate::base::units::Bytes;
-use crate::plan::Plan;
+use crate::packing::Packing;
 use crate::policy::ConfiguredPolicy;
 use crate::policy::auto_growth::{AutoGrowth, AutoGrowthOptions};
 use crate::policy::bfc::Bfc;
 use crate::policy::buddy::{Buddy, BuddyOptions};
-use crate::policy::planned::{Planned, PlannedOptions};
+use crate::policy::packed::{Packed, PackedOptions};
 use crate::pool::limit::RegionLimit;
 use crate::pool::{BfcConfig, PolicyAllocator};
 use crate::registry::choice::AllocatorChoice;
@@ -65,7 +65,7 @@ pub(super) struct Parts<'a> {
     pub(super) name: String,
     pub(super) source: Arc<dyn SubAllocator>,
     pub(super) config: BfcConfig,
-    pub(super) plan: Option<&'a Arc<Plan>>,
+    pub(super) packing: Option<&'a Arc<Packing>>,
     /// The size of the first region, if options set it.
     pub(super) first_region: Option<Bytes>,
 }
@@ -86,13 +86,13 @@ pub(super) fn allocator(
     name: String,
     source: Arc<dyn SubAllocator>,
     config: &BfcConfig,
-    plan: Option<&Arc<Plan>>,
+    packing: Option<&Arc<Packing>>,
     options: &PoolOptions,
 ) -> Made {
     let config = configured(&name, &*source, config, options)?;
     let choice = options.allocator.unwrap_or_default();
     RegionLimit::new(config.limit, &*source).check(choice.row().smallest_region)?;
-    choice.make(Parts { name, source, config, plan, first_region: options.first_region })
+    choice.make(Parts { name, source, config, packing, first_region: options.first_region })
 }
 
 pub(super) fn bfc(parts: Parts<'_>) -> Made {
@@ -110,17 +110,17 @@ pub(super) fn auto_growth(parts: Parts<'_>) -> Made {
     parts.pool::<AutoGrowth>(options)
 }
 
-/// Without a plan the fallback serves every request.
-pub(super) fn planned(mut parts: Parts<'_>) -> Made {
-    let Some(plan) = parts.plan.cloned() else { return bfc(parts) };
+/// Without a packing the fallback serves every request.
+pub(super) fn packed(mut parts: Parts<'_>) -> Made {
+    let Some(packing) = parts.packing.cloned() else { return bfc(parts) };
     if parts.config.timing_counter.is_some() {
-        return Err(parts.no_counts(AllocatorChoice::Planned));
+        return Err(parts.no_counts(AllocatorChoice::Packed));
     }
-    // The plan's range is contiguous, so a growing pool starts with it unless configured otherwise.
-    let first = parts.config.first_region.max(Bytes(plan.capacity()));
+    // The packing's range is contiguous, so a growing pool starts with it unless configured otherwise.
+    let first = parts.config.first_region.max(Bytes(packing.capacity()));
     parts.config = parts.config.with_first_region(parts.first_region.unwrap_or(first));
-    let options = PlannedOptions::new(plan, parts.config.options);
-    parts.pool::<Planned<Bfc>>(options)
+    let options = PackedOptions::new(packing, parts.config.options);
+    parts.pool::<Packed<Bfc>>(options)
 }
 
 pub(super) fn guard(parts: Parts<'_>) -> Made {

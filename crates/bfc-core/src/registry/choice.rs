@@ -8,7 +8,7 @@ use super::build::{self, Made, Parts};
 use crate::base::closest::did_you_mean;
 use crate::base::memory::MemoryKind;
 use crate::base::units::Bytes;
-use crate::plan::Plan;
+use crate::packing::Packing;
 use crate::policy::{FirstFit, GRANULE};
 use crate::pool::BfcConfig;
 use crate::source::sub_allocator::SubAllocator;
@@ -91,8 +91,8 @@ choices! {
     /// First fit by address, a baseline for comparisons.
     FirstFit: Row::new("first-fit", "the lowest address that fits, a baseline", |parts| parts.pool::<FirstFit>(()));
 
-    /// Planned offsets. Best fit with coalescing serves requests outside of the plan, and all requests without one.
-    Planned: Row::new("planned", "offsets planned ahead of time", build::planned).counting();
+    /// The offsets of a packing. Best fit with coalescing serves requests outside of the packing, and all requests without one.
+    Packed: Row::new("packed", "offsets computed ahead of time", build::packed).counting();
 
     /// Best fit with coalescing with canaries around every block. Only for memory that the host can read.
     Guard: Row {
@@ -147,7 +147,7 @@ impl AllocatorChoice {
         self.row().rules.map(|config| config(limit))
     }
 
-    /// Creates this allocator over a source, without a registry. [`Planned`](Self::Planned) follows `plan`.
+    /// Creates this allocator over a source, without a registry. [`Packed`](Self::Packed) follows `packing`.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -165,9 +165,9 @@ impl AllocatorChoice {
         name: impl Into<String>,
         source: Arc<dyn SubAllocator>,
         config: BfcConfig,
-        plan: Option<&Arc<Plan>>,
+        packing: Option<&Arc<Packing>>,
     ) -> Made {
-        self.make(Parts { name: name.into(), source, config, plan, first_region: None })
+        self.make(Parts { name: name.into(), source, config, packing, first_region: None })
     }
 
     pub(super) fn make(self, parts: Parts<'_>) -> Made {
@@ -185,7 +185,7 @@ impl fmt::Display for AllocatorChoice {
 }
 
 /// A text that names no allocator.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not an allocator{}: expected one of {}", did_you_mean(text, AllocatorChoice::ALL.map(AllocatorChoice::name)), AllocatorChoice::names())]
 #[non_exhaustive]
 pub struct ParseChoiceError {
@@ -193,13 +193,13 @@ pub struct ParseChoiceError {
     pub text: String,
 }
 
-debug_as_message!(ParseChoiceError);
-
 impl FromStr for AllocatorChoice {
     type Err = ParseChoiceError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let named = |choice: &Self| choice.name() == text;
+        // An earlier name, in existing settings.
+        let name = if text == "planned" { Self::Packed.name() } else { text };
+        let named = |choice: &Self| choice.name() == name;
         let error = || ParseChoiceError { text: text.chars().take(64).collect() };
         Self::ALL.into_iter().find(named).ok_or_else(error)
     }
@@ -214,6 +214,7 @@ mod tests {
         for choice in AllocatorChoice::ALL {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
+        assert_eq!("planned".parse(), Ok(AllocatorChoice::Packed), "the earlier name");
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::options::PoolOptions;
 use super::pool::Pool;
+use super::setting::PoolOptions;
 use super::{DeviceId, Registry};
 use crate::base::amount::Amount;
 use crate::base::units::Bytes;
-use crate::plan::Plan;
+use crate::packing::Packing;
 use crate::policy::bfc::JoinRule;
 use crate::pool::BfcConfig;
 use crate::registry::error::RegistryError;
@@ -39,7 +39,7 @@ impl Registry {
     /// Allocates no memory yet.
     ///
     /// By default the device's pool grows up to all memory that is free when the pool is created, except `reserve`
-    /// bytes, and follows the plan if there is one. With a limit in the options, the first request takes all of it
+    /// bytes, and follows the packing if there is one. With a limit in the options, the first request takes all of it
     /// ([`PoolOptions::limit`]). Pinned memory has a separate limit.
     ///
     /// ```
@@ -65,11 +65,11 @@ impl Registry {
         driver: Arc<dyn Driver>,
         reserve: Bytes,
         options: PoolOptions,
-        plan: Option<Arc<Plan>>,
+        packing: Option<Arc<Packing>>,
     ) -> Result<Arc<Stream>, RegistryError> {
         let compute =
             Stream::new(driver).map_err(|error| RegistryError::Source { device: id.to_string(), error })?;
-        self.register_stream(id, &compute, reserve, options, plan)?;
+        self.register_stream(id, &compute, reserve, options, packing)?;
         Ok(compute)
     }
 
@@ -83,7 +83,7 @@ impl Registry {
         compute: &Arc<Stream>,
         reserve: Bytes,
         options: PoolOptions,
-        plan: Option<Arc<Plan>>,
+        packing: Option<Arc<Packing>>,
     ) -> Result<(), RegistryError> {
         let index = id.ordinal as usize;
         // GPU steps that run as graphs must reuse the same addresses each time.
@@ -91,7 +91,7 @@ impl Registry {
         let limit = PoolOptions::default().with_limit(Amount::AllBut(reserve));
         // The options always contain the limit.
         let any = config(Bytes(u64::MAX));
-        let memory = Pool::streamed(id.to_string(), Arc::clone(compute), index, any, plan)
+        let memory = Pool::streamed(id.to_string(), Arc::clone(compute), index, any, packing)
             .with_options(options)
             .with_defaults(limit);
         let source = Arc::new(PinnedMemory::new(Arc::clone(compute.driver())));

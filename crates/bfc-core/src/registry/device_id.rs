@@ -72,15 +72,13 @@ impl fmt::Display for DeviceId {
 }
 
 /// A text that names no device.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a device: expected cpu, cuda, dry or sim, with or without a number, as in cuda:0")]
 #[non_exhaustive]
 pub struct ParseDeviceError {
     /// The text.
     pub text: String,
 }
-
-debug_as_message!(ParseDeviceError);
 
 impl FromStr for DeviceId {
     type Err = ParseDeviceError;

@@ -1,29 +1,14 @@
 //! User settings of devices and their pools, from environment variables.
 //!
-//! | variable | value | like |
-//! |---|---|---|
-//! | `HIGHWATER_ALLOCATOR` | a name: see [`AllocatorChoice`] | `guard` |
-//! | `HIGHWATER_POOL_LIMIT` | the limit of the pool: bytes with an optional unit, a share of the device's memory, or all free memory except a reserve. The pool is then one region, unless the next two variables ask for growth | `4GiB`, `75%`, `all-1GiB` |
-//! | `HIGHWATER_GROWTH` | whether the pool takes its limit at once (`off`) or grows on demand (`on`), and the growth rule: `doubling` or `doubling:CAP` (as TensorFlow), `as-requested`, `fixed:SIZE`, `proportional:PARTS` (`32` for a thirty-second of the pool) | `doubling:1GiB` |
-//! | `HIGHWATER_FIRST_REGION` | the size of a growing pool's first region: bytes with an optional unit | `64MiB` |
-//! | `HIGHWATER_REGION_MERGING` | whether a growing pool returns idle regions before it takes a new one: `on`, `off` | `off` |
-//! | `HIGHWATER_GARBAGE_COLLECTION` | whether idle regions are returned to make room for larger ones: `on`, `off` | `on` |
-//! | `HIGHWATER_SPLIT` | when chunks are cut: `always`, `twice` (as TensorFlow), `twice:AMOUNT` with the most waste in a block, in bytes or as a share of the limit | `twice:5%` |
-//! | `HIGHWATER_CUT` | the end of a chunk from which blocks are cut: `low` (as TensorFlow), `large-high` | `low` |
-//! | `HIGHWATER_JOIN` | when freed blocks merge with adjacent free memory: `at-once` (as TensorFlow), or `deferred`, where small ones wait until none of them fits a request | `at-once` |
-//! | `HIGHWATER_RETRY_MS` | how many milliseconds a request waits for frees: 0 to 3600000 | `0` |
-//! | `HIGHWATER_THREAD_CACHE` | thread caches for small blocks: `on`, `off`, or `LARGEST[:KEPT]`, the largest cached block and the capacity of each of the 16 caches. Only in pools of best fit with coalescing | `64KiB:4MiB` |
-//! | `HIGHWATER_DEVICE` | the default device of programs: `auto` (a GPU that passes a check, else the CPU), or a device | `cpu`, `cuda:1` |
-//! | `HIGHWATER_NVRTC`, `HIGHWATER_CUBLAS`, `HIGHWATER_NCCL` | the file of the compiler, of the matrix library and of the library for several GPUs, instead of a search | `/opt/cuda/lib64/libnvrtc.so.12` |
+//! The [settings](crate::setting) define the variables, their values and their defaults; docs/environment.md lists them.
 //!
 //! Variables about pools may end in a kind of device or in one device, and then apply only there:
 //! `HIGHWATER_ALLOCATOR_CPU=guard`, `HIGHWATER_POOL_LIMIT_CUDA_1=50%`. Spaces around values are ignored; an empty value
 //! counts as unset. `on` and `off` may also be written `true` and `false`, `yes` and `no`, `1` and `0`.
 //!
-//! An invalid value is an error. [`Environment::unknown`] lists unknown variables that start with `HIGHWATER_`, each
-//! with the closest known name; runtimes and the command `highwater` print a warning. Other code reads
-//! `HIGHWATER_TRACES` (the benches) and the variables of the tests. The crate `bfc-cuda` loads these files when it
-//! needs them, and names the variable if that fails.
+//! An invalid value is an error. Other crates have settings of their own, whose values they read with
+//! [`Environment::value`]. [`Environment::unknown`] lists variables that start with `HIGHWATER_` and belong to no setting,
+//! each with the closest known name; runtimes and the command `highwater` print a warning.
 //!
 //! An allocator for all devices applies where it is supported: with `HIGHWATER_ALLOCATOR=guard`, a device whose memory
 //! the host cannot read, such as a dry one, uses `bfc`. An unsupported allocator for one device or kind, as in
@@ -31,39 +16,20 @@
 //!
 //! Code overrides the environment, and the environment overrides a pool's defaults.
 
-mod option;
-mod variable;
-
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
+use crate::base::closest::{MAX_SLIPS, slips};
 use crate::base::printable::printable;
-use crate::registry::choice::AllocatorChoice;
-use crate::registry::{DeviceId, PoolOptions, PoolSettings};
-
-pub use option::OptionError;
-use variable::{Variable, nearest};
+use crate::base::units::whole;
+use crate::registry::setting::{
+    DEVICE, InvalidValue, MAX_QUOTED, POOL, PoolOptions, PoolSettingRow, SETTINGS, Setting, SettingScope,
+};
+use crate::registry::{DeviceId, DeviceKind, DeviceScope, PoolSettings};
 
 /// The prefix of all variables.
 const PREFIX: &str = "HIGHWATER_";
-
-/// Variables with that prefix that other code reads.
-const OTHERS: &[&str] = &[
-    "HIGHWATER_CPU_INSTRUCTIONS",
-    "HIGHWATER_TRACES",
-    "HIGHWATER_NVRTC",
-    "HIGHWATER_CUBLAS",
-    "HIGHWATER_NCCL",
-    "HIGHWATER_UPDATE_GOLDEN",
-    "HIGHWATER_SOAK_STEPS",
-    "HIGHWATER_SOAK_SEED",
-];
-
-/// The only variable that is not about pools.
-const DEVICE: &str = "HIGHWATER_DEVICE";
-
-/// The most characters of a value or name in an error.
-const MAX_QUOTED: usize = 64;
 
 /// An invalid environment variable.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -96,7 +62,7 @@ debug_as_message!(EnvironmentError);
 /// ```
 /// use bfc_core::Environment;
 /// let environment = Environment::from_vars([("HIGHWATER_DEVCE", "cpu")])?;
-/// let warning = environment.unknown()[0].to_string();
+/// let warning = environment.unknown(&[])[0].to_string();
 /// assert_eq!(warning, "unknown variable HIGHWATER_DEVCE; did you mean HIGHWATER_DEVICE?");
 /// # Ok::<(), bfc_core::EnvironmentError>(())
 /// ```
@@ -109,12 +75,6 @@ pub struct UnknownVariable {
     pub nearest: Option<String>,
 }
 
-impl UnknownVariable {
-    fn of(name: &OsStr) -> Self {
-        Self { name: quoted(name), nearest: nearest(&name.to_string_lossy()) }
-    }
-}
-
 impl fmt::Display for UnknownVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "unknown variable {}", printable(&self.name))?;
@@ -122,7 +82,7 @@ impl fmt::Display for UnknownVariable {
     }
 }
 
-/// The settings of the environment: a device, and options for the pools of devices. The module docs list them.
+/// The settings of the environment: a device, options for the pools of devices, and the values of other settings.
 ///
 /// ```
 /// use bfc_core::{AllocatorChoice, Bytes, DeviceId, Environment};
@@ -138,7 +98,8 @@ impl fmt::Display for UnknownVariable {
 pub struct Environment {
     settings: PoolSettings,
     device: Option<DeviceId>,
-    unknown: Vec<UnknownVariable>,
+    /// The set variables with the prefix, by name.
+    variables: BTreeMap<OsString, OsString>,
 }
 
 impl Environment {
@@ -158,38 +119,24 @@ impl Environment {
         variables: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Self, EnvironmentError> {
         let ours = |name: &OsString| name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
-        let mut variables: Vec<(OsString, OsString)> = variables
+        let is_blank = |value: &OsString| value.to_str().is_some_and(|text| text.trim().is_empty());
+        let variables: BTreeMap<OsString, OsString> = variables
             .into_iter()
             .map(|(name, value)| (name.into(), value.into()))
-            .filter(|(name, _)| ours(name) && !OTHERS.iter().any(|other| name == other))
+            .filter(|(name, value)| ours(name) && !is_blank(value))
             .collect();
-        variables.sort_unstable();
         let mut chosen = Self::default();
-        for (name, value) in variables {
-            let variable = Variable::named(&name);
-            if variable.is_none() && name != DEVICE {
-                if !value.is_empty() {
-                    chosen.unknown.push(UnknownVariable::of(&name));
-                }
-                continue;
-            }
-            let name = quoted(&name);
-            let Some(text) = value.to_str() else {
-                return Err(EnvironmentError::NotUnicode { name, value: quoted(&value) });
-            };
-            let text = text.trim();
-            if text.is_empty() {
-                continue;
-            }
-            let bad_value = |expected| EnvironmentError::BadValue { name, value: quoted(&value), expected };
-            match variable {
-                Some((variable, scope)) => {
-                    chosen.settings.choose(scope, variable.parse(text).map_err(bad_value)?);
-                }
-                None => chosen.device = device(text).map_err(bad_value)?,
+        for (name, value) in &variables {
+            if let Some((row, scope)) = pool_row(name) {
+                let options = (row.set)(PoolOptions::default(), unicode(name, value)?);
+                let options = options.ok_or_else(|| bad_value(name, row.setting.invalid(&quoted(value))))?;
+                chosen.settings.choose(scope, options);
+            } else if DEVICE.variable.is_some_and(|variable| name == variable) {
+                let device = DEVICE.device(unicode(name, value)?);
+                chosen.device = device.map_err(|invalid| bad_value(name, invalid))?;
             }
         }
-        Ok(chosen)
+        Ok(Self { variables, ..chosen })
     }
 
     /// Returns the device to compute on by default; `None` if the choice is automatic.
@@ -198,23 +145,134 @@ impl Environment {
         self.device
     }
 
-    /// Returns the set variables with the prefix `HIGHWATER_` that have no meaning, by name.
-    #[must_use]
-    pub fn unknown(&self) -> &[UnknownVariable] {
-        &self.unknown
-    }
-
     /// Returns the options by device.
     #[must_use]
     pub const fn settings(&self) -> &PoolSettings {
         &self.settings
     }
+
+    /// Returns the value of a setting as text, without spaces around it; `None` if its variable is unset. The value is
+    /// valid.
+    ///
+    /// ```
+    /// use bfc_core::Environment;
+    /// use bfc_core::setting::SOAK_STEPS;
+    /// let environment = Environment::from_vars([("HIGHWATER_SOAK_STEPS", " 5 ")])?;
+    /// assert_eq!(environment.value(&SOAK_STEPS)?, Some("5"));
+    /// # Ok::<(), bfc_core::EnvironmentError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`EnvironmentError`].
+    pub fn value(&self, setting: &Setting) -> Result<Option<&str>, EnvironmentError> {
+        self.parsed(setting, |text| setting.check(text).map(|()| text))
+    }
+
+    /// Returns the value of a setting with numbers.
+    ///
+    /// # Errors
+    /// See [`EnvironmentError`].
+    pub fn number(&self, setting: &Setting) -> Result<Option<u64>, EnvironmentError> {
+        self.parsed(setting, |text| setting.number(text))
+    }
+
+    /// Returns the value of a switch.
+    ///
+    /// # Errors
+    /// See [`EnvironmentError`].
+    pub fn switch(&self, setting: &Setting) -> Result<Option<bool>, EnvironmentError> {
+        self.parsed(setting, |text| setting.switch(text))
+    }
+
+    fn parsed<'a, T>(
+        &'a self,
+        setting: &Setting,
+        parse: impl FnOnce(&'a str) -> Result<T, InvalidValue>,
+    ) -> Result<Option<T>, EnvironmentError> {
+        let named = setting.variable.and_then(|name| self.variables.get_key_value(OsStr::new(name)));
+        let Some((name, value)) = named else { return Ok(None) };
+        parse(unicode(name, value)?).map(Some).map_err(|invalid| bad_value(name, invalid))
+    }
+
+    /// Returns the variables that set a setting of pools, and their devices, by name. Any other setting has one variable at
+    /// most.
+    ///
+    /// ```
+    /// use bfc_core::setting::LIMIT;
+    /// use bfc_core::{DeviceId, DeviceScope, Environment};
+    /// let environment = Environment::from_vars([("HIGHWATER_POOL_LIMIT_CPU_0", "1GiB")])?;
+    /// let variables: Vec<_> = environment.variables_of(&LIMIT).collect();
+    /// assert_eq!(variables, [("HIGHWATER_POOL_LIMIT_CPU_0", DeviceScope::One(DeviceId::CPU))]);
+    /// # Ok::<(), bfc_core::EnvironmentError>(())
+    /// ```
+    pub fn variables_of<'a>(&'a self, setting: &Setting) -> impl Iterator<Item = (&'a str, DeviceScope)> {
+        let (variable, is_of_pool) = (setting.variable, setting.scope == SettingScope::Pool);
+        self.variables.keys().filter_map(move |name| {
+            let name = name.to_str()?;
+            let scope = scope(name.strip_prefix(variable?)?)?;
+            (is_of_pool || scope == DeviceScope::All).then_some((name, scope))
+        })
+    }
+
+    /// Returns the set variables with the prefix `HIGHWATER_` that belong neither to a setting of this crate nor to one of
+    /// `others`, by name.
+    #[must_use]
+    pub fn unknown(&self, others: &[Setting]) -> Vec<UnknownVariable> {
+        let known = || SETTINGS.iter().chain(others).filter_map(|setting| setting.variable);
+        let is_known = |name: &OsStr| pool_row(name).is_some() || known().any(|known| name == known);
+        let unknown = self.variables.keys().filter(|name| !is_known(name));
+        let nearest = |name: &OsString| nearest(&name.to_string_lossy(), known()).map(str::to_owned);
+        unknown.map(|name| UnknownVariable { name: quoted(name), nearest: nearest(name) }).collect()
+    }
 }
 
-/// Parses `auto` or a device; fails with the expected values.
-fn device(text: &str) -> Result<Option<DeviceId>, String> {
-    let expected = "auto, or a device, as in cpu or cuda:1";
-    if text == "auto" { Ok(None) } else { text.parse().map(Some).map_err(|_| expected.to_owned()) }
+/// Splits the name of a variable into a setting of pools and its devices.
+fn pool_row(name: &OsStr) -> Option<(&'static PoolSettingRow, DeviceScope)> {
+    let name = name.to_str()?;
+    POOL.iter().find_map(|row| Some((row, scope(name.strip_prefix(row.setting.variable?)?)?)))
+}
+
+/// Parses the devices in the rest of a name: nothing, `_CUDA`, `_CUDA_1`.
+fn scope(rest: &str) -> Option<DeviceScope> {
+    if rest.is_empty() {
+        return Some(DeviceScope::All);
+    }
+    let device = rest.strip_prefix('_')?;
+    let (kind, ordinal) =
+        device.split_once('_').map_or((device, None), |(kind, ordinal)| (kind, Some(ordinal)));
+    let named = |known: &DeviceKind| known.name().to_ascii_uppercase() == kind;
+    let kind = DeviceKind::ALL.into_iter().find(named)?;
+    match ordinal {
+        None => Some(DeviceScope::Kind(kind)),
+        Some(ordinal) => Some(DeviceScope::One(DeviceId::new(kind, whole(ordinal)?.try_into().ok()?))),
+    }
+}
+
+/// Returns the known variable with the name most similar to `name`, if any. Separates a suffix for devices first, so that a
+/// misspelling is found in front of any suffix.
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let rest = name.strip_prefix(PREFIX)?;
+    let similar = |variable: &'a str| {
+        let known = variable.strip_prefix(PREFIX)?;
+        // The letters that could be the variable's name: its length, plus or minus the misspellings.
+        let length = known.len();
+        let starts =
+            (length.saturating_sub(MAX_SLIPS)..=length + MAX_SLIPS).filter_map(|end| rest.get(..end));
+        let least = starts.chain([rest]).filter_map(|start| slips(start, known)).min();
+        least.map(|slips| (slips, variable))
+    };
+    known.filter_map(similar).min_by_key(|(slips, _)| *slips).map(|(_, variable)| variable)
+}
+
+/// Returns a value as text without spaces around it.
+fn unicode<'a>(name: &OsStr, value: &'a OsStr) -> Result<&'a str, EnvironmentError> {
+    let not_unicode = || EnvironmentError::NotUnicode { name: quoted(name), value: quoted(value) };
+    value.to_str().map(str::trim).ok_or_else(not_unicode)
+}
+
+fn bad_value(name: &OsStr, invalid: InvalidValue) -> EnvironmentError {
+    let InvalidValue { value, expected } = invalid;
+    EnvironmentError::BadValue { name: quoted(name), value, expected }
 }
 
 /// Returns the start of a text of any length and kind.

@@ -2,7 +2,7 @@
 //!
 //! The rules are those of TensorFlow's `ProcessState` and `GPUProcessState`: the first caller's size wins, and all users
 //! of a device share its allocators. A [`Registry`] is a value that a runtime owns, not a singleton; the process has a
-//! default one. [`environment`] reads the variables that override a registration.
+//! default one. [`environment`] reads the variables that override a registration, and [`setting`] lists them.
 
 mod build;
 pub(crate) mod choice;
@@ -13,6 +13,7 @@ mod error;
 mod options;
 mod pool;
 mod rules;
+pub mod setting;
 mod settings;
 
 use std::collections::BTreeMap;
@@ -30,11 +31,11 @@ pub use build::PoolError;
 pub use choice::{AllocatorChoice, ParseChoiceError};
 pub use device::{default_reserve, device_source};
 pub use device_id::{DeviceId, DeviceKind, ParseDeviceError};
-pub use environment::{Environment, EnvironmentError, OptionError, UnknownVariable};
+pub use environment::{Environment, EnvironmentError, UnknownVariable};
 pub use error::RegistryError;
-pub use options::PoolOptions;
 pub use pool::{IgnoredOptions, Pool, PoolFactory};
 pub use rules::{CacheChoice, ParseRuleError, SplitChoice};
+pub use setting::{OptionError, PoolOptions};
 pub use settings::{DeviceScope, PoolSettings};
 
 /// The registered devices, their memories, and the allocators created so far.
@@ -69,14 +70,14 @@ struct Device {
 #[derive(Debug)]
 struct Memory {
     pool: Pool,
-    state: Mutex<State>,
+    state: Mutex<AllocatorSlot>,
     /// Notified when the thread that creates the allocator has succeeded or failed.
     made: Condvar,
 }
 
 /// The state of a memory.
 #[derive(Debug)]
-enum State {
+enum AllocatorSlot {
     /// Unused; these visitors will see its regions.
     Unused(Visitors),
     /// This thread creates the allocator, without the lock.
@@ -127,7 +128,7 @@ impl Registry {
             if memories.iter().any(|memory| memory.pool.kind() == kind) {
                 return Err(RegistryError::MemoryExists { device: device.to_string(), kind });
             }
-            let state = Mutex::new(State::Unused(Visitors::new()));
+            let state = Mutex::new(AllocatorSlot::Unused(Visitors::new()));
             memories.push(Memory { pool, state, made: Condvar::new() });
         }
         let mut devices = lock(&self.devices);
@@ -150,8 +151,8 @@ impl Registry {
     pub fn trim(&self, device: DeviceId) -> u64 {
         let Ok(entry) = self.device(device) else { return 0 };
         let made = |memory: &Memory| match &*lock(&memory.state) {
-            State::Made { allocator, .. } => Some(Arc::clone(allocator)),
-            State::Unused(_) | State::Making(_) => None,
+            AllocatorSlot::Made { allocator, .. } => Some(Arc::clone(allocator)),
+            AllocatorSlot::Unused(_) | AllocatorSlot::Making(_) => None,
         };
         let made: Vec<_> = entry.memories.iter().filter_map(made).collect();
         made.iter().map(|allocator| allocator.trim(Bytes(0))).sum()
@@ -238,8 +239,8 @@ impl Registry {
         let no_memory = || RegistryError::NoMemory { device: device.to_string(), kind };
         let memory = entry.first_of(&[kind]).ok_or_else(no_memory)?;
         match &mut *lock(&memory.state) {
-            State::Unused(visitors) => change(visitors),
-            State::Making(_) | State::Made { .. } => {
+            AllocatorSlot::Unused(visitors) => change(visitors),
+            AllocatorSlot::Making(_) | AllocatorSlot::Made { .. } => {
                 return Err(RegistryError::Visitor { device: device.to_string(), kind, error: VisitorError });
             }
         }
@@ -266,22 +267,22 @@ impl Memory {
         let mut state = lock(&self.state);
         let visitors = loop {
             match &mut *state {
-                State::Made { allocator, options } => {
+                AllocatorSlot::Made { allocator, options } => {
                     let asked = asked.map(|asked| asked.settled(self.pool.kind()));
                     let ignored = asked.and_then(|asked| IgnoredOptions::of(asked, *options));
                     return Ok(Resolved { allocator: Arc::clone(allocator), options: *options, ignored });
                 }
-                State::Making(own) if *own == thread => {
+                AllocatorSlot::Making(own) if *own == thread => {
                     return Err(RegistryError::Reentrant {
                         device: device.to_string(),
                         kind: self.pool.kind(),
                     });
                 }
-                State::Making(_) => state = wait(&self.made, state, None),
-                State::Unused(visitors) => break std::mem::take(visitors),
+                AllocatorSlot::Making(_) => state = wait(&self.made, state, None),
+                AllocatorSlot::Unused(visitors) => break std::mem::take(visitors),
             }
         };
-        *state = State::Making(thread);
+        *state = AllocatorSlot::Making(thread);
         drop(state);
         // Ends in every case: with an allocator, or with the memory unused again.
         let making = Making { memory: self, visitors };
@@ -294,7 +295,7 @@ impl Memory {
         if found != kind {
             return Err(RegistryError::WrongKind { device: device.to_string(), kind, found });
         }
-        *lock(&self.state) = State::Made { allocator: Arc::clone(&allocator), options };
+        *lock(&self.state) = AllocatorSlot::Made { allocator: Arc::clone(&allocator), options };
         Ok(Resolved { allocator, options, ignored: None })
     }
 }
@@ -308,8 +309,8 @@ struct Making<'a> {
 impl Drop for Making<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.memory.state);
-        if matches!(*state, State::Making(_)) {
-            *state = State::Unused(std::mem::take(&mut self.visitors));
+        if matches!(*state, AllocatorSlot::Making(_)) {
+            *state = AllocatorSlot::Unused(std::mem::take(&mut self.visitors));
         }
         drop(state);
         self.memory.made.notify_all();

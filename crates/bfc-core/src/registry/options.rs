@@ -1,55 +1,16 @@
-//! User options of a device's pool.
+//! User options of a device's pool: their order of precedence, their effect on a configuration, and their text form.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::rules::{CacheChoice, SplitChoice};
-use crate::base::amount::Amount;
+use super::setting::PoolOptions;
 use crate::base::memory::MemoryKind;
 use crate::base::units::Bytes;
-use crate::policy::bfc::{BfcOptions, CutRule, JoinRule, SplitRule};
+use crate::policy::bfc::{BfcOptions, SplitRule};
 use crate::pool::BfcConfig;
 use crate::pool::{GrowthRule, PoolConfig};
 use crate::registry::choice::AllocatorChoice;
-
-/// User options of a device's pool. Unset options leave the pool's defaults.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PoolOptions {
-    /// The allocator.
-    pub allocator: Option<AllocatorChoice>,
-    /// Whether memory that the chosen allocator [does not support](AllocatorChoice::serves) uses
-    /// [`AllocatorChoice::Bfc`]. Otherwise that is an error.
-    pub allocator_where_possible: bool,
-    /// The most bytes that the pool may reserve, or a share of the device's memory. The pool rounds it down to whole
-    /// regions of its source, such as the 2 MiB of a GPU. A limit below one region is an error.
-    ///
-    /// A limit is fixed: the first request takes all of it as one region, so that no region border splits it. The
-    /// system provides pages of host memory when they are first used; other memory is reserved at once. The pool grows
-    /// up to the limit if [`allow_growth`](Self::allow_growth), [`first_region`](Self::first_region) or
-    /// [`growth`](Self::growth) ask for it.
-    pub limit: Option<Amount>,
-    /// Whether the pool grows on demand, or takes the whole limit at once. Default: it grows, unless the limit is set.
-    pub allow_growth: Option<bool>,
-    /// The size of a growing pool's first region.
-    pub first_region: Option<Bytes>,
-    /// The size rule for later regions of a growing pool.
-    pub growth: Option<GrowthRule>,
-    /// Whether the pool returns idle regions before it takes a new one.
-    pub region_merging: Option<bool>,
-    /// Whether the pool returns idle regions to make room for a larger one.
-    pub garbage_collection: Option<bool>,
-    /// When the rest of a chunk becomes a separate chunk.
-    pub split: Option<SplitChoice>,
-    /// The end of a free chunk from which a block is cut.
-    pub cut: Option<CutRule>,
-    /// When a freed block merges with adjacent free memory.
-    pub join: Option<JoinRule>,
-    /// How long a request waits for frees before it fails; 0 disables waiting.
-    pub retry_timeout: Option<Duration>,
-    /// Whether threads cache small blocks.
-    pub thread_cache: Option<CacheChoice>,
-}
 
 impl PoolOptions {
     /// Returns all options of a configuration, except the allocator.
@@ -85,21 +46,6 @@ impl PoolOptions {
         self
     }
 
-    /// Returns the allocator for memory of this kind.
-    pub(super) fn settled(self, kind: MemoryKind) -> Self {
-        let impossible = |choice: AllocatorChoice| self.allocator_where_possible && !choice.serves(kind);
-        let allocator =
-            self.allocator.map(|choice| if impossible(choice) { AllocatorChoice::Bfc } else { choice });
-        Self { allocator, allocator_where_possible: false, ..self }
-    }
-
-    /// Sets the limit.
-    #[must_use]
-    pub fn with_limit(mut self, limit: impl Into<Amount>) -> Self {
-        self.limit = Some(limit.into());
-        self
-    }
-
     /// Sets whether the pool grows.
     #[must_use]
     pub const fn with_allow_growth(mut self, allow: bool) -> Self {
@@ -107,46 +53,12 @@ impl PoolOptions {
         self
     }
 
-    /// Sets the size of the first region.
-    #[must_use]
-    pub const fn with_first_region(mut self, bytes: Bytes) -> Self {
-        self.first_region = Some(bytes);
-        self
-    }
-
-    /// Sets the size rule for later regions.
-    #[must_use]
-    pub const fn with_growth(mut self, rule: GrowthRule) -> Self {
-        self.growth = Some(rule);
-        self
-    }
-
-    /// Sets region merging.
-    #[must_use]
-    pub const fn with_region_merging(mut self, merge: bool) -> Self {
-        self.region_merging = Some(merge);
-        self
-    }
-
-    /// Sets garbage collection.
-    #[must_use]
-    pub const fn with_garbage_collection(mut self, collect: bool) -> Self {
-        self.garbage_collection = Some(collect);
-        self
-    }
-
-    /// Sets how long requests wait for frees.
-    #[must_use]
-    pub const fn with_retry_timeout(mut self, timeout: Duration) -> Self {
-        self.retry_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets whether threads cache small blocks.
-    #[must_use]
-    pub const fn with_thread_cache(mut self, cache: CacheChoice) -> Self {
-        self.thread_cache = Some(cache);
-        self
+    /// Returns the allocator for memory of this kind.
+    pub(super) fn settled(self, kind: MemoryKind) -> Self {
+        let impossible = |choice: AllocatorChoice| self.allocator_where_possible && !choice.serves(kind);
+        let allocator =
+            self.allocator.map(|choice| if impossible(choice) { AllocatorChoice::Bfc } else { choice });
+        Self { allocator, allocator_where_possible: false, ..self }
     }
 
     /// Applies these options to the configuration of a pool, except the allocator, the limit and options of single
@@ -192,27 +104,6 @@ impl PoolOptions {
         let fixed = self.limit.is_some() && !grows;
         Self { allow_growth: self.allow_growth.or(fixed.then_some(false)), ..self }
     }
-
-    /// Returns these options, with `defaults` for unset ones.
-    #[must_use]
-    pub fn or(self, defaults: Self) -> Self {
-        let chooser = if self.allocator.is_some() { self } else { defaults };
-        Self {
-            allocator: chooser.allocator,
-            allocator_where_possible: chooser.allocator_where_possible,
-            limit: self.limit.or(defaults.limit),
-            allow_growth: self.allow_growth.or(defaults.allow_growth),
-            first_region: self.first_region.or(defaults.first_region),
-            growth: self.growth.or(defaults.growth),
-            region_merging: self.region_merging.or(defaults.region_merging),
-            garbage_collection: self.garbage_collection.or(defaults.garbage_collection),
-            split: self.split.or(defaults.split),
-            cut: self.cut.or(defaults.cut),
-            join: self.join.or(defaults.join),
-            retry_timeout: self.retry_timeout.or(defaults.retry_timeout),
-            thread_cache: self.thread_cache.or(defaults.thread_cache),
-        }
-    }
 }
 
 impl fmt::Display for PoolOptions {
@@ -246,6 +137,7 @@ impl fmt::Display for PoolOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::bfc::{CutRule, JoinRule};
     use crate::pool::ThreadCache;
 
     #[test]

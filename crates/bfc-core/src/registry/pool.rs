@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use super::build::{self, PoolError};
 use super::device::device_source;
-use super::options::PoolOptions;
+use super::setting::PoolOptions;
 use crate::allocator::Allocator;
 use crate::base::memory::MemoryKind;
-use crate::plan::Plan;
+use crate::packing::Packing;
 use crate::pool::BfcConfig;
 use crate::registry::choice::AllocatorChoice;
 use crate::source::error::SourceError;
 use crate::source::stream::Stream;
 use crate::source::sub_allocator::SubAllocator;
-use crate::source::visitors::{Visited, Visitors};
+use crate::source::visitors::{VisitedMemory, Visitors};
 use crate::streams::StreamAllocator;
 
 /// Options that came after the pool's creation with other ones.
@@ -72,17 +72,17 @@ impl Pool {
         Self::built(name.into(), source, index, config, None)
     }
 
-    /// As [`new`](Self::new), with a plan. The default is then the [planned](crate::AllocatorChoice::Planned)
+    /// As [`new`](Self::new), with a packing. The default is then the [packed](crate::AllocatorChoice::Packed)
     /// allocator, which follows it.
     #[must_use]
-    pub fn planned(
+    pub fn packed(
         name: impl Into<String>,
         source: Arc<dyn SubAllocator>,
         index: usize,
         config: BfcConfig,
-        plan: Arc<Plan>,
+        packing: Arc<Packing>,
     ) -> Self {
-        Self::built(name.into(), source, index, config, Some(plan)).with_defaults(following_a_plan())
+        Self::built(name.into(), source, index, config, Some(packing)).with_defaults(following_a_packing())
     }
 
     fn built(
@@ -90,36 +90,36 @@ impl Pool {
         source: Arc<dyn SubAllocator>,
         index: usize,
         config: BfcConfig,
-        plan: Option<Arc<Plan>>,
+        packing: Option<Arc<Packing>>,
     ) -> Self {
         let kind = source.memory_kind();
         let defaults = defaults(&config);
         let make = move |options: &PoolOptions, visitors: &Visitors| {
-            let source = Visited::new(Arc::clone(&source), index, visitors.clone());
-            build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)
+            let source = VisitedMemory::new(Arc::clone(&source), index, visitors.clone());
+            build::allocator(name.clone(), Arc::new(source), &config, packing.as_ref(), options)
         };
         Self { kind, options: PoolOptions::default(), defaults, factory: Box::new(make) }
     }
 
     /// Registers an allocator over device memory that belongs to the stream `compute`, and that other streams may use:
-    /// see [`StreamAllocator`]. The source is created with the allocator, because it may query the device. With a plan,
-    /// the default is the [planned](crate::AllocatorChoice::Planned) allocator.
+    /// see [`StreamAllocator`]. The source is created with the allocator, because it may query the device. With a packing,
+    /// the default is the [packed](crate::AllocatorChoice::Packed) allocator.
     #[must_use]
     pub fn streamed(
         name: impl Into<String>,
         compute: Arc<Stream>,
         index: usize,
         config: BfcConfig,
-        plan: Option<Arc<Plan>>,
+        packing: Option<Arc<Packing>>,
     ) -> Self {
         let (name, mut defaults) = (name.into(), defaults(&config));
-        if plan.is_some() {
-            defaults = following_a_plan().or(defaults);
+        if packing.is_some() {
+            defaults = following_a_packing().or(defaults);
         }
         let make = move |options: &PoolOptions, visitors: &Visitors| {
-            let source = Visited::new(device_source(compute.driver())?, index, visitors.clone());
+            let source = VisitedMemory::new(device_source(compute.driver())?, index, visitors.clone());
             let own = if config.retry { config.retry_timeout } else { Duration::ZERO };
-            let pool = build::allocator(name.clone(), Arc::new(source), &config, plan.as_ref(), options)?;
+            let pool = build::allocator(name.clone(), Arc::new(source), &config, packing.as_ref(), options)?;
             let pool = StreamAllocator::new(pool, Arc::clone(&compute));
             Ok(Arc::new(pool.with_retry_timeout(options.retry_timeout.unwrap_or(own))) as Arc<dyn Allocator>)
         };
@@ -128,7 +128,7 @@ impl Pool {
     }
 
     /// Registers any allocator for memory of this kind. The factory shows its regions to the visitors, preferably
-    /// through a [`Visited`] source. An allocator without regions ignores them.
+    /// through a [`VisitedMemory`] source. An allocator without regions ignores them.
     #[must_use]
     pub fn custom(
         kind: MemoryKind,
@@ -176,8 +176,8 @@ impl Pool {
     }
 }
 
-fn following_a_plan() -> PoolOptions {
-    PoolOptions::default().with_allocator(AllocatorChoice::Planned)
+fn following_a_packing() -> PoolOptions {
+    PoolOptions::default().with_allocator(AllocatorChoice::Packed)
 }
 
 /// Returns the general options of a configuration.

@@ -16,7 +16,7 @@ const GRANULE: Bytes = Bytes::mib(2);
 const CACHED: std::ops::RangeInclusive<u64> = 256..=16 * MIB;
 
 /// A text that is not a valid rule.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not valid: expected {expected}{}", did_you_mean(first_word(text), names.iter().copied()))]
 #[non_exhaustive]
 pub struct ParseRuleError {
@@ -27,8 +27,6 @@ pub struct ParseRuleError {
     /// The words with which valid texts begin.
     names: &'static [&'static str],
 }
-
-debug_as_message!(ParseRuleError);
 
 impl ParseRuleError {
     fn new(text: &str, expected: &'static str, names: &'static [&'static str]) -> Self {
@@ -146,6 +144,19 @@ impl FromStr for JoinRule {
     }
 }
 
+/// Cap and size have units: `doubling:1.00 GiB`.
+impl fmt::Display for GrowthRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::DOUBLING => f.write_str("doubling"),
+            Self::Doubling { cap } => write!(f, "doubling:{cap}"),
+            Self::AsRequested { .. } => f.write_str("as-requested"),
+            Self::Fixed(bytes) => write!(f, "fixed:{bytes}"),
+            Self::Proportional { parts, .. } => write!(f, "proportional:{parts}"),
+        }
+    }
+}
+
 impl GrowthRule {
     pub(crate) const EXPECTED: &str =
         "doubling, doubling:CAP, as-requested, fixed:SIZE, or proportional:PARTS";
@@ -196,6 +207,16 @@ impl CacheChoice {
     pub(crate) const EXPECTED: &str =
         "on, off, or LARGEST[:KEPT] as in 64KiB or 64KiB:4MiB, the first from 256 B to 16 MiB";
     pub(crate) const NAMES: &[&str] = &["on", "off"];
+}
+
+impl fmt::Display for CacheChoice {
+    /// `off`, or the two sizes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::On(cache) => write!(f, "{}:{}", cache.largest_block(), cache.bytes()),
+        }
+    }
 }
 
 impl From<Option<ThreadCache>> for CacheChoice {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::device_id::{DeviceId, DeviceKind};
-use super::options::PoolOptions;
+use super::setting::PoolOptions;
 
 /// The devices of an option. More specific ones take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,8 +60,14 @@ impl PoolSettings {
     /// Sets options for the pools of some devices. Options that `options` leaves unset are kept.
     pub fn choose(&mut self, scope: impl Into<DeviceScope>, options: PoolOptions) {
         let scope = scope.into();
-        let chosen = self.by_scope.get(&scope).copied().unwrap_or_default();
+        let chosen = self.chosen(scope);
         self.by_scope.insert(scope, options.or(chosen));
+    }
+
+    /// Returns the options that were set for exactly these devices.
+    #[must_use]
+    pub fn chosen(&self, scope: impl Into<DeviceScope>) -> PoolOptions {
+        self.by_scope.get(&scope.into()).copied().unwrap_or_default()
     }
 
     /// Returns the options of a device's pools. Options of the one device take precedence over those of its kind, and

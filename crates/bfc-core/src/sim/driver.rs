@@ -1,6 +1,6 @@
 //! The `Driver` implementation of a simulated device.
 
-use super::faults::Operation;
+use super::faults::DeviceCall;
 use super::memory::GRANULARITY;
 use super::streams::Work;
 use super::watch::MemoryUse;
@@ -41,7 +41,7 @@ unsafe impl Driver for SimDevice {
     fn allocate_device(&self, bytes: u64) -> Result<u64, SourceError> {
         let exhausted = SourceError::Exhausted { bytes };
         let state = &mut *lock(&self.state);
-        self.enter(state, Operation::AllocateDevice, bytes)?;
+        self.enter(state, DeviceCall::AllocateDevice, bytes)?;
         if bytes == 0 || bytes > self.capacity - state.used() {
             return Err(exhausted);
         }
@@ -54,7 +54,7 @@ unsafe impl Driver for SimDevice {
 
     unsafe fn free_device(&self, address: u64) {
         // Waits for all work first, as CUDA does. On failure the memory stays allocated, and the failure is recorded.
-        let _ = self.give_back(Operation::FreeDevice, |state| {
+        let _ = self.give_back(DeviceCall::FreeDevice, |state| {
             let region = state.device.at(address).ok_or_else(|| nothing_at(address))?;
             state.end_all();
             state.device.remove(address);
@@ -65,7 +65,7 @@ unsafe impl Driver for SimDevice {
 
     fn allocate_pinned(&self, bytes: u64) -> Result<u64, SourceError> {
         let state = &mut *lock(&self.state);
-        self.enter(state, Operation::AllocatePinned, bytes)?;
+        self.enter(state, DeviceCall::AllocatePinned, bytes)?;
         let room = self.pinned_limit.unwrap_or(u64::MAX).saturating_sub(state.pinned.bytes);
         if bytes > room {
             return Err(SourceError::Exhausted { bytes });
@@ -76,7 +76,7 @@ unsafe impl Driver for SimDevice {
     }
 
     unsafe fn free_pinned(&self, address: u64) {
-        let region = self.give_back(Operation::FreePinned, |state| {
+        let region = self.give_back(DeviceCall::FreePinned, |state| {
             let region = state.pinned.at(address).ok_or_else(|| nothing_at(address))?;
             state.check_unused(region);
             state.pinned.remove(address);
@@ -95,10 +95,10 @@ unsafe impl Driver for SimDevice {
 
     fn reserve(&self, bytes: u64) -> Result<u64, SourceError> {
         let state = &mut *lock(&self.state);
-        self.enter(state, Operation::Reserve, bytes)?;
+        self.enter(state, DeviceCall::Reserve, bytes)?;
         let end = state.next_range.checked_add(bytes).filter(|&end| end <= BASE);
         if bytes == 0 || bytes % GRANULARITY != 0 {
-            return Err(invalid(Operation::Reserve, bytes));
+            return Err(invalid(DeviceCall::Reserve, bytes));
         }
         let next = end.ok_or(SourceError::Exhausted { bytes })?;
         let address = std::mem::replace(&mut state.next_range, next);
@@ -107,14 +107,14 @@ unsafe impl Driver for SimDevice {
     }
 
     unsafe fn release_range(&self, range: Span) -> Result<(), SourceError> {
-        self.give_back(Operation::ReleaseRange, |state| state.mapped.release_range(range))
+        self.give_back(DeviceCall::ReleaseRange, |state| state.mapped.release_range(range))
     }
 
     fn create(&self, bytes: u64) -> Result<PhysicalHandle, SourceError> {
         let state = &mut *lock(&self.state);
-        self.enter(state, Operation::Create, bytes)?;
+        self.enter(state, DeviceCall::Create, bytes)?;
         if bytes == 0 || bytes % GRANULARITY != 0 {
-            return Err(invalid(Operation::Create, bytes));
+            return Err(invalid(DeviceCall::Create, bytes));
         }
         if bytes > self.capacity - state.used() {
             return Err(SourceError::Exhausted { bytes });
@@ -123,15 +123,15 @@ unsafe impl Driver for SimDevice {
     }
 
     unsafe fn release(&self, handle: PhysicalHandle) -> Result<(), SourceError> {
-        self.give_back(Operation::Release, |state| state.mapped.release(handle.0))
+        self.give_back(DeviceCall::Release, |state| state.mapped.release(handle.0))
     }
 
     unsafe fn map(&self, range: Span, handle: PhysicalHandle) -> Result<(), SourceError> {
-        self.call(Operation::Map, |state| state.mapped.map(range, handle.0))
+        self.call(DeviceCall::Map, |state| state.mapped.map(range, handle.0))
     }
 
     unsafe fn unmap(&self, range: Span) -> Result<(), SourceError> {
-        self.give_back(Operation::Unmap, |state| {
+        self.give_back(DeviceCall::Unmap, |state| {
             state.check_unused(range);
             state.mapped.unmap(range)?;
             state.contents.forget(range);
@@ -140,41 +140,41 @@ unsafe impl Driver for SimDevice {
     }
 
     unsafe fn set_access(&self, range: Span) -> Result<(), SourceError> {
-        self.call(Operation::SetAccess, |state| state.mapped.set_access(range))
+        self.call(DeviceCall::SetAccess, |state| state.mapped.set_access(range))
     }
 
     fn create_stream(&self) -> Result<StreamHandle, SourceError> {
-        self.call(Operation::CreateStream, |state| Ok(StreamHandle(state.streams.create_stream())))
+        self.call(DeviceCall::CreateStream, |state| Ok(StreamHandle(state.streams.create_stream())))
     }
 
     unsafe fn destroy_stream(&self, stream: StreamHandle) {
         // Records the failure.
-        let _ = self.give_back(Operation::DestroyStream, |state| state.streams.destroy_stream(stream.0));
+        let _ = self.give_back(DeviceCall::DestroyStream, |state| state.streams.destroy_stream(stream.0));
     }
 
     fn create_event(&self) -> Result<EventHandle, SourceError> {
-        self.call(Operation::CreateEvent, |state| Ok(EventHandle(state.streams.create_event())))
+        self.call(DeviceCall::CreateEvent, |state| Ok(EventHandle(state.streams.create_event())))
     }
 
     unsafe fn destroy_event(&self, event: EventHandle) {
         // Records the failure.
-        let _ = self.give_back(Operation::DestroyEvent, |state| state.streams.destroy_event(event.0));
+        let _ = self.give_back(DeviceCall::DestroyEvent, |state| state.streams.destroy_event(event.0));
     }
 
     unsafe fn record(&self, event: EventHandle, stream: StreamHandle) -> Result<(), SourceError> {
-        self.work(Operation::Record, |state| state.streams.record(event.0, stream.0))
+        self.work(DeviceCall::Record, |state| state.streams.record(event.0, stream.0))
     }
 
     unsafe fn wait(&self, stream: StreamHandle, event: EventHandle) -> Result<(), SourceError> {
-        self.work(Operation::Wait, |state| state.streams.wait(stream.0, event.0))
+        self.work(DeviceCall::Wait, |state| state.streams.wait(stream.0, event.0))
     }
 
     unsafe fn query(&self, event: EventHandle) -> Result<bool, SourceError> {
-        self.work(Operation::Query, |state| state.streams.is_complete(event.0))
+        self.work(DeviceCall::Query, |state| state.streams.is_complete(event.0))
     }
 
     unsafe fn synchronize_event(&self, event: EventHandle) -> Result<(), SourceError> {
-        self.call(Operation::Synchronize, |state| {
+        self.call(DeviceCall::Synchronize, |state| {
             while let Some(work) = state.streams.next_towards(event.0) {
                 state.end(work);
             }
@@ -183,7 +183,7 @@ unsafe impl Driver for SimDevice {
     }
 
     fn synchronize(&self) -> Result<(), SourceError> {
-        self.call(Operation::Synchronize, |state| {
+        self.call(DeviceCall::Synchronize, |state| {
             state.end_all();
             Ok(())
         })
@@ -195,7 +195,7 @@ unsafe impl Driver for SimDevice {
         | MemoryCopy::OnDevice { from, to, bytes }) = copy;
         let part = |address, writes| MemoryUse { span: Span { address, bytes }, owner: None, writes };
         let uses = if bytes == 0 { Vec::new() } else { vec![part(from, false), part(to, true)] };
-        self.work(Operation::Copy, |state| state.give(stream, Work::Copy(copy), uses))
+        self.work(DeviceCall::Copy, |state| state.give(stream, Work::Copy(copy), uses))
     }
 }
 
@@ -203,7 +203,7 @@ fn nothing_at(address: u64) -> String {
     format!("nothing that is alive was allocated at {address:#x}")
 }
 
-fn invalid(operation: Operation, bytes: u64) -> SourceError {
+fn invalid(operation: DeviceCall, bytes: u64) -> SourceError {
     let reason = format!("{bytes} bytes are not a multiple of the granularity");
     SourceError::Driver { call: operation.name(), reason }
 }

@@ -7,7 +7,7 @@ use crate::source::error::SourceError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(usize)]
-pub enum Operation {
+pub enum DeviceCall {
     /// Allocating device memory.
     AllocateDevice,
     /// Freeing device memory.
@@ -53,9 +53,9 @@ pub enum Operation {
 }
 
 /// The number of operations.
-const OPERATIONS: usize = Operation::Launch as usize + 1;
+const OPERATIONS: usize = DeviceCall::Launch as usize + 1;
 
-impl Operation {
+impl DeviceCall {
     /// Returns the call's name in errors.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -85,7 +85,7 @@ impl Operation {
     }
 }
 
-/// The number of calls of each [`Operation`], failed ones included. Calls to a lost device never reach it and are not
+/// The number of calls of each [`DeviceCall`], failed ones included. Calls to a lost device never reach it and are not
 /// counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallCounts([u64; OPERATIONS]);
@@ -93,7 +93,7 @@ pub struct CallCounts([u64; OPERATIONS]);
 impl CallCounts {
     /// Returns the calls of one operation.
     #[must_use]
-    pub const fn of(&self, operation: Operation) -> u64 {
+    pub const fn of(&self, operation: DeviceCall) -> u64 {
         self.0[operation as usize]
     }
 
@@ -103,7 +103,7 @@ impl CallCounts {
         self.0.iter().sum()
     }
 
-    pub(super) const fn count(&mut self, operation: Operation) {
+    pub(super) const fn count(&mut self, operation: DeviceCall) {
         self.0[operation as usize] += 1;
     }
 }
@@ -146,7 +146,7 @@ pub(super) enum Struck {
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// `None` for calls of every operation.
-    operation: Option<Operation>,
+    operation: Option<DeviceCall>,
     when: FaultTime,
     failure: Failure,
     /// Matching calls since the injection.
@@ -156,19 +156,19 @@ pub struct Fault {
 impl Fault {
     /// Makes calls of `operation` fail with [`SourceError::Driver`].
     #[must_use]
-    pub const fn new(operation: Operation, when: FaultTime) -> Self {
+    pub const fn new(operation: DeviceCall, when: FaultTime) -> Self {
         Self { operation: Some(operation), when, failure: Failure::Broken, calls: 0 }
     }
 
     /// Makes calls of `operation` fail with [`SourceError::Exhausted`].
     #[must_use]
-    pub const fn exhausted(operation: Operation, when: FaultTime) -> Self {
+    pub const fn exhausted(operation: DeviceCall, when: FaultTime) -> Self {
         Self { operation: Some(operation), when, failure: Failure::Exhausted, calls: 0 }
     }
 
     /// Makes calls of `operation`, and all calls after them, fail with [`SourceError::Poisoned`].
     #[must_use]
-    pub const fn sticky(operation: Operation, when: FaultTime) -> Self {
+    pub const fn sticky(operation: DeviceCall, when: FaultTime) -> Self {
         Self { operation: Some(operation), when, failure: Failure::Sticky, calls: 0 }
     }
 
@@ -180,7 +180,7 @@ impl Fault {
     }
 
     /// Counts a call for `bytes` bytes, and returns its outcome if this fault applies.
-    pub(super) fn strike(&mut self, operation: Operation, bytes: u64) -> Option<Struck> {
+    pub(super) fn strike(&mut self, operation: DeviceCall, bytes: u64) -> Option<Struck> {
         if self.operation.is_some_and(|only| only != operation) {
             return None;
         }

@@ -26,7 +26,7 @@ use faults::Struck;
 use memory::{Live, Virtual};
 use streams::{Streams, Work};
 
-pub use faults::{CallCounts, Fault, FaultTime, Operation};
+pub use faults::{CallCounts, DeviceCall, Fault, FaultTime};
 pub use memory::GRANULARITY;
 pub use streams::Pace;
 pub use watch::{MemoryUse, Violation};
@@ -47,11 +47,11 @@ static NEXT_DEVICE: AtomicU64 = AtomicU64::new(1);
 ///
 /// ```
 /// use std::sync::Arc;
-/// use bfc_core::sim::{Fault, Operation, SimDevice, FaultTime};
+/// use bfc_core::sim::{Fault, DeviceCall, SimDevice, FaultTime};
 /// use bfc_core::{Bytes, DeviceMemory, MIB, MemoryKind, SubAllocator};
 ///
 /// let device = Arc::new(SimDevice::new(Bytes::mib(64)));
-/// device.inject(Fault::new(Operation::AllocateDevice, FaultTime::Call(2)));
+/// device.inject(Fault::new(DeviceCall::AllocateDevice, FaultTime::Call(2)));
 /// let memory = DeviceMemory::new(device.clone());
 /// assert!(memory.allocate(256, MIB).is_ok());
 /// assert!(memory.allocate(256, MIB).is_err());
@@ -65,11 +65,11 @@ pub struct SimDevice {
     maps: bool,
     host: HostMemory,
     poison: Poison,
-    state: Mutex<State>,
+    state: Mutex<LockedDevice>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LockedDevice {
     /// The next device address.
     next: u64,
     /// The next address of a range.
@@ -88,7 +88,7 @@ impl SimDevice {
     /// Creates a device with `capacity` bytes of device memory and unlimited pinned memory. Its work ends immediately.
     #[must_use]
     pub fn new(capacity: Bytes) -> Self {
-        let state = State {
+        let state = LockedDevice {
             next: BASE,
             next_range: VIRTUAL_BASE,
             device: Live::default(),
@@ -190,7 +190,7 @@ impl SimDevice {
     /// # Errors
     /// Fails with [`SourceError::Driver`] if there is no such stream.
     pub fn launch(&self, stream: StreamHandle, uses: &[MemoryUse]) -> Result<(), SourceError> {
-        self.work(Operation::Launch, |state| state.give(stream, Work::Launch, uses.to_vec()))
+        self.work(DeviceCall::Launch, |state| state.give(stream, Work::Launch, uses.to_vec()))
     }
 
     /// Ends up to `pieces` pieces of work, from randomly chosen streams. Returns how many there were.
@@ -226,7 +226,7 @@ impl SimDevice {
     }
 
     /// Counts a call, and fails if a fault applies or the device is lost.
-    fn enter(&self, state: &mut State, operation: Operation, bytes: u64) -> Result<(), SourceError> {
+    fn enter(&self, state: &mut LockedDevice, operation: DeviceCall, bytes: u64) -> Result<(), SourceError> {
         self.poison.check()?;
         state.calls.count(operation);
         let mut outcome = Ok(());
@@ -245,8 +245,8 @@ impl SimDevice {
     /// Makes a call that fails if `call` returns a reason.
     fn call<T>(
         &self,
-        operation: Operation,
-        call: impl FnOnce(&mut State) -> Result<T, String>,
+        operation: DeviceCall,
+        call: impl FnOnce(&mut LockedDevice) -> Result<T, String>,
     ) -> Result<T, SourceError> {
         let state = &mut *lock(&self.state);
         self.enter(state, operation, 0)?;
@@ -256,8 +256,8 @@ impl SimDevice {
     /// Makes a call about streams and events, during which work may progress.
     fn work<T>(
         &self,
-        operation: Operation,
-        call: impl FnOnce(&mut State) -> Result<T, String>,
+        operation: DeviceCall,
+        call: impl FnOnce(&mut LockedDevice) -> Result<T, String>,
     ) -> Result<T, SourceError> {
         self.call(operation, |state| {
             let outcome = call(state);
@@ -271,8 +271,8 @@ impl SimDevice {
     /// Makes a call that frees something, and records its failure.
     fn give_back<T>(
         &self,
-        operation: Operation,
-        call: impl FnOnce(&mut State) -> Result<T, String>,
+        operation: DeviceCall,
+        call: impl FnOnce(&mut LockedDevice) -> Result<T, String>,
     ) -> Result<T, SourceError> {
         let outcome = self.call(operation, call);
         if let Err(error) = &outcome {
@@ -282,7 +282,7 @@ impl SimDevice {
     }
 }
 
-impl State {
+impl LockedDevice {
     /// Returns the bytes of allocated device memory.
     const fn used(&self) -> u64 {
         self.device.bytes + self.mapped.bytes

@@ -25,11 +25,11 @@ pub struct AddressOnlyMemory {
     limit: Option<u64>,
     total: Option<u64>,
     coalescing: bool,
-    state: Mutex<State>,
+    state: Mutex<AddressCursor>,
 }
 
 #[derive(Debug)]
-struct State {
+struct AddressCursor {
     /// The first address that was never used, or that is free up to the end of the address space.
     next: u64,
     /// Bytes of live regions.
@@ -38,7 +38,12 @@ struct State {
 
 impl Default for AddressOnlyMemory {
     fn default() -> Self {
-        Self { limit: None, total: None, coalescing: false, state: Mutex::new(State { next: BASE, live: 0 }) }
+        Self {
+            limit: None,
+            total: None,
+            coalescing: false,
+            state: Mutex::new(AddressCursor { next: BASE, live: 0 }),
+        }
     }
 }
 
@@ -77,7 +82,7 @@ impl AddressOnlyMemory {
     }
 }
 
-impl State {
+impl AddressCursor {
     /// Returns the next region and the live bytes with it, or `None` if it exceeds the limit or the address space.
     fn place(&self, limit: Option<u64>, alignment: u64, bytes: u64) -> Option<(Span, u64)> {
         if bytes == 0 || !alignment.is_power_of_two() {
@@ -104,7 +109,7 @@ unsafe impl SubAllocator for AddressOnlyMemory {
         let mut state = lock(&self.state);
         let (region, live) =
             state.place(self.limit, alignment, bytes).ok_or(SourceError::Exhausted { bytes })?;
-        *state = State { next: region.address + bytes, live };
+        *state = AddressCursor { next: region.address + bytes, live };
         Ok(region)
     }
 

@@ -71,8 +71,6 @@ impl SourceError {
 }
 
 /// An error of registering a visitor too late.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("visitors must be registered before the first region is taken")]
 pub struct VisitorError;
-
-debug_as_message!(VisitorError);

@@ -58,15 +58,15 @@ impl fmt::Debug for Visitors {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use bfc_core::{AddressOnlyMemory, SubAllocator, Visited, Visitors};
+/// use bfc_core::{AddressOnlyMemory, SubAllocator, VisitedMemory, Visitors};
 /// let mut visitors = Visitors::new();
 /// visitors.on_alloc(|region, node| println!("took {} bytes on node {node}", region.bytes));
-/// let memory = Visited::new(Arc::new(AddressOnlyMemory::new()), 0, visitors);
+/// let memory = VisitedMemory::new(Arc::new(AddressOnlyMemory::new()), 0, visitors);
 /// let region = memory.allocate(256, 4096)?;
 /// # Ok::<(), bfc_core::SourceError>(())
 /// ```
 #[derive(Debug)]
-pub struct Visited {
+pub struct VisitedMemory {
     source: Arc<dyn SubAllocator>,
     index: usize,
     visitors: Visitors,
@@ -74,7 +74,7 @@ pub struct Visited {
     regions: Mutex<BTreeMap<u64, u64>>,
 }
 
-impl Visited {
+impl VisitedMemory {
     /// Wraps `source`. The visitors receive `index`.
     #[must_use]
     pub fn new(source: Arc<dyn SubAllocator>, index: usize, visitors: Visitors) -> Self {
@@ -96,7 +96,7 @@ impl Drop for FreeOnDrop<'_> {
 }
 
 // SAFETY: every region comes unchanged from `source`, which makes the same guarantees.
-unsafe impl SubAllocator for Visited {
+unsafe impl SubAllocator for VisitedMemory {
     fn memory_kind(&self) -> MemoryKind {
         self.source.memory_kind()
     }

@@ -18,7 +18,7 @@ use crate::source::error::SourceError;
 use crate::source::stream::Stream;
 
 /// An error of starting a transfer.
-#[derive(Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
     /// The allocation of the buffer failed.
@@ -51,8 +51,6 @@ pub enum TransferError {
     #[error(transparent)]
     Source(#[from] SourceError),
 }
-
-debug_as_message!(TransferError);
 
 /// Page-locked host memory, which copies use without staging.
 #[derive(Debug)]

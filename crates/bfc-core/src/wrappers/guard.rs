@@ -41,7 +41,7 @@ use zones::Zones;
 const ZONE: u64 = 64;
 
 /// An error of guarding memory that the host cannot read.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{allocator}: {kind} memory cannot be guarded, because the host cannot read it", allocator = printable(allocator))]
 pub struct GuardError {
     /// The allocator's name.
@@ -49,8 +49,6 @@ pub struct GuardError {
     /// Its kind of memory.
     pub kind: MemoryKind,
 }
-
-debug_as_message!(GuardError);
 
 /// Guards the blocks of another allocator of host memory.
 ///
@@ -87,14 +85,14 @@ debug_as_message!(GuardError);
 pub struct GuardAllocator {
     inner: Arc<dyn Allocator>,
     config: GuardConfig,
-    state: Mutex<State>,
+    state: Mutex<GuardedBlocks>,
     /// Requests that are about to wait for memory. While there are any, no block stays in quarantine.
     starving: AtomicUsize,
 }
 
 /// The state behind the lock. The guard never calls the inner allocator under it.
 #[derive(Debug)]
-struct State {
+struct GuardedBlocks {
     accounts: Accounts,
     live: Slab<Live>,
     quarantine: Quarantine,
@@ -135,7 +133,7 @@ impl GuardAllocator {
         if !kind.is_host_accessible() {
             return Err(GuardError { allocator: inner.name().to_owned(), kind });
         }
-        let state = State {
+        let state = GuardedBlocks {
             accounts: Accounts::new(PoolId::next()),
             live: Slab::new(),
             quarantine: Quarantine::new(config.quarantine_bytes, config.quarantine_blocks),
@@ -178,7 +176,7 @@ impl GuardAllocator {
 
     /// Returns the inner request for a block with canaries; `None` if it exceeds the address space.
     fn inner_request<'a>(&self, request: &Request<'a>) -> Option<Request<'a>> {
-        let (_, bytes) = Zones::plan(request.bytes, request.alignment, ZONE)?;
+        let (_, bytes) = Zones::measure(request.bytes, request.alignment, ZONE)?;
         Some(Request { bytes, ..*request })
     }
 
@@ -207,7 +205,7 @@ impl GuardAllocator {
     }
 }
 
-impl State {
+impl GuardedBlocks {
     /// Returns the inner blocks of the live ones among these blocks.
     fn inner_blocks<'a>(&'a self, blocks: &'a [Block]) -> impl Iterator<Item = Block> + 'a {
         let live = blocks.iter().filter(|block| self.tag_of(block).is_ok());
@@ -251,7 +249,7 @@ unsafe impl Allocator for GuardAllocator {
         if !alignment.is_power_of_two() {
             return Err(AllocError::BadAlignment { allocator: self.inner.name().to_owned(), alignment });
         }
-        let (front, total) = Zones::plan(bytes, alignment, ZONE).ok_or_else(|| self.too_large(request))?;
+        let (front, total) = Zones::measure(bytes, alignment, ZONE).ok_or_else(|| self.too_large(request))?;
         let inner =
             self.take(&Request { bytes: total, ..*request }).map_err(|error| self.refusal(error, request))?;
         let zones = Zones::new(inner, front, bytes);

@@ -57,14 +57,14 @@ pub struct PassthroughAllocator {
     limit: Option<RegionLimit>,
     limit_origin: Option<Arc<str>>,
     retry_timeout: Duration,
-    state: Mutex<State>,
+    state: Mutex<LiveBlocks>,
     retry: AllocatorRetry,
     reentrancy: ReentrancyGuard,
 }
 
 /// The state behind the lock.
 #[derive(Debug)]
-struct State {
+struct LiveBlocks {
     accounts: Accounts,
     live: Slab<Live>,
     users: ThreadRegistry,
@@ -85,7 +85,7 @@ impl PassthroughAllocator {
     /// Creates an allocator over `source` without a limit.
     #[must_use]
     pub fn new(name: impl Into<String>, source: Arc<dyn SubAllocator>) -> Self {
-        let state = State {
+        let state = LiveBlocks {
             accounts: Accounts::new(PoolId::next()),
             live: Slab::new(),
             users: ThreadRegistry::default(),
@@ -125,7 +125,7 @@ impl PassthroughAllocator {
     }
 
     /// Returns the bytes left below the limit.
-    fn unreserved(&self, state: &State) -> u64 {
+    fn unreserved(&self, state: &LiveBlocks) -> u64 {
         self.limit.map_or(u64::MAX, |limit| limit.bytes.saturating_sub(state.reserved))
     }
 
@@ -152,7 +152,7 @@ impl PassthroughAllocator {
 
     /// Takes a region of the source with `bytes` aligned bytes in it. Fails as an exhausted source if the region exceeds
     /// the limit.
-    fn take(&self, state: &State, alignment: u64, bytes: u64) -> Result<Live, SourceError> {
+    fn take(&self, state: &LiveBlocks, alignment: u64, bytes: u64) -> Result<Live, SourceError> {
         match self.take_region(state, alignment, bytes) {
             // A source that cannot honor the alignment, such as driver memory, gets a larger request to align by hand.
             Err(SourceError::BadRegion { .. }) if alignment > 1 => {
@@ -166,7 +166,7 @@ impl PassthroughAllocator {
         }
     }
 
-    fn take_region(&self, state: &State, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
+    fn take_region(&self, state: &LiveBlocks, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
         let unreserved = self.unreserved(state);
         if bytes > unreserved {
             return Err(SourceError::Exhausted { bytes });
@@ -188,14 +188,14 @@ impl PassthroughAllocator {
     ///
     /// # Safety
     /// The region came from the source, is no longer in the table, and nothing uses it.
-    unsafe fn give_back(&self, state: &State, region: Span) {
+    unsafe fn give_back(&self, state: &LiveBlocks, region: Span) {
         self.reentrancy.call(self.stats_of(state), || {
             // SAFETY: guaranteed by the caller.
             unsafe { self.source.free(region) }
         });
     }
 
-    fn stats_of(&self, state: &State) -> Stats {
+    fn stats_of(&self, state: &LiveBlocks) -> Stats {
         let figures = state.accounts.figures.clone();
         Stats {
             bytes_limit: self.limit.map(|limit| limit.configured),
@@ -205,7 +205,7 @@ impl PassthroughAllocator {
     }
 
     /// Calls `ask` with the state, unless called back from the source.
-    fn with_state<R>(&self, ask: impl FnOnce(&mut State) -> R) -> Option<R> {
+    fn with_state<R>(&self, ask: impl FnOnce(&mut LiveBlocks) -> R) -> Option<R> {
         self.reentrancy.enter().map(|_| ask(&mut lock(&self.state)))
     }
 
@@ -214,7 +214,7 @@ impl PassthroughAllocator {
         &self,
         block: &Block,
         of_empty: R,
-        ask: impl FnOnce(&mut State, Account) -> R,
+        ask: impl FnOnce(&mut LiveBlocks, Account) -> R,
     ) -> Result<R, BlockError> {
         if *block == Block::EMPTY {
             return Ok(of_empty);
@@ -227,13 +227,13 @@ impl PassthroughAllocator {
     }
 
     /// Whether another thread may free memory.
-    fn could_be_freed(&self, state: &State) -> bool {
+    fn could_be_freed(&self, state: &LiveBlocks) -> bool {
         let has_orphaned_blocks = || state.users.has_orphaned_blocks(&state.accounts, &[]);
         state.accounts.figures.live_allocs > 0 && self.retry.others_may_free(has_orphaned_blocks)
     }
 
     #[cold]
-    fn refuse(&self, state: &State, request: &Request<'_>, last: bool) -> Refusal {
+    fn refuse(&self, state: &LiveBlocks, request: &Request<'_>, last: bool) -> Refusal {
         if let Some(error) = self.limit.and_then(|limit| limit.too_small()) {
             let error = AllocError::Source { allocator: self.name.clone(), error };
             return Refusal { error, wait: false };
@@ -246,7 +246,13 @@ impl PassthroughAllocator {
     }
 
     #[cold]
-    fn report(&self, state: &State, request: &Request<'_>, verdict: Verdict, in_full: bool) -> OomReport {
+    fn report(
+        &self,
+        state: &LiveBlocks,
+        request: &Request<'_>,
+        verdict: Verdict,
+        in_full: bool,
+    ) -> OomReport {
         let mut report = OomReport {
             limit: self.limit.map(|limit| limit.bytes),
             limit_origin: match self.limit {
@@ -269,7 +275,7 @@ impl PassthroughAllocator {
     }
 }
 
-impl State {
+impl LiveBlocks {
     /// Opens the account of a block; `None` if no slot is left.
     fn open(&mut self, live: Live, request: &Request<'_>) -> Option<Block> {
         let slot = u32::try_from(self.live.vacant_key()).ok()?;

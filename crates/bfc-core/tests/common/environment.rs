@@ -23,7 +23,7 @@ pub fn run_variables(data: &[u8]) {
         Ok(environment) => environment,
         Err(error) => return assert!(error.to_string().len() < 2000, "{error}"),
     };
-    for unknown in environment.unknown() {
+    for unknown in environment.unknown(&[]) {
         assert!(unknown.to_string().len() < 2000, "{unknown}");
     }
     let kinds = [DeviceKind::Cpu, DeviceKind::Cuda, DeviceKind::Dry, DeviceKind::Sim];

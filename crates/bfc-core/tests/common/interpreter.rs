@@ -37,8 +37,8 @@ pub enum Choice {
     AnyFit,
     /// Some free memory.
     Any,
-    /// Some free memory. The policy may keep a plan's range without blocks in it.
-    Planned,
+    /// Some free memory. The policy may keep a packing's range without blocks in it.
+    Packed,
 }
 
 /// Counts of one run.
@@ -283,10 +283,10 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         assert!(after >= keep.min(before), "{keep} bytes were to be kept of {before}, {after} were");
     }
 
-    /// The remaining regions hold a block or an unsafe free. A plan also keeps its range.
+    /// The remaining regions hold a block or an unsafe free. A packing also keeps its range.
     fn check_nothing_idle(&self) {
         assert_eq!(self.pool.trim(Bytes(0)), 0);
-        if self.choice == Choice::Planned {
+        if self.choice == Choice::Packed {
             return;
         }
         let awaited = |chunk: &ChunkInfo| chunk.freed_at > 0 && chunk.freed_at >= self.frontier;

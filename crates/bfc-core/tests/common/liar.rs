@@ -1,4 +1,4 @@
-//! A driver that reports too early that work has ended. The schedules must find this fault.
+//! A driver that reports too early that work has ended. The interleavings must find this fault.
 
 use std::sync::Arc;
 

@@ -2,12 +2,12 @@
 #![allow(dead_code, unreachable_pub, unused_imports, unused_macros)]
 
 pub mod environment;
+pub mod interleaving;
 pub mod interpreter;
 pub mod liar;
 pub mod op;
 pub mod random;
 pub mod scenario;
-pub mod schedule;
 pub mod source;
 
 pub use random::Random;

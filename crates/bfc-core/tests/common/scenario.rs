@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     AutoGrowthConfig, AutoGrowthOptions, Bfc, BfcConfig, BuddyConfig, BuddyOptions, Bytes, GrowthRule,
-    Lifetime, Plan, PlanOptions, PlannedConfig, PoolConfig, ThreadCache, TimingCounter,
+    Lifetime, PackedConfig, Packing, PackingOptions, PoolConfig, ThreadCache, TimingCounter,
 };
 
 use super::interpreter::{Choice, Interpreter, Tally};
@@ -21,7 +21,7 @@ pub enum Chosen {
     Buddy(BuddyConfig),
     AutoGrowth(AutoGrowthConfig),
     FirstFit(PoolConfig<()>),
-    Planned(PlannedConfig),
+    Packed(PackedConfig),
 }
 
 /// Evaluates an expression for the policy of a [`Chosen`], as a type, and its configuration.
@@ -40,7 +40,7 @@ macro_rules! with_policy {
             Chosen::Buddy(config) => run!(bfc_core::Buddy, config),
             Chosen::AutoGrowth(config) => run!(bfc_core::AutoGrowth, config),
             Chosen::FirstFit(config) => run!(bfc_core::FirstFit, config),
-            Chosen::Planned(config) => run!(bfc_core::Planned<bfc_core::Bfc>, config),
+            Chosen::Packed(config) => run!(bfc_core::Packed<bfc_core::Bfc>, config),
         }
     }};
 }
@@ -64,7 +64,7 @@ impl Scenario {
                 return Interpreter::<Bfc>::new(config.clone(), nature, *always_splits, counter).run(ops);
             }
             Chosen::Buddy(_) => Choice::Any,
-            Chosen::Planned(_) => Choice::Planned,
+            Chosen::Packed(_) => Choice::Packed,
             _ => Choice::AnyFit,
         };
         with_policy!(self.chosen.clone(), |P, config| Interpreter::<P>::over(config, nature, choice, None)
@@ -137,8 +137,8 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
         ("auto-growth, as requested", auto_growth(AutoGrowthOptions::gpu().with_free_before_growth(true))),
         ("first-fit", Chosen::FirstFit(first_fit.clone())),
         ("first-fit, one region", Chosen::FirstFit(first_fit.with_allow_growth(false))),
-        ("planned", Chosen::Planned(planned())),
-        ("planned, one region", Chosen::Planned(planned().with_allow_growth(false))),
+        ("packed", Chosen::Packed(packed())),
+        ("packed, one region", Chosen::Packed(packed().with_allow_growth(false))),
     ]
 }
 
@@ -150,15 +150,15 @@ fn auto_growth(options: AutoGrowthOptions) -> Chosen {
     Chosen::AutoGrowth(AutoGrowthConfig::with_options(LIMIT, options))
 }
 
-/// A plan of the recurring sizes, so that random steps follow it now and then.
-fn planned() -> PlannedConfig {
+/// A packing of the recurring sizes, so that random steps follow it now and then.
+fn packed() -> PackedConfig {
     let lifetime = |nth: u32| {
         let bytes = USUAL_BYTES[nth as usize * 7 / 3 % USUAL_BYTES.len()];
         Lifetime { bytes, start: 2 * nth, end: 2 * nth + 1 + nth * 5 % 17 }
     };
     let lifetimes: Vec<Lifetime> = (0..24).map(lifetime).collect();
-    let plan = Plan::solve(&lifetimes, &PlanOptions::default()).unwrap();
-    PlannedConfig::planned(LIMIT, Arc::new(plan)).with_first_region(Bytes::kib(16))
+    let packing = Packing::solve(&lifetimes, &PackingOptions::default()).unwrap();
+    PackedConfig::packed(LIMIT, Arc::new(packing)).with_first_region(Bytes::kib(16))
 }
 
 /// Sources, well-behaved and faulty.

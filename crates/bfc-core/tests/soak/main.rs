@@ -5,6 +5,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod plan_minimalloc;
+mod pack_minimalloc;
 mod random_steps;
-mod stream_schedules;
+mod stream_interleavings;

@@ -10,22 +10,21 @@
 
 use std::time::Instant;
 
+use bfc_core::Environment;
+use bfc_core::setting::{SOAK_SEED, SOAK_STEPS, Setting};
+
 use crate::common::Random;
 use crate::common::interpreter::Tally;
 use crate::common::op::ops_from_bytes;
 use crate::common::scenario::scenarios;
 
-/// The default number of steps.
-const STEPS: u64 = 1_000_000;
-
 /// The bytes for one pool's steps: some 1500 steps.
 const BYTES: usize = 4096;
 
-fn from_environment(name: &str, otherwise: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")),
-        Err(_) => otherwise,
-    }
+/// The value of a setting of this test: of its variable, else the default.
+fn from_environment(setting: &Setting) -> u64 {
+    let set = Environment::read().and_then(|environment| environment.number(setting)).unwrap();
+    set.unwrap_or_else(|| setting.number(setting.default).unwrap())
 }
 
 /// If a check fails, prints on drop how to reproduce the failure.
@@ -45,8 +44,8 @@ impl Drop for Placement {
 #[test]
 #[ignore = "takes from seconds to many minutes: run in release"]
 fn every_pool_holds_what_its_shadow_holds_for_very_long() {
-    let steps = from_environment("HIGHWATER_SOAK_STEPS", STEPS);
-    let first_seed = from_environment("HIGHWATER_SOAK_SEED", 0);
+    let steps = from_environment(&SOAK_STEPS);
+    let first_seed = from_environment(&SOAK_SEED);
     let (scenarios, begun) = (scenarios(), Instant::now());
     let (mut sum, mut seed, mut reported) = (Tally::default(), first_seed, 0);
     while sum.steps < steps {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation};
+use bfc_core::sim::{DeviceCall, Fault, FaultTime, MemoryUse};
 use bfc_core::{
     Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, MIB, MemoryKind, PinnedBuffer, PinnedMemory,
     Request, SourceError, Span, TransferError, Transfers,
@@ -118,11 +118,11 @@ fn transfers_that_cannot_be_are_refused_and_copy_nothing() {
         let error = transfers.to_device(buffer(&pinned, b"data"), &tensor, at).unwrap_err();
         assert_eq!(error, TransferError::OutOfRange { at, bytes: 4, block: 1024 });
     }
-    bench.device.inject(Fault::new(Operation::Copy, FaultTime::Call(1)));
+    bench.device.inject(Fault::new(DeviceCall::Copy, FaultTime::Call(1)));
     let error = transfers.to_device(buffer(&pinned, b"data"), &tensor, 0).unwrap_err();
     assert!(matches!(error, TransferError::Source(SourceError::Driver { call: "copy", .. })));
     // The copy has started without an event for its end: the pool waits for it.
-    bench.device.inject(Fault::new(Operation::Record, FaultTime::Call(2)));
+    bench.device.inject(Fault::new(DeviceCall::Record, FaultTime::Call(2)));
     assert!(transfers.to_device(buffer(&pinned, b"done"), &tensor, 0).is_err());
     assert_eq!(bench.device.read(Span { address: tensor.block().address, bytes: 4 }), b"done");
     drop(host);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bfc_core::sim::{Operation, SimDevice};
+use bfc_core::sim::{DeviceCall, SimDevice};
 use bfc_core::{
     AllocError, Allocation, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory,
     MIB, OomReport, Request, Stream, StreamAllocator, TimingCounter,
@@ -22,7 +22,7 @@ impl Bench {
     }
 
     fn waits_for_streams(&self) -> u64 {
-        self.device.calls().of(Operation::Synchronize)
+        self.device.calls().of(DeviceCall::Synchronize)
     }
 
     fn waits_for_threads(&self) -> u64 {

@@ -27,7 +27,7 @@ struct Model {
     grows: bool,
     collects: bool,
     max_waste: u64,
-    /// The planned size of the next region.
+    /// The proposed size of the next region.
     region: u64,
     regions: usize,
     reserved: u64,

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use bfc_core::{
     AllocError, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, BlockError, Bytes,
-    ChunkInfo, ConfiguredPolicy, PlannedAllocator, PolicyAllocator, PoolConfig, PoolView, Request, Span, Tag,
-    TimingCounter, Visited, Visitors,
+    ChunkInfo, ConfiguredPolicy, PackedAllocator, PolicyAllocator, PoolConfig, PoolView, Request, Span, Tag,
+    TimingCounter, VisitedMemory, Visitors,
 };
 
 use crate::common::scenario::{Chosen, LIMIT, policies};
@@ -81,7 +81,7 @@ fn source_calls_back<P: ConfiguredPolicy>(config: PoolConfig<P::Options>) {
     source.assert_all_returned();
 }
 
-/// The live blocks and the reserved bytes. The pool may divide free memory differently: a plan gives up its
+/// The live blocks and the reserved bytes. The pool may divide free memory differently: a packing gives up its
 /// range for a request.
 fn held_by<P: ConfiguredPolicy>(pool: &PolicyAllocator<P>) -> (u64, Vec<Span>, Vec<ChunkInfo>) {
     let live = pool.chunks().into_iter().filter(ChunkInfo::in_use).collect();
@@ -156,7 +156,7 @@ fn every_entry_point_answers_a_visitor_that_calls_back() {
     let mut visitors = Visitors::new();
     visitors.on_alloc(visitor());
     visitors.on_free(visitor());
-    let memory = Visited::new(FakeSource::new(Nature::default()), 0, visitors);
+    let memory = VisitedMemory::new(FakeSource::new(Nature::default()), 0, visitors);
     let config = BfcConfig::new(LIMIT).with_first_region(Bytes(1024));
     let pool = Arc::new(BfcAllocator::new("called back", Arc::new(memory), config));
     let held = allocate(&pool, 300);
@@ -182,7 +182,7 @@ fn a_visitor_that_panics_leaves_a_pool_that_works() {
     let mut visitors = Visitors::new();
     visitors.on_alloc(visitor());
     visitors.on_free(visitor());
-    let memory = Visited::new(FakeSource::new(Nature::default()), 0, visitors);
+    let memory = VisitedMemory::new(FakeSource::new(Nature::default()), 0, visitors);
     let pool = BfcAllocator::new("visited", Arc::new(memory), BfcConfig::new(LIMIT));
     for _ in 0..2 {
         panics.store(1, Ordering::Relaxed);
@@ -224,21 +224,21 @@ fn a_frontier_that_is_raised_from_within_the_source_counts() {
 }
 
 #[test]
-fn a_plan_is_not_reached_from_within_the_source() {
+fn a_packing_is_not_reached_from_within_the_source() {
     let chosen = policies().into_iter().find_map(|(_, chosen)| match chosen {
-        Chosen::Planned(config) => Some(config),
+        Chosen::Packed(config) => Some(config),
         _ => None,
     });
     let source = FakeSource::new(Nature::default());
-    let pool = Arc::new(PlannedAllocator::new("planned", source.clone(), chosen.unwrap()));
+    let pool = Arc::new(PackedAllocator::new("packed", source.clone(), chosen.unwrap()));
     let held = pool.allocate(&Request::new(256)).unwrap();
     let before = pool.counts();
-    assert!(before.planned + before.unexpected + before.left + before.refused > 0);
+    assert!(before.packed + before.unexpected + before.left + before.refused > 0);
     let inner = Arc::downgrade(&pool);
     source.set_hook(move || {
         if let Some(pool) = inner.upgrade() {
             pool.begin_step();
-            assert_eq!(pool.counts(), bfc_core::PlanCounts::default());
+            assert_eq!(pool.counts(), bfc_core::PackingCounts::default());
         }
     });
     let large = pool.allocate(&Request::new(60_000)).unwrap();

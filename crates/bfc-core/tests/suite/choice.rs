@@ -8,8 +8,8 @@ use bfc_core::sim::SimDevice;
 use bfc_core::{
     AddressOnlyMemory, Allocator, AllocatorAttributes, AllocatorChoice, Amount, AutoGrowthAllocator,
     AutoGrowthOptions, BfcAllocator, BfcConfig, Bytes, CacheChoice, DeviceId, DeviceMemory, GrowthRule,
-    GuardError, HostMemory, Lifetime, MemoryKind, Plan, PlanOptions, Pool, PoolError, PoolOptions, Registry,
-    RegistryError, Request, SplitChoice, SubAllocator, ThreadCache,
+    GuardError, HostMemory, Lifetime, MemoryKind, Packing, PackingOptions, Pool, PoolError, PoolOptions,
+    Registry, RegistryError, Request, SplitChoice, SubAllocator, ThreadCache,
 };
 
 use crate::common::scenario::policies;
@@ -47,7 +47,7 @@ fn options_choose_the_allocator() {
         (block.bytes, allocator.stats().bytes_reserved)
     };
     let first_region = 2 << 20;
-    for choice in [AllocatorChoice::Bfc, AllocatorChoice::BfcTensorflow, AllocatorChoice::Planned] {
+    for choice in [AllocatorChoice::Bfc, AllocatorChoice::BfcTensorflow, AllocatorChoice::Packed] {
         assert_eq!(granted(choice, 1000), (1024, first_region));
     }
     assert_eq!(granted(AllocatorChoice::Guard, 1000), (1000, first_region));
@@ -199,19 +199,19 @@ fn a_guard_over_unreadable_memory_is_a_typed_error() {
 }
 
 #[test]
-fn a_pool_with_a_plan_follows_it() {
+fn a_pool_with_a_packing_follows_it() {
     let step = [Lifetime { bytes: 1000, start: 0, end: 3 }, Lifetime { bytes: 3000, start: 1, end: 2 }];
-    let plan = Arc::new(Plan::solve(&step, &PlanOptions::default()).unwrap());
+    let packing = Arc::new(Packing::solve(&step, &PackingOptions::default()).unwrap());
     let made = |options| {
         let registry = Registry::new();
         let source = Arc::new(AddressOnlyMemory::new());
-        let pool = Pool::planned("pool", source, 0, BfcConfig::new(Bytes::mib(1)), plan.clone());
+        let pool = Pool::packed("pool", source, 0, BfcConfig::new(Bytes::mib(1)), packing.clone());
         registry.register(DeviceId::CPU, [pool]).unwrap();
         let resolved = registry.allocator(DeviceId::CPU, AllocatorAttributes::default(), options).unwrap();
         format!("{:?}", resolved.allocator)
     };
-    assert!(made(None).contains("PlannedOptions"), "{}", made(None));
-    assert!(!made(Some(choose(AllocatorChoice::Bfc))).contains("PlannedOptions"));
+    assert!(made(None).contains("PackedOptions"), "{}", made(None));
+    assert!(!made(Some(choose(AllocatorChoice::Bfc))).contains("PackedOptions"));
 }
 
 /// The tests of all pools list a scenario for each policy.
@@ -234,7 +234,7 @@ fn counted_frees_require_a_policy_that_supports_them() {
     for choice in AllocatorChoice::ALL {
         let config = BfcConfig::new(Bytes::mib(64)).with_timing_counter(Arc::default());
         let made = made_with(Arc::new(HostMemory::new()), config, choose(choice));
-        let keeps = ["bfc", "bfc-tensorflow", "planned", "guard"].contains(&choice.name());
+        let keeps = ["bfc", "bfc-tensorflow", "packed", "guard"].contains(&choice.name());
         match made {
             Ok(_) => assert!(keeps, "{choice}"),
             Err(RegistryError::Pool { error: PoolError::NoCounts { pool, allocator }, .. }) => {
@@ -244,12 +244,13 @@ fn counted_frees_require_a_policy_that_supports_them() {
         }
     }
     let counted = BfcConfig::new(Bytes::mib(64)).with_timing_counter(Arc::default());
-    let plan = Plan::solve(&[Lifetime { bytes: 1000, start: 0, end: 3 }], &PlanOptions::default()).unwrap();
+    let packing =
+        Packing::solve(&[Lifetime { bytes: 1000, start: 0, end: 3 }], &PackingOptions::default()).unwrap();
     let registry = Registry::new();
-    let pool = Pool::planned("pool", Arc::new(AddressOnlyMemory::new()), 0, counted, Arc::new(plan));
+    let pool = Pool::packed("pool", Arc::new(AddressOnlyMemory::new()), 0, counted, Arc::new(packing));
     registry.register(DeviceId::CPU, [pool]).unwrap();
-    let planned = registry.allocator(DeviceId::CPU, AllocatorAttributes::default(), None);
-    let error = planned.unwrap_err();
+    let packed = registry.allocator(DeviceId::CPU, AllocatorAttributes::default(), None);
+    let error = packed.unwrap_err();
     assert!(matches!(&error, RegistryError::Pool { error: PoolError::NoCounts { .. }, .. }), "{error}");
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use bfc_core::sim::{Fault, FaultTime, MemoryUse, Operation, Pace, SimDevice};
+use bfc_core::sim::{DeviceCall, Fault, FaultTime, MemoryUse, Pace, SimDevice};
 use bfc_core::{
     Allocation, Allocator, AllocatorAttributes, Amount, Bytes, DeviceId, DeviceKind, Driver, Environment,
-    GIB, Lifetime, MIB, MemoryKind, Plan, PlanOptions, PoolOptions, Registry, RegistryError, Request,
+    GIB, Lifetime, MIB, MemoryKind, Packing, PackingOptions, PoolOptions, Registry, RegistryError, Request,
     SourceError, Stream, device_source,
 };
 
@@ -135,7 +135,7 @@ fn a_chosen_limit_of_a_device_is_reserved_at_first_use() {
 #[test]
 fn no_failed_call_breaks_a_pool_that_takes_its_limit() {
     let limit = 96 * MIB;
-    for operation in [Operation::Create, Operation::Map, Operation::SetAccess] {
+    for operation in [DeviceCall::Create, DeviceCall::Map, DeviceCall::SetAccess] {
         for call in 1..=4 {
             let machine = machine(&[("HIGHWATER_POOL_LIMIT_SIM_0", "96MiB")]);
             let (memory, device) = (machine.memory(0), &machine.devices[0]);
@@ -178,7 +178,7 @@ fn a_device_that_is_lost_leaves_the_others_alone() {
     let machine = machine(&[]);
     let memories = [machine.memory(0), machine.memory(1)];
     let kept = Allocation::new(&memories[1], &Request::new(MIB)).unwrap();
-    machine.devices[0].inject(Fault::sticky(Operation::Launch, FaultTime::Call(1)));
+    machine.devices[0].inject(Fault::sticky(DeviceCall::Launch, FaultTime::Call(1)));
     assert!(machine.devices[0].launch(machine.streams[0].handle(), &[]).is_err());
     assert!(memories[0].allocate(&Request::new(1)).is_err());
     drop(kept);
@@ -189,7 +189,7 @@ fn a_device_that_is_lost_leaves_the_others_alone() {
 fn a_device_whose_driver_gives_nothing_is_a_typed_error() {
     let registry = Registry::new();
     let device = Arc::new(SimDevice::new(Bytes::gib(1)));
-    device.inject(Fault::new(Operation::CreateStream, FaultTime::Call(1)));
+    device.inject(Fault::new(DeviceCall::CreateStream, FaultTime::Call(1)));
     let register = || registry.register_device(sim(0), device.clone(), RESERVE, PoolOptions::default(), None);
     let error = register().unwrap_err();
     assert!(matches!(error, RegistryError::Source { error: SourceError::Driver { .. }, .. }));
@@ -197,7 +197,7 @@ fn a_device_whose_driver_gives_nothing_is_a_typed_error() {
 
     register().unwrap();
     assert!(matches!(register(), Err(RegistryError::DeviceExists { .. })));
-    device.inject(Fault::new(Operation::Reserve, FaultTime::Call(1)));
+    device.inject(Fault::new(DeviceCall::Reserve, FaultTime::Call(1)));
     let memory = || registry.allocator(sim(0), AllocatorAttributes::default(), None);
     assert!(matches!(memory(), Err(RegistryError::Source { .. })));
     assert!(memory().is_ok(), "the next who asks tries again");
@@ -237,32 +237,32 @@ fn trimming_a_device_creates_no_pools() {
     assert_eq!(memory.stats().bytes_reserved, 0);
 }
 
-/// Memory that grows in place, a stream beside the compute stream, and a plan in one.
+/// Memory that grows in place, a stream beside the compute stream, and a packing in one.
 #[test]
-fn a_planned_device_supports_deferred_frees() {
+fn a_packed_device_supports_deferred_frees() {
     let registry = Registry::new();
     let device = Arc::new(SimDevice::new(Bytes::gib(1)).with_pace(Pace::OnDemand));
     let lifetime = |bytes, start| Lifetime { bytes, start, end: 9 };
     let step = [lifetime(3 * MIB, 0), lifetime(5 * MIB, 1)];
-    let plan = Arc::new(Plan::solve(&step, &PlanOptions::default()).unwrap());
+    let packing = Arc::new(Packing::solve(&step, &PackingOptions::default()).unwrap());
     let options = PoolOptions::default().with_limit(Bytes::mib(24)).with_allow_growth(true);
-    registry.register_device(sim(0), device.clone(), RESERVE, options, Some(plan)).unwrap();
+    registry.register_device(sim(0), device.clone(), RESERVE, options, Some(packing)).unwrap();
     let memory = registry.allocator(sim(0), AllocatorAttributes::default(), None).unwrap().allocator;
     let take = |bytes| Allocation::new(&memory, &Request::new(bytes)).unwrap();
-    let planned = || memory.plan_counts().unwrap().planned;
+    let packed = || memory.packing_counts().unwrap().packed;
 
     for _ in 0..3 {
         drop([take(3 * MIB), take(5 * MIB)]);
     }
-    assert_eq!((planned(), memory.stats().bytes_reserved), (6, 8 * MIB));
+    assert_eq!((packed(), memory.stats().bytes_reserved), (6, 8 * MIB));
 
-    // Requests outside the plan extend the memory in place, and the pool returns that memory from its end.
+    // Requests outside the packing extend the memory in place, and the pool returns that memory from its end.
     let other = take(7 * MIB);
-    assert_eq!((planned(), memory.regions().len()), (6, 1));
+    assert_eq!((packed(), memory.regions().len()), (6, 1));
     drop(other);
     let before = memory.stats().bytes_reserved;
     assert!(memory.trim(Bytes::mib(8)) > 0 && memory.stats().bytes_reserved < before);
-    assert_eq!(memory.plan_counts().unwrap().planned, 6);
+    assert_eq!(memory.packing_counts().unwrap().packed, 6);
 
     // The pool returns the range for a request that needs all memory, once the pending frees have passed.
     let side = Stream::new(device.clone()).unwrap();
@@ -276,7 +276,7 @@ fn a_planned_device_supports_deferred_frees() {
     assert_eq!(device.violations(), []);
     // The pool reserves the range again when a step begins.
     memory.begin_step();
-    let before = planned();
+    let before = packed();
     drop([take(3 * MIB), take(5 * MIB)]);
-    assert_eq!(planned(), before + 2);
+    assert_eq!(packed(), before + 2);
 }

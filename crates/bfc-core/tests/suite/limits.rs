@@ -7,8 +7,8 @@ use bfc_core::sim::{GRANULARITY, SimDevice};
 use bfc_core::{
     AddressOnlyMemory, AddressSpace, AllocError, Allocator, AllocatorAttributes, AllocatorChoice, Amount,
     BfcAllocator, BfcConfig, Block, Bytes, CacheChoice, DeviceId, DeviceKind, DeviceMemory, Driver,
-    GrowthRule, HostMemory, KIB, Lifetime, MIB, MemoryKind, PassthroughAllocator, PinnedMemory, Plan,
-    PlanOptions, Pool, PoolOptions, Registry, RegistryError, Request, SourceError, Span, SubAllocator,
+    GrowthRule, HostMemory, KIB, Lifetime, MIB, MemoryKind, Packing, PackingOptions, PassthroughAllocator,
+    PinnedMemory, Pool, PoolOptions, Registry, RegistryError, Request, SourceError, Span, SubAllocator,
     ThreadCache, VirtualMemory,
 };
 
@@ -139,14 +139,14 @@ fn growths() -> Vec<PoolOptions> {
     ]
 }
 
-/// A pool of the registry that follows a plan if `allocator` does.
+/// A pool of the registry that follows a packing if `allocator` does.
 fn make(source: Arc<dyn SubAllocator>, options: PoolOptions) -> Result<Arc<dyn Allocator>, RegistryError> {
     let kind = source.memory_kind();
     let config = BfcConfig::new(Bytes::gib(1));
-    let pool = if options.allocator == Some(AllocatorChoice::Planned) {
+    let pool = if options.allocator == Some(AllocatorChoice::Packed) {
         let step = [40_000, 9000].map(|bytes| Lifetime { bytes, start: 0, end: 1 });
-        let plan = Plan::solve(&step, &PlanOptions::default()).unwrap();
-        Pool::planned("pool", source, 0, config, Arc::new(plan))
+        let packing = Packing::solve(&step, &PackingOptions::default()).unwrap();
+        Pool::packed("pool", source, 0, config, Arc::new(packing))
     } else {
         Pool::new("pool", source, 0, config)
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Random, free, out_of_memory};
-use bfc_core::sim::{Fault, FaultTime, Operation, Pace, SimDevice};
+use bfc_core::sim::{DeviceCall, Fault, FaultTime, Pace, SimDevice};
 use bfc_core::{
     AddressOnlyMemory, AllocationAttributes, Allocator, BfcAllocator, BfcConfig, Block, Bytes, Category,
     Contents, DeviceMemory, Driver, GrowthRule, KIB, MIB, OomReport, OwnerId, PoolView, Request, SplitRule,
@@ -285,8 +285,8 @@ fn memory_without_a_completion_event_pins_requests() {
     let (device, pool, other) = streams();
     let block = pool.allocate(&Request::new(6 * MIB)).unwrap();
     pool.record_stream(&block, &other).unwrap();
-    device.inject(Fault::new(Operation::Record, FaultTime::Call(1)));
-    device.inject(Fault::new(Operation::Synchronize, FaultTime::Call(1)));
+    device.inject(Fault::new(DeviceCall::Record, FaultTime::Call(1)));
+    device.inject(Fault::new(DeviceCall::Synchronize, FaultTime::Call(1)));
     // SAFETY: the addresses have no memory behind them, and no code uses the block any more.
     unsafe { pool.deallocate(block) }.unwrap();
     let error = pool.allocate(&Request::new(7 * MIB)).unwrap_err();

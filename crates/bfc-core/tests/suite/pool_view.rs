@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bfc_core::sim::SimDevice;
 use bfc_core::{
     AddressOnlyMemory, AddressSpace, AllocError, Allocator, BfcAllocator, BfcConfig, Block, BlockError,
-    Bytes, Category, GuardAllocator, GuardConfig, HostMemory, Lifetime, MIB, MemoryKind,
-    PassthroughAllocator, Plan, PlanOptions, PlannedAllocator, PlannedConfig, RecordError, Request, Stats,
-    Stream, Tag, TimingCounter, Verdict,
+    Bytes, Category, GuardAllocator, GuardConfig, HostMemory, Lifetime, MIB, MemoryKind, PackedAllocator,
+    PackedConfig, Packing, PackingOptions, PassthroughAllocator, RecordError, Request, Stats, Stream, Tag,
+    TimingCounter, Verdict,
 };
 
 /// The least that an allocator implements.
@@ -60,7 +60,7 @@ fn an_allocator_without_a_view_says_what_it_does_not_support() {
     let snapshot = plain.snapshot();
     assert_eq!((snapshot.stats.bytes_in_use, snapshot.ledger.total()), (7, 0));
     assert_eq!(
-        (plain.would_fit(&request, &[]), plain.plan_counts(), plain.find_damage()),
+        (plain.would_fit(&request, &[]), plain.packing_counts(), plain.find_damage()),
         (None, None, None)
     );
     let report = plain.refusal(&request, Verdict::Exhausted);
@@ -118,7 +118,8 @@ fn some_pools_alone_resize_blocks_in_place() {
     assert!(!resizes(&PassthroughAllocator::new("direct", source())));
     let config = BfcConfig::new(Bytes::mib(1)).with_timing_counter(Arc::new(TimingCounter::default()));
     assert!(!resizes(&BfcAllocator::new("counted", source(), config)));
-    let plan = Plan::solve(&[Lifetime { bytes: 1024, start: 0, end: 1 }], &PlanOptions::default()).unwrap();
-    let config = PlannedConfig::planned(Bytes::mib(1), Arc::new(plan));
-    assert!(!resizes(&PlannedAllocator::new("planned", source(), config)));
+    let packing =
+        Packing::solve(&[Lifetime { bytes: 1024, start: 0, end: 1 }], &PackingOptions::default()).unwrap();
+    let config = PackedConfig::packed(Bytes::mib(1), Arc::new(packing));
+    assert!(!resizes(&PackedAllocator::new("packed", source(), config)));
 }

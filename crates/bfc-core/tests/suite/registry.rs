@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use bfc_core::sim::{Operation, SimDevice};
+use bfc_core::sim::{DeviceCall, SimDevice};
 use bfc_core::{
     AddressOnlyMemory, Allocation, Allocator, AllocatorAttributes, BfcConfig, Bytes, DeviceId, DeviceKind,
     DeviceMemory, HostMemory, MemoryKind, PassthroughAllocator, PinnedMemory, Pool, PoolOptions, Registry,
@@ -131,10 +131,10 @@ fn a_dry_device_never_touches_real_memory() {
 fn nothing_is_made_or_taken_before_the_first_use() {
     let (registry, device) = machine();
     let allocator = get(&registry, GPU, plain());
-    assert_eq!(device.calls().of(Operation::AllocateDevice), 0);
+    assert_eq!(device.calls().of(DeviceCall::AllocateDevice), 0);
     let allocation = Allocation::new(&allocator, &Request::new(1000)).unwrap();
-    assert_eq!(device.calls().of(Operation::AllocateDevice), 1);
-    assert_eq!(device.calls().of(Operation::AllocatePinned), 0);
+    assert_eq!(device.calls().of(DeviceCall::AllocateDevice), 1);
+    assert_eq!(device.calls().of(DeviceCall::AllocatePinned), 0);
     drop(allocation);
     drop((allocator, registry));
     assert_eq!(device.live(MemoryKind::Device), [], "regions go back with the last user");

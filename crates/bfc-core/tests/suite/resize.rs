@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bfc_core::{
     AddressOnlyMemory, Allocator, BfcAllocator, BfcConfig, Block, BlockError, BuddyAllocator, BuddyConfig,
-    Bytes, KIB, Lifetime, Plan, PlanOptions, PlannedAllocator, PlannedConfig, PoolView, Request, ThreadCache,
-    TimingCounter,
+    Bytes, KIB, Lifetime, PackedAllocator, PackedConfig, Packing, PackingOptions, PoolView, Request,
+    ThreadCache, TimingCounter,
 };
 
 use crate::common::{allocate, free};
@@ -91,15 +91,16 @@ fn other_policies_resize_within_the_granted_bytes() {
 }
 
 #[test]
-fn pools_with_a_plan_a_counter_or_a_cache_keep_sizes() {
-    let plan = Plan::solve(&[Lifetime { bytes: 1024, start: 0, end: 1 }], &PlanOptions::default()).unwrap();
-    let planned = PlannedAllocator::new(
-        "planned",
+fn pools_with_a_packing_a_counter_or_a_cache_keep_sizes() {
+    let packing =
+        Packing::solve(&[Lifetime { bytes: 1024, start: 0, end: 1 }], &PackingOptions::default()).unwrap();
+    let packed = PackedAllocator::new(
+        "packed",
         Arc::new(AddressOnlyMemory::new()),
-        PlannedConfig::planned(Bytes::mib(1), Arc::new(plan)),
+        PackedConfig::packed(Bytes::mib(1), Arc::new(packing)),
     );
-    let block = planned.allocate(&Request::new(1024)).unwrap();
-    assert_eq!(resize(&planned, &block, 100), None);
+    let block = packed.allocate(&Request::new(1024)).unwrap();
+    assert_eq!(resize(&packed, &block, 100), None);
     for config in [
         small().with_timing_counter(Arc::new(TimingCounter::default())),
         small().with_thread_cache(ThreadCache::new()),

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use bfc_core::{
     AllocError, AllocationAttributes, Allocator, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
-    BfcAllocator, BfcConfig, Block, Bytes, ConfiguredPolicy, ExpectedFrees, GrowthRule, Lifetime, Plan,
-    PlanOptions, PlannedAllocator, PlannedConfig, PolicyAllocator, PoolConfig, PoolView, Request,
+    BfcAllocator, BfcConfig, Block, Bytes, ConfiguredPolicy, ExpectedFrees, GrowthRule, Lifetime,
+    PackedAllocator, PackedConfig, Packing, PackingOptions, PolicyAllocator, PoolConfig, PoolView, Request,
     ThreadCache, TimingCounter, Verdict,
 };
 
@@ -293,17 +293,18 @@ fn idle_region_serves_a_waiter<P: ConfiguredPolicy>(config: PoolConfig<P::Option
     try_free(&pool, first).unwrap();
 }
 
-/// A thread frees the last block of a plan's range: with the room beside it, the range serves a waiter.
+/// A thread frees the last block of a packing's range: with the room beside it, the range serves a waiter.
 #[test]
-fn a_waiter_gets_a_plans_range_with_what_is_free_beside_it() {
-    let plan = Plan::solve(&[Lifetime { bytes: 4096, start: 0, end: 1 }], &PlanOptions::default()).unwrap();
-    let config = PlannedConfig::planned(Bytes::kib(16), Arc::new(plan)).with_allow_growth(false);
+fn a_waiter_gets_a_packings_range_with_what_is_free_beside_it() {
+    let packing =
+        Packing::solve(&[Lifetime { bytes: 4096, start: 0, end: 1 }], &PackingOptions::default()).unwrap();
+    let config = PackedConfig::packed(Bytes::kib(16), Arc::new(packing)).with_allow_growth(false);
     let source = FakeSource::new(Nature::default());
-    let pool = PlannedAllocator::new("test", source, config.with_retry_timeout(LONG));
+    let pool = PackedAllocator::new("test", source, config.with_retry_timeout(LONG));
     let get = |bytes| pool.allocate(&Request::new(bytes)).unwrap();
-    let (planned, others) = (get(4096), [get(4000), get(4000), get(4000)]);
-    assert_eq!(pool.counts().planned, 1);
-    let beside = others.iter().find(|other| other.address.abs_diff(planned.address) == 4096).unwrap();
+    let (packed, others) = (get(4096), [get(4000), get(4000), get(4000)]);
+    assert_eq!(pool.counts().packed, 1);
+    let beside = others.iter().find(|other| other.address.abs_diff(packed.address) == 4096).unwrap();
     try_free(&pool, *beside).unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| pool.allocate(&Request::new(8192)).unwrap());
@@ -312,7 +313,7 @@ fn a_waiter_gets_a_plans_range_with_what_is_free_beside_it() {
             assert!(start.elapsed() < LONG, "nobody waits");
             std::thread::yield_now();
         }
-        try_free(&pool, planned).unwrap();
+        try_free(&pool, packed).unwrap();
         assert_eq!(waiter.join().unwrap().bytes, 8192);
     });
     assert!(pool.stats().retry.waited < LONG);

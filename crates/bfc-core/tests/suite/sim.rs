@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bfc_core::sim::{CallCounts, Fault, FaultTime, Operation, SimDevice};
+use bfc_core::sim::{CallCounts, DeviceCall, Fault, FaultTime, SimDevice};
 use bfc_core::{
     Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, DeviceMemory, Driver, FreeFaults, MIB, MemoryInfo,
     MemoryKind, PinnedMemory, Request, SourceError, Span, SubAllocator,
@@ -84,10 +84,10 @@ fn the_chosen_call_fails_and_the_others_do_not() {
     let device = device(MIB);
     let memory = DeviceMemory::new(device.clone());
     memory.allocate(256, 1).unwrap();
-    device.inject(Fault::new(Operation::AllocateDevice, FaultTime::Call(2)));
+    device.inject(Fault::new(DeviceCall::AllocateDevice, FaultTime::Call(2)));
     let outcomes: Vec<bool> = (0..4).map(|_| memory.allocate(256, 1).is_ok()).collect();
     assert_eq!(outcomes, [true, false, true, true]);
-    assert_eq!(device.calls().of(Operation::AllocateDevice), 5);
+    assert_eq!(device.calls().of(DeviceCall::AllocateDevice), 5);
     let pinned = PinnedMemory::new(device);
     let region = pinned.allocate(256, 1).expect("faults strike their operation alone");
     free(&pinned, region);
@@ -97,7 +97,7 @@ fn the_chosen_call_fails_and_the_others_do_not() {
 fn driver_calls_fail_after_a_count_until_faults_are_cleared() {
     let device = device(MIB);
     let memory = DeviceMemory::new(device.clone());
-    device.inject(Fault::exhausted(Operation::AllocateDevice, FaultTime::After(1)));
+    device.inject(Fault::exhausted(DeviceCall::AllocateDevice, FaultTime::After(1)));
     assert!(memory.allocate(256, 1).is_ok());
     for _ in 0..3 {
         assert_eq!(memory.allocate(256, 1), Err(SourceError::Exhausted { bytes: 1 }));
@@ -110,7 +110,7 @@ fn driver_calls_fail_after_a_count_until_faults_are_cleared() {
 fn random_faults_depend_only_on_the_seed() {
     let outcomes = |seed| -> Vec<bool> {
         let device = device(MIB);
-        device.inject(Fault::new(Operation::AllocateDevice, FaultTime::Random { probability: 0.25, seed }));
+        device.inject(Fault::new(DeviceCall::AllocateDevice, FaultTime::Random { probability: 0.25, seed }));
         (0..1000).map(|_| device.allocate_device(1).is_err()).collect()
     };
     let failed = outcomes(1).iter().filter(|&&failed| failed).count();
@@ -140,10 +140,10 @@ fn memory_whose_free_fails_stays_taken() {
     let device = device(MIB);
     let memory = DeviceMemory::new(device.clone());
     let region = memory.allocate(256, 512).unwrap();
-    device.inject(Fault::new(Operation::FreeDevice, FaultTime::Call(1)));
+    device.inject(Fault::new(DeviceCall::FreeDevice, FaultTime::Call(1)));
     free(&memory, region);
     assert_eq!(device.live(MemoryKind::Device), [region]);
-    assert_eq!((device.free_faults().count, device.calls().of(Operation::FreeDevice)), (1, 1));
+    assert_eq!((device.free_faults().count, device.calls().of(DeviceCall::FreeDevice)), (1, 1));
 }
 
 /// Whichever calls a device refuses, a pool on top neither loses a region nor returns one twice.
@@ -151,7 +151,7 @@ fn memory_whose_free_fails_stays_taken() {
 fn a_pool_over_a_failing_device_gives_back_every_region_it_took() {
     for seed in 0..50 {
         let device = device(64 * MIB);
-        for (operation, seed) in [(Operation::AllocateDevice, seed), (Operation::FreeDevice, seed + 1000)] {
+        for (operation, seed) in [(DeviceCall::AllocateDevice, seed), (DeviceCall::FreeDevice, seed + 1000)] {
             device.inject(Fault::new(operation, FaultTime::Random { probability: 0.3, seed }));
             device.inject(Fault::exhausted(
                 operation,
@@ -173,7 +173,7 @@ fn a_pool_over_a_failing_device_gives_back_every_region_it_took() {
         drop(held);
         drop(pool);
         let (calls, refused) = (device.calls(), device.free_faults().count);
-        assert!(refused <= calls.of(Operation::FreeDevice));
+        assert!(refused <= calls.of(DeviceCall::FreeDevice));
         assert_eq!(device.live(MemoryKind::Device).len() as u64, refused, "seed {seed}: {calls:?}");
     }
 }

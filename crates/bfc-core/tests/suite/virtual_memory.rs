@@ -7,10 +7,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use bfc_core::sim::{Fault, FaultTime, Operation, SimDevice};
+use bfc_core::sim::{DeviceCall, Fault, FaultTime, SimDevice};
 use bfc_core::{
     Allocator, BfcAllocator, BfcConfig, Block, Bytes, DeviceMemory, Driver, FreeFaults, GIB, GrowthRule, MIB,
-    MemoryKind, Request, SourceError, Span, SubAllocator, VirtualMemory, Visited, Visitors,
+    MemoryKind, Request, SourceError, Span, SubAllocator, VirtualMemory, VisitedMemory, Visitors,
 };
 
 use crate::common::{Random, allocate, assert_disjoint, free, out_of_memory};
@@ -123,10 +123,10 @@ fn a_device_without_mapping_is_a_typed_error() {
 }
 
 /// Repeats the call until it succeeds, after the faults have struck one after the other.
-fn fail_each_call(operation: Option<Operation>, exhausted: bool) -> u64 {
+fn fail_each_call(operation: Option<DeviceCall>, exhausted: bool) -> u64 {
     for call in 1.. {
         let device = Arc::new(SimDevice::new(Bytes::mib(256)));
-        let kind = operation.unwrap_or(Operation::Map);
+        let kind = operation.unwrap_or(DeviceCall::Map);
         let fault = match exhausted {
             true => Fault::exhausted(kind, FaultTime::Call(call)),
             false => Fault::new(kind, FaultTime::Call(call)),
@@ -162,11 +162,13 @@ fn fail_each_call(operation: Option<Operation>, exhausted: bool) -> u64 {
         match operation {
             // The memory that the driver refused to take back is still there, and the allocator has reported
             // it.
-            None | Some(Operation::Unmap | Operation::Release | Operation::ReleaseRange) if refused > 0 => {
+            None | Some(DeviceCall::Unmap | DeviceCall::Release | DeviceCall::ReleaseRange)
+                if refused > 0 =>
+            {
                 assert!(left > 0 && refused == 1);
             }
             // Then the allocator does not know whether work still uses the memory.
-            None | Some(Operation::Synchronize) if left > 0 => {}
+            None | Some(DeviceCall::Synchronize) if left > 0 => {}
             _ => assert_nothing_left(&device),
         }
         if device.calls().total() < call || operation.is_some_and(|kind| device.calls().of(kind) < call) {
@@ -181,14 +183,14 @@ fn a_growth_that_fails_at_any_call_is_undone() {
     for exhausted in [false, true] {
         assert!(fail_each_call(None, exhausted) > 40);
         let kinds = [
-            Operation::Reserve,
-            Operation::Create,
-            Operation::Map,
-            Operation::SetAccess,
-            Operation::Release,
-            Operation::Unmap,
-            Operation::ReleaseRange,
-            Operation::Synchronize,
+            DeviceCall::Reserve,
+            DeviceCall::Create,
+            DeviceCall::Map,
+            DeviceCall::SetAccess,
+            DeviceCall::Release,
+            DeviceCall::Unmap,
+            DeviceCall::ReleaseRange,
+            DeviceCall::Synchronize,
         ];
         for kind in kinds {
             fail_each_call(Some(kind), exhausted);
@@ -200,7 +202,7 @@ fn a_growth_that_fails_at_any_call_is_undone() {
 fn what_cannot_be_unmapped_is_never_handed_out_again() {
     let (device, memory) = eight_mebibytes();
     let first = take(&memory, 2 * MIB);
-    device.inject(Fault::new(Operation::Unmap, FaultTime::Call(1)));
+    device.inject(Fault::new(DeviceCall::Unmap, FaultTime::Call(1)));
     give(&memory, first);
     let second = take(&memory, 2 * MIB);
     assert_eq!(Some(second.address), first.end());
@@ -290,7 +292,7 @@ fn visitors_see_mapped_regions_go_as_they_came() {
         let place = seen.iter().position(|other| *other == region).unwrap();
         seen.remove(place);
     });
-    let memory = Visited::new(memory, 0, visitors);
+    let memory = VisitedMemory::new(memory, 0, visitors);
     let config = BfcConfig::new(Bytes::mib(512)).with_first_region(Bytes::mib(2)).with_retry(false);
     let pool = BfcAllocator::new("sim_0_bfc", Arc::new(memory), config);
     let (first, second) = (allocate(&pool, MIB), allocate(&pool, 70 * MIB));
@@ -314,7 +316,7 @@ fn what_a_pool_reserves_is_what_the_device_has_given() {
         let mut random = Random(seed);
         let mut live: Vec<Block> = Vec::new();
         if seed % 2 == 1 {
-            for operation in [Operation::Create, Operation::Map, Operation::SetAccess] {
+            for operation in [DeviceCall::Create, DeviceCall::Map, DeviceCall::SetAccess] {
                 device.inject(Fault::new(operation, FaultTime::Random { probability: 0.1, seed }));
             }
         }

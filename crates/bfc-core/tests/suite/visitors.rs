@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bfc_core::{AddressOnlyMemory, Bytes, Span, SubAllocator, Visited, Visitors};
+use bfc_core::{AddressOnlyMemory, Bytes, Span, SubAllocator, VisitedMemory, Visitors};
 
 use crate::common::source::{FakeSource, Nature};
 
@@ -26,13 +26,13 @@ fn free(memory: &impl SubAllocator, region: Span) {
 }
 
 /// A source with two visitors of each kind, at index 3.
-fn visited(source: AddressOnlyMemory, log: &Log) -> Visited {
+fn visited(source: AddressOnlyMemory, log: &Log) -> VisitedMemory {
     let mut visitors = Visitors::new();
     visitors.on_alloc(note(log, "first taken"));
     visitors.on_alloc(note(log, "second taken"));
     visitors.on_free(note(log, "first freed"));
     visitors.on_free(note(log, "second freed"));
-    Visited::new(Arc::new(source), 3, visitors)
+    VisitedMemory::new(Arc::new(source), 3, visitors)
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn visitors_see_merged_regions_one_by_one() {
     assert_eq!(taken(&log), freed(1024));
 }
 
-/// Only `Visited` knows the region: after a visitor's panic, it returns the region to the source.
+/// Only `VisitedMemory` knows the region: after a visitor's panic, it returns the region to the source.
 #[test]
 fn a_panic_of_a_visitor_loses_no_region() {
     let source = FakeSource::new(Nature::default());
@@ -88,7 +88,7 @@ fn a_panic_of_a_visitor_loses_no_region() {
     visitors.on_alloc(note(&log, "taken"));
     visitors.on_alloc(panic_if(&panics));
     visitors.on_free(note(&log, "freed"));
-    let memory = Visited::new(source.clone(), 3, visitors);
+    let memory = VisitedMemory::new(source.clone(), 3, visitors);
     assert!(catch_unwind(AssertUnwindSafe(|| memory.allocate(256, 512))).is_err());
     assert_eq!(taken(&log), [("taken", 512, 3), ("freed", 512, 3)], "who saw it come sees it go");
     source.assert_all_returned();
@@ -96,7 +96,7 @@ fn a_panic_of_a_visitor_loses_no_region() {
     panics.store(false, Ordering::Relaxed);
     let mut visitors = Visitors::new();
     visitors.on_free(panic_if(&panics));
-    let memory = Visited::new(source.clone(), 3, visitors);
+    let memory = VisitedMemory::new(source.clone(), 3, visitors);
     let region = memory.allocate(256, 512).unwrap();
     panics.store(true, Ordering::Relaxed);
     assert!(catch_unwind(AssertUnwindSafe(|| free(&memory, region))).is_err());

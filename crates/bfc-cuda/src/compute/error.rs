@@ -117,7 +117,7 @@ impl fmt::Display for TriedLibrary {
 }
 
 /// The reason why a library was not used.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LibraryProblem {
     /// It does not exist, does not load, or is another library.
@@ -153,8 +153,6 @@ pub enum LibraryProblem {
         reason: String,
     },
 }
-
-bfc_core::debug_as_message!(LibraryProblem);
 
 /// The tried libraries as one line.
 pub(crate) fn listed(tried: &[TriedLibrary]) -> String {

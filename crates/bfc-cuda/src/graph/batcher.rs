@@ -32,23 +32,23 @@ const COPY_PATIENCE: Duration = Duration::from_millis(10);
 /// A device and the commands that are held back from it.
 pub(crate) struct GraphBatcher<D: Executor> {
     // Dropped before the device, to which its graphs belong.
-    state: Mutex<State<D::Graph>>,
+    state: Mutex<RecordedSteps<D::Graph>>,
     /// Notified when a run has flushed.
     flushed: Condvar,
     device: D,
 }
 
-struct State<G> {
+struct RecordedSteps<G> {
     /// The records of all steps except the running one.
     records: HashMap<StepId, StepRecord<G>>,
-    run: Option<Run<G>>,
+    run: Option<RunningStep<G>>,
     /// Flushes so far, and threads that wait for the next one.
     flushes: u64,
     waiting: usize,
 }
 
 /// A running step.
-struct Run<G> {
+struct RunningStep<G> {
     id: StepId,
     thread: ThreadId,
     record: StepRecord<G>,
@@ -71,7 +71,7 @@ struct Run<G> {
 
 impl<D: Executor> GraphBatcher<D> {
     pub(crate) fn new(device: D) -> Self {
-        let state = State { records: HashMap::new(), run: None, flushes: 0, waiting: 0 };
+        let state = RecordedSteps { records: HashMap::new(), run: None, flushes: 0, waiting: 0 };
         Self { state: Mutex::new(state), flushed: Condvar::new(), device }
     }
 
@@ -85,7 +85,7 @@ impl<D: Executor> GraphBatcher<D> {
         &mut self.device
     }
 
-    fn state(&self) -> MutexGuard<'_, State<D::Graph>> {
+    fn state(&self) -> MutexGuard<'_, RecordedSteps<D::Graph>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,7 +146,7 @@ impl<D: Executor> GraphBatcher<D> {
         }
         let before = state.flushes;
         state.waiting += 1;
-        let is_holding = |state: &mut State<_>| state.flushes == before;
+        let is_holding = |state: &mut RecordedSteps<_>| state.flushes == before;
         let waited = self.flushed.wait_timeout_while(state, COPY_PATIENCE, is_holding);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.waiting -= 1;
@@ -154,7 +154,7 @@ impl<D: Executor> GraphBatcher<D> {
         if state.flushes == before { self.flush_locked(&mut state) } else { Ok(()) }
     }
 
-    fn flush_locked(&self, state: &mut State<D::Graph>) -> Result<(), ComputeError> {
+    fn flush_locked(&self, state: &mut RecordedSteps<D::Graph>) -> Result<(), ComputeError> {
         let Some(run) = &mut state.run else { return Ok(()) };
         let flushed = run.flush(&self.device);
         self.notify(state);
@@ -162,7 +162,7 @@ impl<D: Executor> GraphBatcher<D> {
     }
 
     /// Wakes the threads that wait for a flush.
-    fn notify(&self, state: &mut State<D::Graph>) {
+    fn notify(&self, state: &mut RecordedSteps<D::Graph>) {
         state.flushes += 1;
         if state.waiting > 0 {
             self.flushed.notify_all();
@@ -176,7 +176,7 @@ impl<D: Executor> GraphBatcher<D> {
             return false;
         }
         let record = state.records.remove(&id).unwrap_or_default();
-        let mut run = Run {
+        let mut run = RunningStep {
             id,
             thread: thread::current().id(),
             record,
@@ -226,7 +226,7 @@ impl<D: Executor> GraphBatcher<D> {
     }
 }
 
-impl<G> Run<G> {
+impl<G> RunningStep<G> {
     /// Whether commands are held back.
     fn is_holding(&self) -> bool {
         !self.diverged && !self.commands.is_empty()

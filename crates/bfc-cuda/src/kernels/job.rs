@@ -1,4 +1,4 @@
-//! The argument of every kernel, with the layout of `kernels/job.cuh`.
+//! The argument of every kernel, with the fields of `kernels/job.cuh`.
 
 /// The most axes of a shape.
 pub const MAX_RANK: usize = 8;
@@ -6,7 +6,7 @@ pub const MAX_RANK: usize = 8;
 /// The location of an input's elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Operand {
+pub struct JobInput {
     /// The address of the element at the origin.
     pub address: u64,
     /// The stride along each axis of the job's shape, in elements; 0 for broadcast axes.
@@ -20,10 +20,10 @@ pub struct Operand {
 /// The location of an output's elements, contiguous.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Output {
+pub struct JobOutput {
     /// The address of the first element.
     pub address: u64,
-    /// As in [`Operand`].
+    /// As in [`JobInput`].
     pub wide: u64,
 }
 
@@ -42,11 +42,11 @@ pub struct Job {
     /// The sizes of the second shape.
     pub inner_dims: [u64; MAX_RANK],
     /// The inputs.
-    pub inputs: [Operand; 3],
+    pub inputs: [JobInput; 3],
     /// Addresses of further inputs, contiguous unless the kernel states otherwise.
     pub also: [u64; 4],
     /// The outputs.
-    pub outputs: [Output; 4],
+    pub outputs: [JobOutput; 4],
     /// The function to compute, by its [name](named); or flags, as the kernel states.
     pub function: u64,
     /// Integer parameters.
@@ -88,7 +88,7 @@ impl Job {
 
     /// Returns the job with this first input.
     #[must_use]
-    pub const fn with_input(mut self, input: Operand) -> Self {
+    pub const fn with_input(mut self, input: JobInput) -> Self {
         self.inputs[0] = input;
         self
     }
@@ -96,7 +96,7 @@ impl Job {
     /// Returns the job with this address of the first output, of the kernel's element type.
     #[must_use]
     pub const fn with_output(mut self, address: u64) -> Self {
-        self.outputs[0] = Output::new(address);
+        self.outputs[0] = JobOutput::new(address);
         self
     }
 
@@ -124,7 +124,7 @@ impl Job {
     }
 }
 
-impl Operand {
+impl JobInput {
     /// Contiguous elements.
     #[must_use]
     pub const fn contiguous(address: u64) -> Self {
@@ -147,7 +147,7 @@ impl Operand {
     }
 }
 
-impl Output {
+impl JobOutput {
     /// An output of the kernel's element type.
     #[must_use]
     pub const fn new(address: u64) -> Self {

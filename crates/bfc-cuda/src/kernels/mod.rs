@@ -8,7 +8,7 @@ mod job;
 mod source;
 
 pub use element::ElementType;
-pub use job::{Job, MAX_RANK, Operand, Output, named};
+pub use job::{Job, JobInput, JobOutput, MAX_RANK, named};
 pub use source::{KernelId, KernelSource};
 
 /// The most bytes that a thread reads or writes at once, and the alignment that this needs.

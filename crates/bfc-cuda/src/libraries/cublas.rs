@@ -14,9 +14,10 @@ use super::dynamic::{self, function};
 use super::search::{Candidate, LibraryName, candidates_in_process};
 use crate::compute::{ComputeError, Factor, LibraryProblem, Product, Target, not_newer};
 use crate::kernels::ElementType;
+use crate::settings::CUBLAS;
 
 /// The names of the library.
-const LIBRARY: LibraryName = LibraryName::of_toolkit("libcublas", "HIGHWATER_CUBLAS");
+const LIBRARY: LibraryName = LibraryName::of_toolkit("libcublas", &CUBLAS);
 
 /// CUDA 13 and later support this architecture and newer ones.
 const OLDEST_OF_13: u32 = 75;

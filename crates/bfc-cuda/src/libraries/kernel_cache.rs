@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// The start of every file. The number changes with the layout.
+/// The start of every file. The number changes with the format.
 const MAGIC: &[u8; 16] = b"highwater-code-1";
 
 /// The most bytes to read of a file; kernels are far smaller.

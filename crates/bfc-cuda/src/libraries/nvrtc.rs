@@ -11,9 +11,10 @@ use libloading::Library;
 use super::dynamic;
 use super::search::{Candidate, LibraryName, candidates_in_process};
 use crate::compute::{ComputeError, LibraryProblem, Target, TriedLibrary, not_newer};
+use crate::settings::NVRTC;
 
 /// The names of the library.
-const LIBRARY: LibraryName = LibraryName::of_toolkit("libnvrtc", "HIGHWATER_NVRTC");
+const LIBRARY: LibraryName = LibraryName::of_toolkit("libnvrtc", &NVRTC);
 
 /// Compiled code that the driver can load.
 #[derive(Clone, Debug, PartialEq, Eq)]

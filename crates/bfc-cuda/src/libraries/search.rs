@@ -7,6 +7,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use bfc_core::setting::Setting;
+
 use crate::compute::{LibraryProblem, Target, TriedLibrary, not_newer};
 
 /// The supported major versions of CUDA, newest first.
@@ -17,8 +19,8 @@ const CUDA: &[u32] = &[13, 12];
 pub(crate) struct LibraryName {
     /// The start of the file name.
     pub(crate) stem: &'static str,
-    /// The environment variable that overrides the file.
-    pub(crate) variable: &'static str,
+    /// The setting that overrides the file.
+    pub(crate) setting: &'static Setting,
     /// The versions in file names, in the order to try.
     pub(crate) versions: &'static [u32],
     /// Whether they are versions of CUDA, which must suit the driver.
@@ -27,8 +29,8 @@ pub(crate) struct LibraryName {
 
 impl LibraryName {
     /// A library of the CUDA toolkit.
-    pub(crate) const fn of_toolkit(stem: &'static str, variable: &'static str) -> Self {
-        Self { stem, variable, versions: CUDA, follows_cuda: true }
+    pub(crate) const fn of_toolkit(stem: &'static str, setting: &'static Setting) -> Self {
+        Self { stem, setting, versions: CUDA, follows_cuda: true }
     }
 }
 
@@ -70,8 +72,9 @@ pub(crate) struct SearchEnvironment<'a> {
 /// toolkits, virtual environments, Python wheels.
 pub(crate) fn candidates(library: LibraryName, environment: &SearchEnvironment<'_>) -> Vec<Candidate> {
     let set = |name: &str| (environment.variable)(name).filter(|value| !value.is_empty());
-    if let Some(path) = set(library.variable) {
-        let name = format!("{}={}", library.variable, path.to_string_lossy());
+    let named = library.setting.variable.and_then(|variable| Some((variable, set(variable)?)));
+    if let Some((variable, path)) = named {
+        let name = format!("{variable}={}", path.to_string_lossy());
         return vec![Candidate { path, major: None, name }];
     }
     let named =
@@ -146,8 +149,9 @@ mod tests {
 
     use super::*;
     use crate::driver::DriverVersion;
+    use crate::settings::NVRTC;
 
-    const LIBRARY: LibraryName = LibraryName::of_toolkit("libnvrtc", "HIGHWATER_NVRTC");
+    const LIBRARY: LibraryName = LibraryName::of_toolkit("libnvrtc", &NVRTC);
 
     fn names(root: &Path, variables: &[(&str, OsString)]) -> Vec<String> {
         let variable = |name: &str| {

@@ -1,6 +1,8 @@
 //! Errors of slices in a pool.
 
-use bfc_core::{AllocError, MemoryKind, OomReport, RecordError, SourceError, printable};
+use std::fmt;
+
+use bfc_core::{AllocError, MemoryKind, OomReport, RecordError, SourceError, printable, write_error};
 use cudarc::driver::DriverError;
 
 use crate::driver::CudaUnavailable;
@@ -72,18 +74,13 @@ pub enum PoolSliceError {
     },
 }
 
-bfc_core::debug_as_report!(PoolSliceError {
-    Alloc(error),
-    Record(error),
-    Unavailable(error),
-    Source(error),
-    Driver { call, reason },
-    NotDeviceMemory { allocator, kind },
-    OtherContext { allocator, ordinal },
-    NotPrimary { ordinal },
-    NoStreamOrder { allocator },
-    TooLarge { elements, element_bytes },
-});
+/// The message, its causes, and the complete report if memory ran out.
+impl fmt::Debug for PoolSliceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_error(self, f)?;
+        self.out_of_memory().map_or(Ok(()), |report| write!(f, "\n\n{}", report.details()))
+    }
+}
 
 impl PoolSliceError {
     /// Returns the report of an out-of-memory error: the holders of the pool's memory, and what would have made room.

@@ -7,7 +7,7 @@ use bfc_core::{
     Allocator, BfcAllocator, BfcConfig, Bytes, Driver, FreeFaults, MemoryCopy, PinnedMemory, Stream,
     StreamEvent, SubAllocator,
 };
-use bfc_cuda::kernels::{CHECK, ElementType, Job, KernelId, Operand};
+use bfc_cuda::kernels::{CHECK, ElementType, Job, JobInput, KernelId};
 use bfc_cuda::{Compute, ComputeError, CudaDriver, Factor, Product, StepId, StreamCompute};
 
 use super::{free, say_skipped};
@@ -88,7 +88,7 @@ impl Squares {
     /// Runs a kernel with a constant.
     fn arithmetic(&self, name: &'static str, from: u64, value: f64, to: u64) {
         let job = Job::default().with_output(self.at(to)).with_constant(value);
-        self.launch(name, job.with_input(Operand::contiguous(self.at(from)))).unwrap();
+        self.launch(name, job.with_input(JobInput::contiguous(self.at(from)))).unwrap();
     }
 
     /// Squares a matrix, with the library if there is one.

@@ -17,11 +17,7 @@ pub type bfc_pool = u64;
 ///
 /// - memory: host (default), dry (addresses without memory), cuda or cuda:ORDINAL, pinned or pinned:ORDINAL
 /// - name: the name in reports, unique among the open pools
-/// - allocator: a name of [`AllocatorChoice`](bfc_core::AllocatorChoice), bfc by default
-/// - limit: 2GiB, 75%, all-1GiB. The pool takes it as one region, unless another option asks for growth
-/// - growth: on, off, doubling, doubling:CAP, as-requested, fixed:SIZE, proportional:PARTS
-/// - retry_ms: how long a request waits for other threads to free blocks. 0 disables waiting
-/// - first_region, region_merging, garbage_collection, split, cut, join, thread_cache: see docs/environment.md
+/// - the settings of pools, as [`PoolOptions::set`](bfc_core::PoolOptions::set) reads them
 ///
 /// The environment variables of Highwater, such as HIGHWATER_POOL_LIMIT, set options that the configuration leaves out.
 ///

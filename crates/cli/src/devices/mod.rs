@@ -8,6 +8,7 @@ use std::fmt;
 use std::io;
 
 use bfc_core::{DeviceId, DeviceKind, Environment, printable};
+use highwater_tensor::settings;
 use highwater_tracking::UsableMemory;
 use serde::Serialize;
 
@@ -44,7 +45,7 @@ impl Inventory {
         let mut wanted = None;
         match Environment::read() {
             Ok(environment) => {
-                environment.unknown().iter().for_each(|unknown| eprintln!("warning: {unknown}"));
+                environment.unknown(&settings()).iter().for_each(|unknown| eprintln!("warning: {unknown}"));
                 let chosen = environment.settings().options(DeviceId::CPU);
                 cpu.allocator = Some(chosen.allocator.unwrap_or_default().to_string());
                 cpu.set_pool_limit(usable.as_ref(), chosen.limit);

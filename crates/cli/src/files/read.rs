@@ -1,12 +1,12 @@
-//! Reads recordings, traces and plans within limits.
+//! Reads recordings, traces and packings within limits.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use bfc_core::{Bytes, Plan};
+use bfc_core::{Bytes, Packing};
 use clap::Args;
 use highwater_traces::{ReadOptions, Trace, TraceError, TraceLimits, TraceProblem, read_recording};
-use highwater_tracking::{BlockProblem, Cut, HwmProblem, PlanLimits, Recording, parse_plan};
+use highwater_tracking::{BlockProblem, Cut, HwmProblem, PackingLimits, Recording, parse_packing};
 
 use crate::error::CommandError;
 use crate::files::input;
@@ -77,9 +77,9 @@ impl ReadArguments {
     }
 }
 
-/// Reads the plan in a file, if there is one.
-pub(crate) fn plan(path: Option<&Path>) -> Result<Option<Arc<Plan>>, CommandError> {
-    let read = |path| input::read(path, |source| parse_plan(source, &PlanLimits::default()));
+/// Reads the packing in a file, if there is one.
+pub(crate) fn packing(path: Option<&Path>) -> Result<Option<Arc<Packing>>, CommandError> {
+    let read = |path| input::read(path, |source| parse_packing(source, &PackingLimits::default()));
     Ok(path.map(read).transpose()?.map(Arc::new))
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bfc_core::{
     AddressOnlyMemory, Allocator, AllocatorChoice, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
-    Buddy, BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GrowthRule, HostMemory, Plan, PlanOptions,
-    Planned, PlannedConfig, PlannedOptions, PolicyAllocator, PoolConfig, SubAllocator, did_you_mean,
+    Buddy, BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GrowthRule, HostMemory, Packed, PackedConfig,
+    PackedOptions, Packing, PackingOptions, PolicyAllocator, PoolConfig, SubAllocator, did_you_mean,
 };
-use highwater_traces::{NoPlan, Step, Trace, plan_of};
+use highwater_traces::{NoPacking, Step, Trace, packing_of};
 
 use crate::pools::spec::{PoolSpec, PoolSpecError};
 
@@ -87,14 +87,14 @@ fn auto_growth(spec: PoolSpec) -> Arc<dyn Allocator> {
     pool::<AutoGrowth>(spec, AutoGrowthConfig::with_options(spec.limit(), options))
 }
 
-fn planned(spec: PoolSpec, plan: &Arc<Plan>) -> Arc<dyn Allocator> {
-    // The pool grows as bfc does. Doubling would make the second region twice as large as the range of the plan.
+fn packed(spec: PoolSpec, packing: &Arc<Packing>) -> Arc<dyn Allocator> {
+    // The pool grows as bfc does. Doubling would make the second region twice as large as the range of the packing.
     let config =
-        PlannedConfig::planned(spec.limit(), Arc::clone(plan)).with_growth(GrowthRule::MEASURED_BEST);
+        PackedConfig::packed(spec.limit(), Arc::clone(packing)).with_growth(GrowthRule::MEASURED_BEST);
     let rules = spec.cutting(config.options.fallback);
-    let config = config.with_policy(PlannedOptions::new(Arc::clone(plan), rules));
-    // The plan needs one contiguous range, so a growing pool begins with it.
-    pool::<Planned<Bfc>>(spec, config.with_first_region(Bytes(plan.capacity())))
+    let config = config.with_policy(PackedOptions::new(Arc::clone(packing), rules));
+    // The packing needs one contiguous range, so a growing pool begins with it.
+    pool::<Packed<Bfc>>(spec, config.with_first_region(Bytes(packing.capacity())))
 }
 
 impl From<AllocatorChoice> for Policy {
@@ -108,7 +108,7 @@ impl Policy {
     fn about(self) -> String {
         let note = match self.choice {
             AllocatorChoice::Buddy => ", with a granule of 256 bytes",
-            AllocatorChoice::Planned => ", from the trace or by --plan",
+            AllocatorChoice::Packed => ", from the trace or by --packing",
             AllocatorChoice::Guard | AllocatorChoice::Passthrough => ": at most 1 GiB, or --pool",
             _ => "",
         };
@@ -121,8 +121,8 @@ impl Policy {
             AllocatorChoice::Bfc | AllocatorChoice::BfcTensorflow | AllocatorChoice::Guard => {
                 &[REGIONS, GROWTH, BEST_FIT, &["--thread-cache"]]
             }
-            // A thread cache would hide requests from the plan.
-            AllocatorChoice::Planned => &[REGIONS, GROWTH, BEST_FIT, &["--granule"]],
+            // A thread cache would hide requests from the packing.
+            AllocatorChoice::Packed => &[REGIONS, GROWTH, BEST_FIT, &["--granule"]],
             // Paddle's policies define the region sizes and the splits.
             AllocatorChoice::Buddy | AllocatorChoice::AutoGrowth => &[REGIONS],
             AllocatorChoice::Passthrough => &[],
@@ -136,22 +136,22 @@ impl Policy {
         !matches!(self.choice, AllocatorChoice::Guard | AllocatorChoice::Passthrough)
     }
 
-    /// Prepares the policy for a trace. The policy `planned` follows the given plan, or computes one with this granule.
+    /// Prepares the policy for a trace. The policy `packed` follows the given packing, or computes one with this granule.
     pub(crate) fn prepare(
         &self,
         trace: &Trace,
-        plan: Option<&Arc<Plan>>,
+        packing: Option<&Arc<Packing>>,
         granule: u64,
-    ) -> Result<MakePool, NoPlan> {
+    ) -> Result<MakePool, NoPacking> {
         let choice = self.choice;
         Ok(match choice {
-            AllocatorChoice::Planned => {
-                let options = PlanOptions::default().with_granule(granule);
-                let plan = match plan {
-                    Some(plan) => Arc::clone(plan),
-                    None => Arc::new(plan_of(trace, &Step::Whole, &options, &mut |_| true)?),
+            AllocatorChoice::Packed => {
+                let options = PackingOptions::default().with_granule(granule);
+                let packing = match packing {
+                    Some(packing) => Arc::clone(packing),
+                    None => Arc::new(packing_of(trace, &Step::Whole, &options, &mut |_| true)?),
                 };
-                Box::new(move |spec| planned(spec, &plan))
+                Box::new(move |spec| packed(spec, &packing))
             }
             AllocatorChoice::Buddy => Box::new(buddy),
             AllocatorChoice::AutoGrowth => Box::new(auto_growth),
@@ -201,8 +201,8 @@ impl FromStr for Policy {
     type Err = UnknownPolicy;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let found = all().find(|policy| policy.name == name);
-        found.ok_or_else(|| UnknownPolicy { name: name.chars().take(64).collect() })
+        let found = name.parse::<AllocatorChoice>();
+        found.map(Self::from).map_err(|_| UnknownPolicy { name: name.chars().take(64).collect() })
     }
 }
 
@@ -273,14 +273,14 @@ mod tests {
 
     #[test]
     fn options_that_no_policy_supports_are_refused() {
-        let [bfc, buddy, planned, passthrough] =
-            ["bfc", "buddy", "planned", "passthrough"].map(|name| name.parse::<Policy>().unwrap());
+        let [bfc, buddy, packed, passthrough] =
+            ["bfc", "buddy", "packed", "passthrough"].map(|name| name.parse::<Policy>().unwrap());
         let all = [REGIONS, GROWTH, BEST_FIT, &["--thread-cache"]].concat();
         assert_eq!(check(&[passthrough, buddy, bfc], &all), Ok(()));
         assert_eq!(check(&[passthrough, buddy], REGIONS), Ok(()));
         for (policies, option) in [
             (&[passthrough, buddy][..], "--split"),
-            (&[planned], "--thread-cache"),
+            (&[packed], "--thread-cache"),
             (&[passthrough], "--growth"),
         ] {
             let names = policies.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");

@@ -1,5 +1,8 @@
 //! The pool to replay through, as described on the command line.
 
+use bfc_core::setting::{
+    CUT, FIRST_REGION, GARBAGE_COLLECTION, JOIN, REGION_MERGING, SPLIT, Setting, THREAD_CACHE,
+};
 use bfc_core::{
     BfcOptions, Bytes, CacheChoice, CutRule, GrowthRule, JoinRule, PoolConfig, PoolOptions, SplitChoice,
     printable,
@@ -7,6 +10,29 @@ use bfc_core::{
 use clap::{Args, ValueEnum};
 
 use crate::error::CommandError;
+
+/// The columns of a help text beside the names of options.
+const HELP_COLUMNS: usize = 80;
+
+/// The help of an option that sets a setting: what it does, and its values.
+pub(crate) fn help(setting: &Setting) -> String {
+    let mut text = String::new();
+    let mut column = 0;
+    for word in setting.help_text().split(' ') {
+        let is_full = column + word.len() > HELP_COLUMNS;
+        let separator = if column == 0 {
+            ""
+        } else if is_full {
+            "\n"
+        } else {
+            " "
+        };
+        column = if is_full { word.len() } else { column + 1 + word.len() };
+        text += separator;
+        text += word;
+    }
+    text
+}
 
 /// How a pool grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -35,41 +61,26 @@ pub(crate) struct PoolArguments {
     #[arg(long, value_name = "RULE")]
     pub(crate) growth_rule: Option<GrowthRule>,
 
-    /// The size of the first region
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help = help(&FIRST_REGION))]
     pub(crate) first_region: Option<Bytes>,
 
-    /// Merge idle regions into a new one when the pool grows: on or off
-    #[arg(long, value_name = "SWITCH", value_parser = switch)]
+    #[arg(long, value_name = "SWITCH", help = help(&REGION_MERGING), value_parser = |text: &str| REGION_MERGING.switch(text))]
     pub(crate) region_merging: Option<bool>,
 
-    /// Free idle regions to make space for larger ones: on or off
-    #[arg(long, value_name = "SWITCH", value_parser = switch)]
+    #[arg(long, value_name = "SWITCH", help = help(&GARBAGE_COLLECTION), value_parser = |text: &str| GARBAGE_COLLECTION.switch(text))]
     pub(crate) garbage_collection: Option<bool>,
 
-    /// When to split chunks: always, twice or twice:WASTE in bytes or % of --pool
-    #[arg(long, value_name = "RULE")]
+    #[arg(long, value_name = "RULE", help = help(&SPLIT))]
     pub(crate) split: Option<SplitChoice>,
 
-    /// Which end of a chunk a block takes: low or large-high
-    #[arg(long, value_name = "RULE")]
+    #[arg(long, value_name = "RULE", help = help(&CUT))]
     pub(crate) cut: Option<CutRule>,
 
-    /// When to join freed blocks with free neighbors: at-once or deferred
-    #[arg(long, value_name = "RULE")]
+    #[arg(long, value_name = "RULE", help = help(&JOIN))]
     pub(crate) join: Option<JoinRule>,
 
-    /// Cache small blocks per thread: on, off or LARGEST[:KEPT]
-    #[arg(long, value_name = "SIZES", num_args = 0..=1, default_missing_value = "on", require_equals = true)]
+    #[arg(long, value_name = "SIZES", num_args = 0..=1, default_missing_value = "on", require_equals = true, help = help(&THREAD_CACHE))]
     pub(crate) thread_cache: Option<CacheChoice>,
-}
-
-fn switch(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("expected on or off".to_owned()),
-    }
 }
 
 /// An invalid description of a pool.

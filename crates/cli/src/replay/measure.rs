@@ -41,21 +41,21 @@ pub(super) struct Measurement {
     pub(super) waste: Option<f64>,
     #[serde(flatten)]
     pub(super) smallest: Option<SmallestPool>,
-    /// Of a pool that follows a plan: the allocations in the plan's range, and those beside it.
+    /// Of a pool that follows a packing: the allocations in the packing's range, and those beside it.
     #[serde(flatten)]
-    pub(super) plan: Option<PlanUse>,
+    pub(super) packing: Option<PackingUse>,
     /// The first refused event.
     pub(super) failed_at: Option<usize>,
     pub(super) failure: Option<Failure>,
     pub(super) timeline: Vec<Sample>,
 }
 
-/// How much of a replay followed a plan.
+/// How much of a replay followed a packing.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct PlanUse {
-    pub(super) planned_allocations: u64,
-    /// Allocations that the plan does not contain, or whose place was occupied.
-    pub(super) allocations_beside_plan: u64,
+pub(super) struct PackingUse {
+    pub(super) packed_allocations: u64,
+    /// Allocations that the packing does not contain, or whose place was occupied.
+    pub(super) allocations_beside_packing: u64,
 }
 
 /// The reason why an event was refused.
@@ -194,9 +194,9 @@ fn watch(measurement: &mut Measurement, replayer: &mut Replayer<'_>, pool: &dyn 
     let stats = pool.stats();
     measurement.peak_in_use_bytes = summary.map_or(stats.peak_bytes_in_use, |summary| summary.peak_in_use);
     measurement.peak_reserved_bytes = stats.peak_bytes_reserved;
-    measurement.plan = pool.plan_counts().map(|counts| PlanUse {
-        planned_allocations: counts.planned,
-        allocations_beside_plan: counts.left + counts.refused + counts.unexpected,
+    measurement.packing = pool.packing_counts().map(|counts| PackingUse {
+        packed_allocations: counts.packed,
+        allocations_beside_packing: counts.left + counts.refused + counts.unexpected,
     });
 }
 

@@ -36,10 +36,13 @@ pub(super) fn table(measurements: &[Measurement], wide: bool) -> String {
         None => "",
     };
     let beside = measurements.iter().filter_map(|measurement| {
-        let plan = measurement.plan.filter(|plan| plan.allocations_beside_plan > 0)?;
+        let packing = measurement.packing.filter(|packing| packing.allocations_beside_packing > 0)?;
         Some(format!(
-            "\n{}, {}: {} allocations followed the plan, and {} took memory beside its range\n",
-            measurement.trace, measurement.policy, plan.planned_allocations, plan.allocations_beside_plan
+            "\n{}, {}: {} allocations followed the packing, and {} took memory beside its range\n",
+            measurement.trace,
+            measurement.policy,
+            packing.packed_allocations,
+            packing.allocations_beside_packing
         ))
     });
     let failures = measurements.iter().filter_map(|measurement| {

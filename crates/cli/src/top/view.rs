@@ -48,12 +48,12 @@ pub(super) fn waiting(path: &Path) -> String {
 }
 
 /// [`waiting`] on a screen of this size.
-pub(super) fn waiting_fitting(path: &Path, columns: usize, rows: usize) -> Vec<String> {
-    fit(vec![waiting(path)], "q quits".to_owned(), columns, rows)
+pub(super) fn waiting_cropped(path: &Path, columns: usize, rows: usize) -> Vec<String> {
+    crop(vec![waiting(path)], "q quits".to_owned(), columns, rows)
 }
 
 /// Lines for a screen of this size, with the keys in the last row.
-fn fit(mut lines: Vec<String>, keys: String, columns: usize, rows: usize) -> Vec<String> {
+fn crop(mut lines: Vec<String>, keys: String, columns: usize, rows: usize) -> Vec<String> {
     lines.resize(rows.saturating_sub(1), String::new());
     lines.push(keys);
     lines.truncate(rows);
@@ -69,9 +69,9 @@ impl<'a, R: std::io::Read> View<'a, R> {
     }
 
     /// Returns the view on a screen of this many columns and rows, with the keys in the last row.
-    pub(super) fn fitting(&self, columns: usize, rows: usize) -> Vec<String> {
+    pub(super) fn cropped(&self, columns: usize, rows: usize) -> Vec<String> {
         let keys = format!("q quits   s changes the order; now by {}", self.order.name());
-        fit(self.lines(columns, rows), keys, columns, rows)
+        crop(self.lines(columns, rows), keys, columns, rows)
     }
 
     /// Returns the view of this width, with at most this many holders.
@@ -195,11 +195,11 @@ mod tests {
         let follower = followed();
         let view = View::new(Path::new("run.hwm"), &follower, Order::Live, Some(1e6));
         for (columns, rows) in [(0, 0), (1, 1), (7, 3), (80, 24), (300, 100)] {
-            for lines in [view.fitting(columns, rows), waiting_fitting(view.path, columns, rows)] {
+            for lines in [view.cropped(columns, rows), waiting_cropped(view.path, columns, rows)] {
                 assert_eq!(lines.len(), rows);
                 assert!(lines.iter().all(|line| line.chars().count() <= columns));
             }
         }
-        assert!(view.fitting(80, 24)[23].starts_with("q quits"));
+        assert!(view.cropped(80, 24)[23].starts_with("q quits"));
     }
 }

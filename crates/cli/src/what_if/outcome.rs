@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bfc_core::{Plan, PlanOptions};
+use bfc_core::{Packing, PackingOptions};
 use highwater_traces::{Replayer, Trace};
 use serde::Serialize;
 
@@ -32,7 +32,7 @@ impl Outcome {
     pub(super) fn of(
         variation: &Variation,
         traces: &[Trace],
-        plan: Option<&Arc<Plan>>,
+        packing: Option<&Arc<Packing>>,
         progress: &Progress,
     ) -> Self {
         let nothing = (variation.limit.is_none() && !traces.is_empty()).then_some(0);
@@ -46,14 +46,20 @@ impl Outcome {
         };
         for trace in traces {
             sum.peak_live_bytes = sum.peak_live_bytes.saturating_add(trace.peak_live_bytes());
-            sum.add(variation, trace, plan, progress);
+            sum.add(variation, trace, packing, progress);
         }
         sum
     }
 
-    fn add(&mut self, variation: &Variation, trace: &Trace, plan: Option<&Arc<Plan>>, progress: &Progress) {
+    fn add(
+        &mut self,
+        variation: &Variation,
+        trace: &Trace,
+        packing: Option<&Arc<Packing>>,
+        progress: &Progress,
+    ) {
         let mut replayer = Replayer::new(trace);
-        let pool = match variation.policy.prepare(trace, plan, PlanOptions::default().granule) {
+        let pool = match variation.policy.prepare(trace, packing, PackingOptions::default().granule) {
             Ok(pool) => pool,
             Err(error) => return self.fail(&error.to_string()),
         };

@@ -28,7 +28,7 @@ fn each_cause_is_printed_once() {
         &["replay", &nonsense],
         &["replay", &trace],
         &["export", &nonsense, "--format", "svg"],
-        &["plan", &nonsense],
+        &["pack", &nonsense],
         &["diff", &nonsense, &missing],
     ];
     for &arguments in commands {
@@ -131,10 +131,10 @@ fn names_reach_the_terminal_as_escapes() {
         vec!["replay", &profile, "--json"],
         vec!["replay", &text],
         vec!["replay", &profile, "--policy", EVIL],
-        vec!["plan", &text, "--output", &output],
-        vec!["plan", &trace, "--output", &output],
-        vec!["plan", &trace, "--step", EVIL, "--output", &output],
-        vec!["plan", &trace, "--step", "marks:\x1b..y", "--output", &output],
+        vec!["pack", &text, "--output", &output],
+        vec!["pack", &trace, "--output", &output],
+        vec!["pack", &trace, "--step", EVIL, "--output", &output],
+        vec!["pack", &trace, "--step", "marks:\x1b..y", "--output", &output],
         vec![EVIL],
         vec!["report", "--\x1b[31m\u{202e}"],
         vec!["report", &profile, "--max-events", EVIL],

@@ -54,7 +54,7 @@ fn exported_snapshots_replay_like_the_recording() {
     let run = record(&directory);
     let replayed = |file: &Path| {
         let file = file.to_str().unwrap();
-        let arguments = ["replay", file, "--json", "--repeat", "1", "--policy", "bfc,planned"];
+        let arguments = ["replay", file, "--json", "--repeat", "1", "--policy", "bfc,packed"];
         let output = Command::new(env!("CARGO_BIN_EXE_highwater")).args(arguments).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -46,9 +46,9 @@ fn the_help_lists_the_exit_codes() {
     let help = help(&["--help"]);
     let digits = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/digits.trace.gz");
     let commands: &[(&[&str], i32)] = &[
-        (&["plan", digits, "-o", "-"], 0),
+        (&["pack", digits, "-o", "-"], 0),
         (&["replay", digits, "--pool", "1MiB"], 1),
-        (&["plan", digits, "-o", "/no/such/folder/file"], 1),
+        (&["pack", digits, "-o", "/no/such/folder/file"], 1),
         (&[], 2),
         (&["remport"], 2),
         (&["report", "/no/such/file"], 2),

@@ -141,13 +141,13 @@ fn every_command_that_reads_a_cut_file_says_so_and_which() {
     let (run, cut) = (record(&directory, "run.hwm", 3072), record(&directory, "cut.hwm", 3072));
     let whole = fs::read(&run).unwrap();
     fs::write(&cut, &whole[..whole.len() - 1]).unwrap();
-    let plan = directory.path().join("plan");
+    let packing = directory.path().join("packing");
     let commands: &[(&[&str], &[&Path])] = &[
         (&["diff"], &[&run, &cut]),
         (&["diff"], &[&cut, &run]),
         (&["what-if", "--policy", "bfc"], &[&cut]),
         (&["replay"], &[&run, &cut]),
-        (&["plan", "-o", plan.to_str().unwrap()], &[&cut]),
+        (&["pack", "-o", packing.to_str().unwrap()], &[&cut]),
     ];
     for &(command, files) in commands {
         let output = highwater(command, files);
@@ -289,7 +289,7 @@ fn tables_fit_100_columns_unless_wide() {
         (&["report", "--by", "place"], &[&run]),
         (&["diff"], &[&run, &other]),
         (&["what-if"], &[&run]),
-        (&["replay", "--find-min", "--policy", "bfc,bfc-tensorflow,buddy,planned"], &[&run]),
+        (&["replay", "--find-min", "--policy", "bfc,bfc-tensorflow,buddy,packed"], &[&run]),
         (&["top", "--once"], &[&run]),
     ];
     for &(command, files) in commands {

@@ -53,7 +53,7 @@ fn recording(folder: &TempDir) -> Vec<u8> {
 }
 
 #[test]
-fn traces_and_plans_are_read_from_standard_input() {
+fn traces_and_packings_are_read_from_standard_input() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("trace"), TRACE).unwrap();
     let replayed = stdout(&folder, &["replay", "-"], TRACE.as_bytes());
@@ -62,12 +62,12 @@ fn traces_and_plans_are_read_from_standard_input() {
     };
     assert_eq!(figures(&replayed), figures(&stdout(&folder, &["replay", "trace"], b"")));
 
-    let plan = stdout(&folder, &["plan", "-", "-o", "-"], TRACE.as_bytes());
-    stdout(&folder, &["plan", "trace", "-o", "plan"], b"");
-    assert_eq!(plan, fs::read_to_string(folder.path().join("plan")).unwrap());
+    let packing = stdout(&folder, &["pack", "-", "-o", "-"], TRACE.as_bytes());
+    stdout(&folder, &["pack", "trace", "-o", "packing"], b"");
+    assert_eq!(packing, fs::read_to_string(folder.path().join("packing")).unwrap());
     let followed =
-        stdout(&folder, &["replay", "trace", "--policy", "planned", "--plan", "-"], plan.as_bytes());
-    assert!(followed.contains("planned"), "{followed}");
+        stdout(&folder, &["replay", "trace", "--policy", "packed", "--packing", "-"], packing.as_bytes());
+    assert!(followed.contains("packed"), "{followed}");
 }
 
 #[test]
@@ -111,11 +111,11 @@ fn pages_and_exports_go_to_standard_output_with_nothing_else() {
 }
 
 #[test]
-fn a_plan_on_standard_output_has_its_summary_on_stderr() {
+fn a_packing_on_standard_output_has_its_summary_on_stderr() {
     let folder = TempDir::new().unwrap();
-    let output = highwater(folder.path(), &["plan", "-", "-o", "-"], TRACE.as_bytes());
+    let output = highwater(folder.path(), &["pack", "-", "-o", "-"], TRACE.as_bytes());
     assert!(text(&output.stderr).contains("3 of 3 blocks"), "{}", text(&output.stderr));
-    let output = highwater(folder.path(), &["plan", "-", "-o", "-", "--json"], TRACE.as_bytes());
+    let output = highwater(folder.path(), &["pack", "-", "-o", "-", "--json"], TRACE.as_bytes());
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(2), ""));
     assert!(text(&output.stderr).contains("cannot both use standard output"));
 }
@@ -147,7 +147,7 @@ fn a_folder_in_the_place_of_a_file_is_called_one() {
         &["top", "."],
         &["what-if", "."],
         &["diff", "run.hwm", "."],
-        &["replay", "trace", "--policy", "planned", "--plan", "."],
+        &["replay", "trace", "--policy", "packed", "--packing", "."],
         &["report", "run.hwm", "--html", "page", "--log", "."],
     ] {
         let output = highwater(folder.path(), arguments, b"");
@@ -157,16 +157,16 @@ fn a_folder_in_the_place_of_a_file_is_called_one() {
 }
 
 #[test]
-fn a_step_between_marks_is_planned_by_name() {
+fn a_step_between_marks_is_packed_by_name() {
     let folder = TempDir::new().unwrap();
-    let plan =
-        |step: &str| highwater(folder.path(), &["plan", "-", "-o", "-", "--step", step], TRACE.as_bytes());
-    let one = plan("marks:step..step");
+    let packing =
+        |step: &str| highwater(folder.path(), &["pack", "-", "-o", "-", "--step", step], TRACE.as_bytes());
+    let one = packing("marks:step..step");
     assert!(text(&one.stderr).contains("1 of 1 blocks in 2.00 KiB"), "{}", text(&one.stderr));
-    let rest = plan("marks:step..end");
+    let rest = packing("marks:step..end");
     assert!(text(&rest.stderr).contains("2 of 2 blocks in 2.00 KiB"), "{}", text(&rest.stderr));
-    let none = plan("marks:start..step");
+    let none = packing("marks:start..step");
     assert_eq!(none.status.code(), Some(1));
     assert!(text(&none.stderr).contains("standard input: the trace has no comment `mark: start`"));
-    assert_eq!(plan("marks:step").status.code(), Some(2));
+    assert_eq!(packing("marks:step").status.code(), Some(2));
 }

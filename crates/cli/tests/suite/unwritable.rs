@@ -10,7 +10,7 @@ use tempfile::TempDir;
 const COMMANDS: &[&[&str]] = &[
     &["report", "INPUT", "--html"],
     &["export", "INPUT", "--format", "svg", "--output"],
-    &["plan", "INPUT", "--output"],
+    &["pack", "INPUT", "--output"],
 ];
 
 /// Runs one of them with this input and output.

@@ -81,9 +81,9 @@ fn every_policy_and_rule_is_tried_besides_the_recorded_one() {
 
     let outcomes = json(&run, &[]);
     assert_eq!(outcomes[0]["what"], "as recorded");
-    let [recorded, planned] = ["as recorded", "planned"].map(|what| of(&outcomes, what));
+    let [recorded, packed] = ["as recorded", "packed"].map(|what| of(&outcomes, what));
     assert_eq!(recorded["peak_in_use_bytes"], 5 * MIB);
-    assert_eq!(planned["smallest_pool_bytes"], 5 * MIB);
+    assert_eq!(packed["smallest_pool_bytes"], 5 * MIB);
     // When blocks take the low end, the last block lies behind the hole of 3 MiB.
     let low = of(&json(&run, &["--cut", "low"]), "bfc, cut low");
     assert_eq!(low["smallest_pool_bytes"], 8 * MIB);
@@ -151,7 +151,7 @@ fn invalid_questions_fail_with_exit_code_two() {
         (&run, &["--policy", "buddy", "--join", "deferred"], "--join is not supported by buddy"),
         (&run, &["--split", "twice:5%"], "needs the size of the pool"),
         (&run, &["--policy", "worst-fit"], "unknown policy \"worst-fit\""),
-        (&run, &["--plan", "none.plan"], "none.plan"),
+        (&run, &["--packing", "none.packing"], "none.packing"),
     ] {
         let output = what_if(path, arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use bfc_core::{SourceError, debug_as_message, printable};
+use bfc_core::{SourceError, printable};
 use bfc_cuda::{CudaUnavailable, NcclError};
 use thiserror::Error;
 
@@ -11,7 +11,7 @@ use super::CollectiveError;
 use crate::launch::LaunchError;
 
 /// The reason for which a program has no [`Nccl`](crate::Nccl).
-#[derive(Error)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NcclConnectError {
     /// NCCL is not installed, or fails.
@@ -120,8 +120,6 @@ pub enum NcclConnectError {
         address: String,
     },
 }
-
-debug_as_message!(NcclConnectError);
 
 /// `rank 3`, or `ranks 1, 3`.
 fn listed(ranks: &[usize]) -> String {

@@ -15,7 +15,7 @@ use mpi::raw::AsRaw;
 
 use super::{exit, status};
 use crate::error::{CollectiveError, WorldError};
-use crate::operation::Operation;
+use crate::operation::CollectiveOperation;
 use crate::ordered::{self, Messages};
 
 /// The most elements of one MPI call, whose counts have 32 bits.
@@ -40,7 +40,7 @@ pub(super) struct Endpoint {
     limit: Duration,
     abort: Arc<OnceLock<i32>>,
     /// The operation that runs.
-    operation: Operation,
+    operation: CollectiveOperation,
     /// `None` if the time limit exceeds the clock.
     deadline: Option<Instant>,
     /// The message of the first error. Ranks are out of step from then on.
@@ -73,7 +73,7 @@ impl Endpoint {
         let errors_return = unsafe { ffi::RSMPI_ERRORS_RETURN };
         // SAFETY: the communicator is valid until `universe` is dropped. From here on, calls return error codes.
         unsafe { ffi::MPI_Comm_set_errhandler(comm, errors_return) };
-        let operation = Operation::Barrier;
+        let operation = CollectiveOperation::Barrier;
         Ok(Self { universe, comm, rank, size, limit, abort, operation, deadline: None, failure: None })
     }
 
@@ -85,7 +85,7 @@ impl Endpoint {
     /// Runs an operation, unless an earlier one failed.
     pub(super) fn perform(
         &mut self,
-        operation: Operation,
+        operation: CollectiveOperation,
         work: impl FnOnce(&mut Self) -> Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
         self.end_if_aborted();
@@ -140,7 +140,7 @@ impl Endpoint {
     /// process then exits with a code other than 0, whereupon the launcher ends the other ranks.
     pub(super) fn disconnect(mut self) {
         if self.failure.is_none()
-            && let Err(error) = self.perform(Operation::Disconnect, ordered::barrier)
+            && let Err(error) = self.perform(CollectiveOperation::Disconnect, ordered::barrier)
         {
             eprintln!("{error}");
         }
@@ -225,7 +225,7 @@ impl Endpoint {
             }
             self.end_if_aborted();
             let (operation, rank) = (self.operation, self.rank);
-            if operation == Operation::Disconnect
+            if operation == CollectiveOperation::Disconnect
                 && let Some(peer) = self.other_message()
             {
                 return Err(CollectiveError::Early { operation, rank, peer });
@@ -301,18 +301,18 @@ impl Endpoint {
         // SAFETY: reads a constant of the MPI library.
         let any_tag = unsafe { ffi::RSMPI_ANY_TAG };
         let status = self.probe(any_source, any_tag)?;
-        let is_other = status.MPI_TAG != tag(Operation::Disconnect);
+        let is_other = status.MPI_TAG != tag(CollectiveOperation::Disconnect);
         is_other.then_some(status.MPI_SOURCE.unsigned_abs() as usize)
     }
 
     /// Returns a rank that has disconnected although this rank expects data from it.
     fn disconnected(&self, pending: &[Pending]) -> Option<usize> {
-        if self.operation == Operation::Disconnect {
+        if self.operation == CollectiveOperation::Disconnect {
             return None;
         }
         let expected = pending.iter().filter(|pending| pending.receives.is_some());
         let mut peers = expected.filter_map(|pending| pending.peer);
-        peers.find(|peer| self.probe(count(*peer), tag(Operation::Disconnect)).is_some())
+        peers.find(|peer| self.probe(count(*peer), tag(CollectiveOperation::Disconnect)).is_some())
     }
 
     /// Returns the status of a message that has arrived and that no receive has taken.
@@ -393,7 +393,7 @@ impl Messages for Endpoint {
 }
 
 /// Messages of one operation match no receive of another.
-const fn tag(operation: Operation) -> c_int {
+const fn tag(operation: CollectiveOperation) -> c_int {
     operation as c_int + 1
 }
 

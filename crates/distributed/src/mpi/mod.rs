@@ -18,10 +18,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::collective::{
-    Collective, Reduce, SliceMut, check_parts, check_reduction, check_root, check_scatter,
+    Collective, SliceMut, SumOrder, check_parts, check_reduction, check_root, check_scatter,
 };
 use crate::error::{CollectiveError, WorldError};
-use crate::operation::Operation;
+use crate::operation::CollectiveOperation;
 use crate::ordered;
 
 mod endpoint;
@@ -88,7 +88,7 @@ impl Mpi {
     /// Runs an operation on the communication thread and waits for its end.
     fn run<'a>(
         &self,
-        operation: Operation,
+        operation: CollectiveOperation,
         work: impl FnOnce(&mut Endpoint) -> Result<(), CollectiveError> + Send + 'a,
     ) -> Result<(), CollectiveError> {
         let (reply, result) = mpsc::sync_channel(1);
@@ -157,14 +157,14 @@ impl Collective for Mpi {
     fn all_reduce(
         &self,
         data: SliceMut<'_>,
-        reduce: Reduce,
+        reduce: SumOrder,
         workspace: &mut [u8],
     ) -> Result<(), CollectiveError> {
-        check_reduction(Operation::AllReduce, &data, reduce, self.size, workspace)?;
-        self.run(Operation::AllReduce, |endpoint| match (reduce, data) {
+        check_reduction(CollectiveOperation::AllReduce, &data, reduce, self.size, workspace)?;
+        self.run(CollectiveOperation::AllReduce, |endpoint| match (reduce, data) {
             _ if endpoint.places().1 == 1 => Ok(()),
-            (Reduce::Library, SliceMut::F32(values)) => endpoint.library_all_reduce(values, workspace),
-            (Reduce::Library, SliceMut::F64(values)) => endpoint.library_all_reduce(values, workspace),
+            (SumOrder::Library, SliceMut::F32(values)) => endpoint.library_all_reduce(values, workspace),
+            (SumOrder::Library, SliceMut::F64(values)) => endpoint.library_all_reduce(values, workspace),
             (_, data) => ordered::all_reduce(endpoint, data, workspace),
         })
     }
@@ -176,29 +176,31 @@ impl Collective for Mpi {
         workspace: &mut [u8],
     ) -> Result<(), CollectiveError> {
         check_scatter(&data, parts, self.rank, self.size, workspace)?;
-        self.run(Operation::ReduceScatter, |endpoint| {
+        self.run(CollectiveOperation::ReduceScatter, |endpoint| {
             ordered::reduce_scatter(endpoint, &mut data, parts, workspace)
         })
     }
 
     fn all_gather(&self, data: SliceMut<'_>, parts: &[Range<usize>]) -> Result<(), CollectiveError> {
-        check_parts(Operation::AllGather, data.len(), parts, self.size)?;
-        self.run(Operation::AllGather, |endpoint| ordered::all_gather(endpoint, data, parts))
+        check_parts(CollectiveOperation::AllGather, data.len(), parts, self.size)?;
+        self.run(CollectiveOperation::AllGather, |endpoint| ordered::all_gather(endpoint, data, parts))
     }
 
     fn broadcast(&self, data: SliceMut<'_>, root: usize) -> Result<(), CollectiveError> {
         check_root(root, self.size)?;
-        self.run(Operation::Broadcast, |endpoint| ordered::broadcast(endpoint, data.into_bytes(), root))
+        self.run(CollectiveOperation::Broadcast, |endpoint| {
+            ordered::broadcast(endpoint, data.into_bytes(), root)
+        })
     }
 
     fn barrier(&self) -> Result<(), CollectiveError> {
-        self.run(Operation::Barrier, ordered::barrier)
+        self.run(CollectiveOperation::Barrier, ordered::barrier)
     }
 
     fn abort(&self, code: i32) -> ! {
         let _ = self.abort.set(code);
         // Wakes the thread. A thread that already runs a request looks at the code itself.
-        let _ = self.run(Operation::Disconnect, |_| Ok(()));
+        let _ = self.run(CollectiveOperation::Disconnect, |_| Ok(()));
         std::process::exit(code)
     }
 }

@@ -16,10 +16,10 @@ use highwater_tensor::DType;
 use super::Nccl;
 use super::staging::Staging;
 use crate::collective::{
-    Collective, Reduce, SliceMut, check_parts, check_reduction, check_root, check_scatter,
+    Collective, SliceMut, SumOrder, check_parts, check_reduction, check_root, check_scatter,
 };
 use crate::error::{CollectiveError, NcclConnectError};
-use crate::operation::Operation;
+use crate::operation::CollectiveOperation;
 use crate::ordered::{self, Messages};
 
 /// The bytes of all slots together, unless there are many ranks.
@@ -43,7 +43,7 @@ impl HostCollective {
         Ok(Self { nccl, staging: Mutex::new(staging) })
     }
 
-    fn run<T>(&self, operation: Operation, work: impl FnOnce(&mut Endpoint<'_>) -> T) -> T {
+    fn run<T>(&self, operation: CollectiveOperation, work: impl FnOnce(&mut Endpoint<'_>) -> T) -> T {
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         work(&mut Endpoint { nccl: &self.nccl, staging: &mut staging, operation })
     }
@@ -67,12 +67,12 @@ impl Collective for HostCollective {
     fn all_reduce(
         &self,
         data: SliceMut<'_>,
-        reduce: Reduce,
+        reduce: SumOrder,
         workspace: &mut [u8],
     ) -> Result<(), CollectiveError> {
-        check_reduction(Operation::AllReduce, &data, reduce, self.size(), workspace)?;
-        self.run(Operation::AllReduce, |endpoint| match (reduce, &data) {
-            (Reduce::Library, SliceMut::F32(_) | SliceMut::F64(_)) => endpoint.library_all_reduce(data),
+        check_reduction(CollectiveOperation::AllReduce, &data, reduce, self.size(), workspace)?;
+        self.run(CollectiveOperation::AllReduce, |endpoint| match (reduce, &data) {
+            (SumOrder::Library, SliceMut::F32(_) | SliceMut::F64(_)) => endpoint.library_all_reduce(data),
             _ => ordered::all_reduce(endpoint, data, workspace),
         })
     }
@@ -84,23 +84,25 @@ impl Collective for HostCollective {
         workspace: &mut [u8],
     ) -> Result<(), CollectiveError> {
         check_scatter(&data, parts, self.rank(), self.size(), workspace)?;
-        self.run(Operation::ReduceScatter, |endpoint| {
+        self.run(CollectiveOperation::ReduceScatter, |endpoint| {
             ordered::reduce_scatter(endpoint, &mut data, parts, workspace)
         })
     }
 
     fn all_gather(&self, data: SliceMut<'_>, parts: &[Range<usize>]) -> Result<(), CollectiveError> {
-        check_parts(Operation::AllGather, data.len(), parts, self.size())?;
-        self.run(Operation::AllGather, |endpoint| ordered::all_gather(endpoint, data, parts))
+        check_parts(CollectiveOperation::AllGather, data.len(), parts, self.size())?;
+        self.run(CollectiveOperation::AllGather, |endpoint| ordered::all_gather(endpoint, data, parts))
     }
 
     fn broadcast(&self, data: SliceMut<'_>, root: usize) -> Result<(), CollectiveError> {
         check_root(root, self.size())?;
-        self.run(Operation::Broadcast, |endpoint| ordered::broadcast(endpoint, data.into_bytes(), root))
+        self.run(CollectiveOperation::Broadcast, |endpoint| {
+            ordered::broadcast(endpoint, data.into_bytes(), root)
+        })
     }
 
     fn barrier(&self) -> Result<(), CollectiveError> {
-        self.run(Operation::Barrier, |endpoint| ordered::barrier(endpoint))
+        self.run(CollectiveOperation::Barrier, |endpoint| ordered::barrier(endpoint))
     }
 
     /// NCCL cannot end other processes: their launcher does, or their time limits.
@@ -114,7 +116,7 @@ impl Collective for HostCollective {
 struct Endpoint<'a> {
     nccl: &'a Nccl,
     staging: &'a mut Staging,
-    operation: Operation,
+    operation: CollectiveOperation,
 }
 
 impl Endpoint<'_> {

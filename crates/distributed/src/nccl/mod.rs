@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Operations take device addresses and run on a stream, in the order of the calls. NCCL chooses the order of additions,
-//! so that sums can differ in the last bits from those of [`Reduce::Ordered`](crate::Reduce::Ordered).
+//! so that sums can differ in the last bits from those of [`SumOrder::Ordered`](crate::SumOrder::Ordered).
 
 mod host;
 mod message;
@@ -25,7 +25,7 @@ use highwater_tensor::DType;
 
 use crate::collective::{Collective, SliceMut, check_parts, check_root};
 use crate::error::{CollectiveError, NcclConnectError};
-use crate::operation::Operation;
+use crate::operation::CollectiveOperation;
 
 pub(crate) use host::HostCollective;
 pub use rendezvous::Rendezvous;
@@ -131,11 +131,11 @@ impl Nccl {
         dtype: DType,
         stream: &Stream,
     ) -> Result<(), CollectiveError> {
-        let element = summable(Operation::AllReduce, dtype)?;
+        let element = summable(CollectiveOperation::AllReduce, dtype)?;
         let kind = CollectiveKind::AllReduce;
         let call = CollectiveCall { kind, from: address, to: address, elements, element };
         // SAFETY: as the caller says.
-        unsafe { self.submit(Operation::AllReduce, &[call], stream) }
+        unsafe { self.submit(CollectiveOperation::AllReduce, &[call], stream) }
     }
 
     /// Submits: replaces this rank's part of the elements with the sum over all ranks. The contents of the rest are
@@ -157,14 +157,14 @@ impl Nccl {
         parts: &[Range<usize>],
         stream: &Stream,
     ) -> Result<(), CollectiveError> {
-        let element = summable(Operation::ReduceScatter, dtype)?;
-        check_parts(Operation::ReduceScatter, elements, parts, self.size())?;
+        let element = summable(CollectiveOperation::ReduceScatter, dtype)?;
+        check_parts(CollectiveOperation::ReduceScatter, elements, parts, self.size())?;
         let calls = self.part_calls(address, parts, dtype, |root, from, to, elements| {
             let kind = root.map_or(CollectiveKind::ReduceScatter, |root| CollectiveKind::Reduce { root });
             CollectiveCall { kind, from, to, elements, element }
         });
         // SAFETY: as the caller says.
-        unsafe { self.submit(Operation::ReduceScatter, &calls, stream) }
+        unsafe { self.submit(CollectiveOperation::ReduceScatter, &calls, stream) }
     }
 
     /// Submits: copies the part of each rank to all ranks, in place. See [`reduce_scatter`](Self::reduce_scatter) for
@@ -185,13 +185,13 @@ impl Nccl {
         parts: &[Range<usize>],
         stream: &Stream,
     ) -> Result<(), CollectiveError> {
-        check_parts(Operation::AllGather, elements, parts, self.size())?;
+        check_parts(CollectiveOperation::AllGather, elements, parts, self.size())?;
         let calls = self.part_calls(address, parts, dtype, |root, all, part, elements| {
             let kind = root.map_or(CollectiveKind::AllGather, |root| CollectiveKind::Broadcast { root });
             CollectiveCall { kind, from: part, to: all, elements: elements * dtype.size(), element: BYTE }
         });
         // SAFETY: as the caller says.
-        unsafe { self.submit(Operation::AllGather, &calls, stream) }
+        unsafe { self.submit(CollectiveOperation::AllGather, &calls, stream) }
     }
 
     /// Submits: copies the elements of rank `root` to all ranks.
@@ -215,16 +215,16 @@ impl Nccl {
         let (kind, elements) = (CollectiveKind::Broadcast { root }, elements * dtype.size());
         let call = CollectiveCall { kind, from: address, to: address, elements, element: BYTE };
         // SAFETY: as the caller says.
-        unsafe { self.submit(Operation::Broadcast, &[call], stream) }
+        unsafe { self.submit(CollectiveOperation::Broadcast, &[call], stream) }
     }
 
     /// Runs an operation beside the later work of `compute`, and waits for its end: it begins after the work that `compute`
     /// has so far. `submit` gets the stream for the operation.
     ///
     /// ```no_run
-    /// # use highwater_distributed::{CollectiveError, Nccl, Operation};
+    /// # use highwater_distributed::{CollectiveError, Nccl, CollectiveOperation};
     /// # fn sum(nccl: &Nccl, compute: &bfc_core::Stream, address: u64) -> Result<(), CollectiveError> {
-    /// nccl.after(Operation::AllReduce, compute, |stream| {
+    /// nccl.after(CollectiveOperation::AllReduce, compute, |stream| {
     ///     // SAFETY: kernels of `compute` have written the elements, and no later ones use them before the end.
     ///     unsafe { nccl.all_reduce(address, 1000, highwater_tensor::DType::F32, stream) }
     /// })
@@ -236,7 +236,7 @@ impl Nccl {
     /// Those of `submit`; the time limit has passed, or the device fails.
     pub fn after(
         &self,
-        operation: Operation,
+        operation: CollectiveOperation,
         compute: &Stream,
         submit: impl FnOnce(&Stream) -> Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
@@ -253,7 +253,7 @@ impl Nccl {
     /// # Errors
     ///
     /// The time limit has passed, or an operation failed.
-    pub fn wait(&self, operation: Operation, event: &StreamEvent) -> Result<(), CollectiveError> {
+    pub fn wait(&self, operation: CollectiveOperation, event: &StreamEvent) -> Result<(), CollectiveError> {
         self.communicator.wait(event).map_err(|error| self.convert(operation, error))
     }
 
@@ -271,7 +271,7 @@ impl Nccl {
     pub fn outside_bytes(&self) -> Result<Option<u64>, CollectiveError> {
         // Only a connection that has ended has no answer.
         let bytes = self.communicator.memory_bytes();
-        let bytes = bytes.map_err(|error| self.convert(Operation::Barrier, error))?;
+        let bytes = bytes.map_err(|error| self.convert(CollectiveOperation::Barrier, error))?;
         Ok(bytes.map(|bytes| bytes + self.staging_bytes.load(Ordering::Relaxed)))
     }
 
@@ -300,7 +300,7 @@ impl Nccl {
     /// As for [`Communicator::submit`].
     unsafe fn submit(
         &self,
-        operation: Operation,
+        operation: CollectiveOperation,
         calls: &[CollectiveCall],
         stream: &Stream,
     ) -> Result<(), CollectiveError> {
@@ -308,13 +308,13 @@ impl Nccl {
         unsafe { self.communicator.submit(calls, stream) }.map_err(|error| self.convert(operation, error))
     }
 
-    fn device_error(&self, operation: Operation, error: &SourceError) -> CollectiveError {
+    fn device_error(&self, operation: CollectiveOperation, error: &SourceError) -> CollectiveError {
         let (rank, peers) = (self.rank(), Vec::new());
         CollectiveError::Library { operation, rank, peers, message: error.to_string() }
     }
 
     /// NCCL does not tell which ranks are missing.
-    fn convert(&self, operation: Operation, error: NcclError) -> CollectiveError {
+    fn convert(&self, operation: CollectiveOperation, error: NcclError) -> CollectiveError {
         let (rank, peers) = (self.rank(), Vec::new());
         match error {
             NcclError::TimedOut { limit, .. } => CollectiveError::TimedOut { operation, rank, peers, limit },
@@ -325,7 +325,7 @@ impl Nccl {
 }
 
 /// Only floats have sums, as in the other implementations of collective operations.
-const fn summable(operation: Operation, dtype: DType) -> Result<ElementType, CollectiveError> {
+const fn summable(operation: CollectiveOperation, dtype: DType) -> Result<ElementType, CollectiveError> {
     match dtype {
         DType::F32 => Ok(ElementType::F32),
         DType::F64 => Ok(ElementType::F64),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use crate::collective::{Reduce, SliceMut, span, spans};
+use crate::collective::{SliceMut, SumOrder, span, spans};
 use crate::threads::run_ranks;
 
 /// A value that depends on the rank and the index, with an order-dependent sum.
@@ -52,10 +52,10 @@ where
         let (rank, collective) = (world.rank(), world.collective());
         let mut reduced = input(rank);
         let dtype = SliceMut::from(&mut reduced[..]).dtype();
-        let bytes = Reduce::Ordered.workspace_bytes(length, dtype, size);
+        let bytes = SumOrder::Ordered.workspace_bytes(length, dtype, size);
         let mut workspace = vec![T::of(f64::NAN); bytes / size_of::<T>()];
         let workspace: &mut [u8] = bytemuck::cast_slice_mut(&mut workspace);
-        collective.all_reduce((&mut reduced[..]).into(), Reduce::Ordered, workspace).unwrap();
+        collective.all_reduce((&mut reduced[..]).into(), SumOrder::Ordered, workspace).unwrap();
 
         let mut scattered = input(rank);
         let parts = spans(length, size);
@@ -98,7 +98,7 @@ fn the_order_of_ranks_decides_the_sum() {
     let results = run_ranks(3, |world| {
         let (mut data, mut workspace) = ([values[world.rank()]], [0.0_f32; 2]);
         let workspace = bytemuck::cast_slice_mut(&mut workspace);
-        world.collective().all_reduce((&mut data[..]).into(), Reduce::Ordered, workspace).unwrap();
+        world.collective().all_reduce((&mut data[..]).into(), SumOrder::Ordered, workspace).unwrap();
         data[0]
     });
     assert_eq!(results, [0.0; 3]); // (1e8 + 1) - 1e8 rounds; (1e8 - 1e8) + 1 would be 1
@@ -111,7 +111,7 @@ fn sums_of_half_precision_round_once() {
     let results = run_ranks(3, |world| {
         let (mut data, mut workspace) = ([values[world.rank()]], [bf16::ZERO; 2]);
         let workspace = bytemuck::cast_slice_mut(&mut workspace);
-        world.collective().all_reduce((&mut data[..]).into(), Reduce::Ordered, workspace).unwrap();
+        world.collective().all_reduce((&mut data[..]).into(), SumOrder::Ordered, workspace).unwrap();
         data[0].to_f32()
     });
     assert_eq!(results, [258.0; 3]);

@@ -5,7 +5,7 @@ use highwater_tensor::{DType, Error, Parameter, Result, ViewMut};
 
 use crate::collective::SliceMut;
 #[cfg(feature = "cuda")]
-use crate::operation::Operation;
+use crate::operation::CollectiveOperation;
 use crate::reduction::ParallelError;
 use crate::world::World;
 
@@ -49,7 +49,7 @@ fn copy_on_device(world: &World, parameter: &Parameter, root: usize, stream: &St
     parameter.update(|values| {
         let (address, dtype) = (values.storage().address(), values.dtype());
         let elements = values.layout().shape().elements();
-        result = nccl.after(Operation::Broadcast, stream, |stream| {
+        result = nccl.after(CollectiveOperation::Broadcast, stream, |stream| {
             // SAFETY: the parameter owns its memory, and the lock of `update` keeps other work away until the end.
             unsafe { nccl.broadcast(address, elements, dtype, root, stream) }
         });

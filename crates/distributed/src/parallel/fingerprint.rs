@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use highwater_tensor::{DType, Parameter};
 
 use super::shared::Shared;
-use crate::agree::{Entry, Fingerprint, Hash};
+use crate::agree::{AgreedValue, Fingerprint, Hash};
 
 /// The options of the optimizer, and the progress of its training.
 #[derive(Clone, Debug, Default)]
@@ -36,34 +36,40 @@ impl Shared {
     pub(super) fn fingerprint(self: &Arc<Self>) -> Fingerprint {
         let settings = Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner));
         let states: Vec<State> = self.parameters.iter().map(state).collect();
-        let planning = {
-            let planning = self.planning();
+        let bucketing = {
+            let bucketing = self.bucketing();
             [
-                ("bucket bytes".to_owned(), planning.bucket_bytes.to_string()),
-                ("reduce".to_owned(), planning.reduce.name().to_owned()),
+                ("bucket bytes".to_owned(), bucketing.bucket_bytes.to_string()),
+                ("reduce".to_owned(), bucketing.reduce.name().to_owned()),
             ]
         };
         let mut hash = Hash::new();
         for ((path, _), (is_frozen, dtype)) in self.parameters.iter().zip(&states) {
             hash = hash.add(path.as_bytes()).add(&[0, u8::from(*is_frozen)]).add(dtype.name().as_bytes());
         }
-        for (name, value) in settings.options.iter().chain(&planning) {
+        for (name, value) in settings.options.iter().chain(&bucketing) {
             hash = hash.add(name.as_bytes()).add(&[0]).add(value.as_bytes()).add(&[0]);
         }
         let hash = hash.add(self.shard.name().as_bytes()).add(&settings.steps.to_le_bytes());
         let hash = settings.scale.map_or(hash, |scale| hash.add(&scale.to_le_bytes()));
         let shared = Arc::clone(self);
-        Fingerprint::new(hash.get(), move || shared.entries(&states, &settings, &planning))
+        Fingerprint::new(hash.get(), move || shared.entries(&states, &settings, &bucketing))
     }
 
-    fn entries(&self, states: &[State], settings: &Settings, planning: &[(String, String)]) -> Vec<Entry> {
-        let parameter = |((path, parameter), (is_frozen, dtype)): (&(String, Parameter), &State)| Entry {
-            name: path.clone(),
-            shape: parameter.value().dims().to_vec(),
-            dtype: Some(*dtype),
-            options: if *is_frozen { "frozen".into() } else { String::new() },
-        };
-        let option = |(name, value): &(String, String)| Entry {
+    fn entries(
+        &self,
+        states: &[State],
+        settings: &Settings,
+        bucketing: &[(String, String)],
+    ) -> Vec<AgreedValue> {
+        let parameter =
+            |((path, parameter), (is_frozen, dtype)): (&(String, Parameter), &State)| AgreedValue {
+                name: path.clone(),
+                shape: parameter.value().dims().to_vec(),
+                dtype: Some(*dtype),
+                options: if *is_frozen { "frozen".into() } else { String::new() },
+            };
+        let option = |(name, value): &(String, String)| AgreedValue {
             name: name.clone(),
             shape: Vec::new(),
             dtype: None,
@@ -74,7 +80,7 @@ impl Shared {
             ("steps".to_owned(), settings.steps.to_string()),
         ];
         let scale = settings.scale.map(|scale| ("loss scale".to_owned(), scale.to_string()));
-        let options = settings.options.iter().chain(planning).chain(&fixed).chain(&scale).map(option);
+        let options = settings.options.iter().chain(bucketing).chain(&fixed).chain(&scale).map(option);
         self.parameters.iter().zip(states).map(parameter).chain(options).collect()
     }
 }

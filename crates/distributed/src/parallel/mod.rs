@@ -1,7 +1,7 @@
 //! Data-parallel training: each rank computes the gradients of its own batch, and all ranks step along their mean.
 //!
 //! ```text
-//! backward pass    gradients fill buckets in the order of the first pass     pass.rs, plan.rs
+//! backward pass    gradients fill buckets in the order of the first pass     pass.rs, assignment.rs
 //! reducer thread   exchanges stages, sums full buckets                       reduction/
 //! optimizer        steps once all ranks have agreed to                       mod.rs
 //! ```
@@ -17,15 +17,15 @@ use highwater_tensor::{Error, GradientHook, Gradients, HookGuard, Parameter, Res
 use highwater_tracking::{Phase, phase};
 
 use crate::agree::Fingerprint;
-use crate::collective::Reduce;
+use crate::collective::SumOrder;
 use crate::reduction::{ParallelError, Stage, exchange};
 use crate::shard::Shard;
 use crate::world::World;
 
+mod assignment;
 mod broadcast;
 mod fingerprint;
 mod pass;
-mod plan;
 mod shared;
 mod state;
 #[cfg(test)]
@@ -33,9 +33,9 @@ mod tests;
 
 pub use shared::no_sync;
 
+use assignment::BucketAssignment;
 use broadcast::{copy_from, copy_from_owners};
 use pass::Pass;
-use plan::Plan;
 use shared::{Hook, Shared};
 
 impl World {
@@ -170,11 +170,17 @@ impl<O: Optimizer> DataParallel<O> {
     #[must_use]
     pub fn bucket_bytes(self, bytes: usize) -> Self {
         {
-            let mut planning = self.shared.planning();
-            planning.bucket_bytes = bytes;
-            let (order, expected) = (planning.plan.order.clone(), planning.plan.expected);
-            let plan = Plan::new(&self.shared.sizes, order, expected, bytes, self.shared.sharded_owners());
-            planning.plan = Arc::new(plan);
+            let mut bucketing = self.shared.bucketing();
+            bucketing.bucket_bytes = bytes;
+            let (order, expected) = (bucketing.assignment.order.clone(), bucketing.assignment.expected);
+            let assignment = BucketAssignment::new(
+                &self.shared.sizes,
+                order,
+                expected,
+                bytes,
+                self.shared.sharded_owners(),
+            );
+            bucketing.assignment = Arc::new(assignment);
         }
         self
     }
@@ -183,14 +189,14 @@ impl<O: Optimizer> DataParallel<O> {
     /// order of that pass.
     #[must_use]
     pub fn bucket_sizes(&self) -> Vec<usize> {
-        self.shared.plan().buckets.iter().map(|bucket| bucket.elements * bucket.dtype.size()).collect()
+        self.shared.assignment().buckets.iter().map(|bucket| bucket.elements * bucket.dtype.size()).collect()
     }
 
-    /// Sets the order of the additions, on all ranks. [`Reduce::Library`] may be faster, but the results differ from those of
+    /// Sets the order of the additions, on all ranks. [`SumOrder::Library`] may be faster, but the results differ from those of
     /// one process in the last bits. It has no effect with [`Shard::Gradients`].
     #[must_use]
-    pub fn reduce(self, reduce: Reduce) -> Self {
-        self.shared.planning().reduce = reduce;
+    pub fn reduce(self, reduce: SumOrder) -> Self {
+        self.shared.bucketing().reduce = reduce;
         self
     }
 

@@ -8,7 +8,7 @@ use bfc_core::{Allocator, Category};
 use highwater_tensor::backend::kernels;
 use highwater_tensor::{DType, GradientPass, Gradients, OpContext, Parameter, Result, Scalar, Tensor};
 
-use super::plan::Plan;
+use super::assignment::BucketAssignment;
 use super::shared::Shared;
 use crate::agree::Fingerprint;
 use crate::reduction::{Done, Job, ParallelError, Region, Stage};
@@ -23,9 +23,9 @@ pub(crate) struct Pass {
     shared: Arc<Shared>,
     /// The settings of this rank, which all ranks must share.
     fingerprint: Fingerprint,
-    plan: Arc<Plan>,
+    assignment: Arc<BucketAssignment>,
     buckets: Vec<Filling>,
-    /// The buckets that the reducer has got, and those that it has returned. Both go in the order of the plan.
+    /// The buckets that the reducer has got, and those that it has returned. Both go in the order of the assignment.
     submitted: usize,
     received: usize,
     /// The memory for the values of other ranks, from the first bucket to the end of the pass.
@@ -53,13 +53,13 @@ impl Pass {
     pub(super) fn begin(shared: Arc<Shared>) -> Result<Self> {
         shared.begin_pass()?;
         let fingerprint = shared.fingerprint();
-        let plan = shared.plan();
-        let buckets = plan.buckets.iter().map(|_| Filling::default()).collect();
+        let assignment = shared.assignment();
+        let buckets = assignment.buckets.iter().map(|_| Filling::default()).collect();
         shared.reducer().begin();
         Ok(Self {
             shared,
             fingerprint,
-            plan,
+            assignment,
             buckets,
             submitted: 0,
             received: 0,
@@ -77,8 +77,8 @@ impl Pass {
         // If a gradient is local on any rank, all ranks take part with theirs.
         let local = shared.meet(Stage::Sync, &local)?;
         let mut pass = Box::new(Self::begin(Arc::clone(shared))?);
-        let plan = Arc::clone(&pass.plan);
-        for &index in plan.order.iter().filter(|index| local[**index]) {
+        let assignment = Arc::clone(&pass.assignment);
+        for &index in assignment.order.iter().filter(|index| local[**index]) {
             let (_, parameter) = &shared.parameters[index];
             if let Some(gradient) = gradients.take_part_of_mean(parameter)? {
                 pass.ready(index, gradient)?;
@@ -115,11 +115,11 @@ impl Pass {
                 self.receive_until(self.submitted.saturating_sub(1))?;
             }
             if self.workspace.is_none() && !self.shared.device.is_gpu() {
-                let (device, bytes) = (&self.shared.device, self.shared.workspace_bytes(&self.plan));
+                let (device, bytes) = (&self.shared.device, self.shared.workspace_bytes(&self.assignment));
                 self.workspace =
                     Some(Region::new(EXCHANGE, device, bytes, DType::U8, Category::Communication)?);
             }
-            let bucket = &self.plan.buckets[number];
+            let bucket = &self.assignment.buckets[number];
             let ranges = bucket.slots.iter().map(|slot| slot.offset..slot.offset + slot.elements);
             let (region, blocks) =
                 Region::with_blocks(BUCKET, &self.shared.device, bucket.elements, bucket.dtype, ranges)?;
@@ -133,7 +133,7 @@ impl Pass {
 
     /// Gives a bucket to the reducer, or sums it on this thread if there is nothing to do meanwhile.
     fn send(&mut self, number: usize, is_agreed: bool, is_last: bool) {
-        let (bucket, filling) = (&self.plan.buckets[number], &self.buckets[number]);
+        let (bucket, filling) = (&self.assignment.buckets[number], &self.buckets[number]);
         let data = filling.region.clone();
         let mut present = filling.present.clone();
         present.resize(bucket.slots.len(), false);
@@ -187,7 +187,7 @@ impl Pass {
     /// Sets the missing gradients of a bucket to zeros.
     fn fill(&mut self, number: usize) -> Result<()> {
         self.open(number)?;
-        let (shared, bucket) = (&self.shared, &self.plan.buckets[number]);
+        let (shared, bucket) = (&self.shared, &self.assignment.buckets[number]);
         let filling = &mut self.buckets[number];
         for ((gradient, slot), block) in filling.gradients.iter_mut().zip(&bucket.slots).zip(&filling.blocks)
         {
@@ -205,7 +205,7 @@ impl Pass {
     /// Moves the gradients of a summed bucket to the result.
     fn keep(&mut self, number: usize, present: &[bool]) -> Result<()> {
         let filling = std::mem::take(&mut self.buckets[number]);
-        let slots = filling.gradients.into_iter().zip(&self.plan.buckets[number].slots).zip(present);
+        let slots = filling.gradients.into_iter().zip(&self.assignment.buckets[number].slots).zip(present);
         for ((gradient, slot), is_present) in slots {
             let Some(gradient) = gradient.filter(|_| *is_present) else { continue };
             let (_, parameter) = &self.shared.parameters[slot.parameter];
@@ -228,10 +228,10 @@ impl Pass {
 impl GradientPass for Pass {
     fn place(&mut self, parameter: usize) -> Result<Option<Arc<dyn Allocator>>> {
         let (_, of) = &self.shared.parameters[parameter];
-        let (bucket, slot) = self.plan.places[parameter];
+        let (bucket, slot) = self.assignment.places[parameter];
         // The gradients of 16-bit floats, whose sums are f32, are converted, as are those of parameters that this rank has
         // converted: the other ranks name the difference.
-        if of.value().dtype() != self.plan.buckets[bucket].dtype {
+        if of.value().dtype() != self.assignment.buckets[bucket].dtype {
             return Ok(None);
         }
         Ok(Some(Arc::clone(&self.open(bucket)?.blocks[slot])))
@@ -240,8 +240,8 @@ impl GradientPass for Pass {
     fn ready(&mut self, parameter: usize, mut gradient: Tensor) -> Result<()> {
         let shared = Arc::clone(&self.shared);
         self.order.push(parameter);
-        let (number, slot) = self.plan.places[parameter];
-        let dtype = self.plan.buckets[number].dtype;
+        let (number, slot) = self.assignment.places[parameter];
+        let dtype = self.assignment.buckets[number].dtype;
         let filling = self.open(number)?;
         let block = &filling.blocks[slot];
         let is_in_place = Arc::ptr_eq(gradient.storage().allocation().allocator(), block);
@@ -259,7 +259,7 @@ impl GradientPass for Pass {
 
     fn finish(mut self: Box<Self>) -> Result<Gradients> {
         let gradients = self.end()?;
-        self.shared.observe(&self.plan, &self.order)?;
+        self.shared.observe(&self.assignment, &self.order)?;
         Ok(gradients)
     }
 }

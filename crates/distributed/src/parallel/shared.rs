@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bfc_core::{ThreadVariable, thread_scoped};
 use highwater_tensor::{Device, Error, GradientHook, GradientPass, Parameter, Result, Tensor};
 
+use super::assignment::{Bucket, BucketAssignment, Size, owners};
 use super::fingerprint::Settings;
 use super::pass::Pass;
-use super::plan::{Bucket, Plan, Size, owners};
-use crate::collective::{Reduce, SliceMut};
+use crate::collective::{SliceMut, SumOrder};
 use crate::reduction::{JobData, ParallelError, Reducer, Region, Stage, exchange};
 use crate::shard::Shard;
 use crate::world::World;
@@ -32,7 +32,7 @@ pub(super) struct Shared {
     pub(super) sizes: Vec<Size>,
     /// The rank that owns each parameter.
     pub(super) owners: Vec<usize>,
-    pub(super) planning: Mutex<Planning>,
+    pub(super) bucketing: Mutex<Bucketing>,
     /// Whether a backward pass runs.
     pub(super) in_pass: AtomicBool,
     /// The options that all ranks must share.
@@ -40,11 +40,11 @@ pub(super) struct Shared {
 }
 
 #[derive(Debug)]
-pub(super) struct Planning {
-    pub(super) plan: Arc<Plan>,
+pub(super) struct Bucketing {
+    pub(super) assignment: Arc<BucketAssignment>,
     pub(super) bucket_bytes: usize,
-    pub(super) reduce: Reduce,
-    /// Whether the plan has the order of a pass.
+    pub(super) reduce: SumOrder,
+    /// Whether the assignment has the order of a pass.
     pub(super) is_observed: bool,
 }
 
@@ -110,11 +110,11 @@ impl Shared {
             (0..sizes.len()).rev().partition(|index| parameters[*index].1.is_frozen());
         let (expected, order) = (trained.len(), [trained, frozen].concat());
         let sharded = (shard == Shard::Gradients).then_some((&owners[..], world.size()));
-        let plan = Arc::new(Plan::new(&sizes, order, expected, BUCKET_BYTES, sharded));
-        let planning = Mutex::new(Planning {
-            plan,
+        let assignment = Arc::new(BucketAssignment::new(&sizes, order, expected, BUCKET_BYTES, sharded));
+        let bucketing = Mutex::new(Bucketing {
+            assignment,
             bucket_bytes: BUCKET_BYTES,
-            reduce: Reduce::default(),
+            reduce: SumOrder::default(),
             is_observed: false,
         });
         if world.size() > 1 {
@@ -122,21 +122,21 @@ impl Shared {
             world.reducer().map_err(start)?;
         }
         let (world, in_pass, settings) = (world.clone(), AtomicBool::new(false), Mutex::default());
-        Ok(Arc::new(Self { world, shard, device, parameters, sizes, owners, planning, in_pass, settings }))
+        Ok(Arc::new(Self { world, shard, device, parameters, sizes, owners, bucketing, in_pass, settings }))
     }
 
-    pub(super) fn planning(&self) -> MutexGuard<'_, Planning> {
-        self.planning.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn bucketing(&self) -> MutexGuard<'_, Bucketing> {
+        self.bucketing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn plan(&self) -> Arc<Plan> {
-        Arc::clone(&self.planning().plan)
+    pub(super) fn assignment(&self) -> Arc<BucketAssignment> {
+        Arc::clone(&self.bucketing().assignment)
     }
 
-    pub(super) fn reduce(&self) -> Reduce {
+    pub(super) fn reduce(&self) -> SumOrder {
         match self.shard {
-            Shard::None | Shard::Optimizer => self.planning().reduce,
-            Shard::Gradients => Reduce::Ordered,
+            Shard::None | Shard::Optimizer => self.bucketing().reduce,
+            Shard::Gradients => SumOrder::Ordered,
         }
     }
 
@@ -165,8 +165,8 @@ impl Shared {
     }
 
     /// The memory for the values of other ranks while a bucket is summed, in bytes.
-    pub(super) fn workspace_bytes(&self, plan: &Plan) -> usize {
-        plan.buckets.iter().map(|bucket| self.bucket_workspace(bucket)).max().unwrap_or(0)
+    pub(super) fn workspace_bytes(&self, assignment: &BucketAssignment) -> usize {
+        assignment.buckets.iter().map(|bucket| self.bucket_workspace(bucket)).max().unwrap_or(0)
     }
 
     pub(super) fn bucket_workspace(&self, bucket: &Bucket) -> usize {
@@ -194,13 +194,17 @@ impl Shared {
     }
 
     /// Adopts rank 0's order of gradients after the first pass.
-    pub(super) fn observe(&self, plan: &Plan, order: &[usize]) -> Result<(), ParallelError> {
-        let mut planning = self.planning();
-        if std::mem::replace(&mut planning.is_observed, true) {
+    pub(super) fn observe(
+        &self,
+        assignment: &BucketAssignment,
+        order: &[usize],
+    ) -> Result<(), ParallelError> {
+        let mut bucketing = self.bucketing();
+        if std::mem::replace(&mut bucketing.is_observed, true) {
             return Ok(());
         }
         let is_missing = |parameter: &usize| !order.contains(parameter);
-        let rest = plan.order.iter().copied().filter(is_missing);
+        let rest = assignment.order.iter().copied().filter(is_missing);
         let mut expected = order.len() as u32;
         let mut order: Vec<usize> = order.iter().copied().chain(rest).collect();
         if !self.world.is_rehearsal() {
@@ -214,10 +218,11 @@ impl Shared {
             expected = order.pop().map_or(0, |expected| expected as u32);
         }
         let expected = expected as usize;
-        if (&order, expected) != (&plan.order, plan.expected) {
+        if (&order, expected) != (&assignment.order, assignment.expected) {
             let owners = self.sharded_owners();
-            let plan = Plan::new(&self.sizes, order, expected, planning.bucket_bytes, owners);
-            planning.plan = Arc::new(plan);
+            let assignment =
+                BucketAssignment::new(&self.sizes, order, expected, bucketing.bucket_bytes, owners);
+            bucketing.assignment = Arc::new(assignment);
         }
         Ok(())
     }

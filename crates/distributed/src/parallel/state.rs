@@ -4,7 +4,7 @@ use highwater_nn::io::{Array, Arrays};
 use highwater_tensor::{DType, Error, Gradients, Result, Shape};
 
 use super::shared::Shared;
-use crate::agree::{Entry, Hash, broadcast_text};
+use crate::agree::{AgreedValue, Hash, broadcast_text};
 use crate::collective::{SliceMut, spans};
 use crate::error::CollectiveError;
 use crate::reduction::ParallelError;
@@ -51,8 +51,8 @@ fn broadcast_array(world: &World, own: Option<&Array>, root: usize) -> Result<Ar
 }
 
 /// Returns a hash of each array, which all ranks compare.
-pub(crate) fn entries(state: &Arrays) -> Vec<Entry> {
-    let entry = |(name, array): (&String, &Array)| Entry {
+pub(crate) fn entries(state: &Arrays) -> Vec<AgreedValue> {
+    let entry = |(name, array): (&String, &Array)| AgreedValue {
         name: format!("state {name}"),
         shape: array.shape().dims().to_vec(),
         dtype: Some(array.dtype()),

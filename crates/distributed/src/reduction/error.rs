@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::status::Stage;
 use crate::agree::AgreeError;
 use crate::error::CollectiveError;
-use crate::operation::Operation;
+use crate::operation::CollectiveOperation;
 use crate::shard::Shard;
 
 /// The reason for which ranks cannot train together. Tensor errors contain it: see [`ParallelError::of`].
@@ -89,7 +89,7 @@ debug_as_message!(ParallelError);
 impl ParallelError {
     /// The reducer thread has ended, which happens only if it panics.
     pub(crate) fn ended(rank: usize) -> Self {
-        let operation = Operation::AllReduce;
+        let operation = CollectiveOperation::AllReduce;
         CollectiveError::Ended { operation, rank, cause: "the thread that sums gradients has ended".into() }
             .into()
     }

@@ -16,11 +16,11 @@ use super::error::ParallelError;
 use super::region::Region;
 use super::status::{Stage, exchange};
 use crate::agree::Fingerprint;
-use crate::collective::{Collective, Reduce, SliceMut};
+use crate::collective::{Collective, SliceMut, SumOrder};
 #[cfg(feature = "cuda")]
 use crate::nccl::Nccl;
 #[cfg(feature = "cuda")]
-use crate::operation::Operation;
+use crate::operation::CollectiveOperation;
 
 /// The connections of a rank.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub(crate) struct JobData {
     pub(crate) parts: Vec<Range<usize>>,
     /// `None` on GPUs.
     pub(crate) workspace: Option<(Arc<Region>, usize)>,
-    pub(crate) reduce: Reduce,
+    pub(crate) reduce: SumOrder,
     /// The stream that writes the gradients; `None` if they are in host memory.
     pub(crate) stream: Option<Arc<Stream>>,
 }
@@ -222,13 +222,13 @@ fn sum_on_device(ranks: &Ranks, data: &JobData, stream: &Stream) -> Result<(), P
     let Some(nccl) = &ranks.nccl else { return Ok(()) };
     let (address, dtype, elements) = (data.region.address(), data.region.dtype(), data.elements);
     if data.parts.is_empty() {
-        nccl.after(Operation::AllReduce, stream, |stream| {
+        nccl.after(CollectiveOperation::AllReduce, stream, |stream| {
             // SAFETY: as in `sum`: the memory is live, and no later work uses it before the result. The optimizer was made
             // for this GPU.
             unsafe { nccl.all_reduce(address, elements, dtype, stream) }
         })?;
     } else {
-        nccl.after(Operation::ReduceScatter, stream, |stream| {
+        nccl.after(CollectiveOperation::ReduceScatter, stream, |stream| {
             // SAFETY: as above.
             unsafe { nccl.reduce_scatter(address, elements, dtype, &data.parts, stream) }
         })?;

@@ -35,7 +35,7 @@ impl Checked {
 /// it.
 ///
 /// # Errors
-/// [`Error::Operand`](crate::error::Error::Operand) and errors about kernel parameters.
+/// [`KernelError::Operand`](crate::error::KernelError::Operand) and errors about kernel parameters.
 // Inlined, so that the fast check knows the kernel at compile time.
 #[inline(always)]
 pub fn kernel(
@@ -62,8 +62,8 @@ pub fn run(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> 
 /// Copies values from the host, in logical order, given as raw bytes of the output's element type.
 ///
 /// # Errors
-/// [`Error::Operand`](crate::error::Error::Operand) for an output of another device,
-/// [`Error::ElementCount`](crate::error::Error::ElementCount) for a wrong number of values; otherwise as [`Backend::upload`](super::Backend::upload).
+/// [`KernelError::Operand`](crate::error::KernelError::Operand) for an output of another device,
+/// [`KernelError::ElementCount`](crate::error::KernelError::ElementCount) for a wrong number of values; otherwise as [`Backend::upload`](super::Backend::upload).
 pub fn upload(device: DeviceRef<'_>, op: &'static str, values: &[u8], mut out: ViewMut<'_>) -> Result<()> {
     let operand = Rules::new(op, device.facts(), &[]).check("out", &Operand::Write(&mut out))?;
     operand.check_bytes(op, values.len())?;
@@ -78,8 +78,8 @@ pub fn upload(device: DeviceRef<'_>, op: &'static str, values: &[u8], mut out: V
 /// Copies values to the host, in logical order, as raw bytes.
 ///
 /// # Errors
-/// [`Error::Operand`](crate::error::Error::Operand) for an input of another device,
-/// [`Error::ElementCount`](crate::error::Error::ElementCount) for a wrong number of values; otherwise as [`Backend::download`](super::Backend::download).
+/// [`KernelError::Operand`](crate::error::KernelError::Operand) for an input of another device,
+/// [`KernelError::ElementCount`](crate::error::KernelError::ElementCount) for a wrong number of values; otherwise as [`Backend::download`](super::Backend::download).
 pub fn download(
     device: DeviceRef<'_>,
     op: &'static str,

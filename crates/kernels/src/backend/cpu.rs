@@ -34,8 +34,8 @@ impl CpuBackend {
     /// Creates a backend with `threads` threads, one of which is the calling thread.
     ///
     /// # Errors
-    /// [`Error::BadArgument`](crate::error::Error::BadArgument) for 0 threads, or an invalid environment variable
-    /// `HIGHWATER_CPU_INSTRUCTIONS`; [`Error::NoDevice`](crate::error::Error::NoDevice) if the
+    /// [`KernelError::BadArgument`](crate::error::KernelError::BadArgument) for 0 threads, or an invalid environment variable
+    /// `HIGHWATER_CPU_INSTRUCTIONS`; [`KernelError::NoDevice`](crate::error::KernelError::NoDevice) if the
     /// system cannot start the threads.
     pub fn new(threads: usize) -> Result<Self> {
         simd::limit()?;
@@ -89,7 +89,7 @@ impl CpuBackend {
 mod tests {
     use super::*;
     use crate::backend::dry::DryBackend;
-    use crate::error::Error;
+    use crate::error::KernelError;
     use crate::families;
     use crate::families::{Binary, Compare, Distribution, RandomKey, RecurrentCell, Reduce, Unary};
     use crate::precision::Precision;
@@ -152,8 +152,8 @@ mod tests {
             out: y.out(),
         }
         .into());
-        run(families::Softmax { log: false, input: x, out: y.out() }.into());
-        run(families::SoftmaxGrad { log: false, output: x, grad: x, out: y.out() }.into());
+        run(families::SoftmaxRows { log: false, input: x, out: y.out() }.into());
+        run(families::SoftmaxRowsGrad { log: false, output: x, grad: x, out: y.out() }.into());
         run(families::CrossEntropy { logits: x, targets: target, losses: losses.out() }.into());
         run(families::CrossEntropyGrad { logits: x, targets: target, grad: row, out: y.out() }.into());
         run(families::Gather { input: x, indices: i, axis: 0, out: y.out() }.into());
@@ -172,18 +172,18 @@ mod tests {
         }
         let (centered, epsilon, weight, bias) = (true, 1e-5, Some(x), Some(x));
         let (out, statistics) = (y.out(), a.out());
-        run(families::LayerNorm { centered, epsilon, input: x, weight, bias, out, statistics }.into());
+        run(families::NormalizeRows { centered, epsilon, input: x, weight, bias, out, statistics }.into());
         let of = families::Normalized { centered, input: x, weight, statistics: x };
-        run(families::LayerNormGrad { of, grad: x, out: y.out() }.into());
+        run(families::NormalizeRowsGrad { of, grad: x, out: y.out() }.into());
         let (workspace, bias) = (None, None);
         let weight = losses.out();
-        run(families::LayerNormSums { of, grad: x, places: 1, workspace, weight, bias }.into());
+        run(families::NormalizeRowsSums { of, grad: x, places: 1, workspace, weight, bias }.into());
         let (out, statistics, variance) = (y.out(), a.out(), losses.out());
         let (weight, bias) = (row, row);
-        run(families::BatchNorm { epsilon, input: x, weight, bias, out, statistics, variance }.into());
+        run(families::NormalizeChannels { epsilon, input: x, weight, bias, out, statistics, variance }.into());
         let of = families::Normalized { weight: Some(row), ..of };
         let (weight, bias) = (losses.out(), other.out());
-        run(families::BatchNormGrad { of, grad: x, out: Some(y.out()), weight, bias }.into());
+        run(families::NormalizeChannelsGrad { of, grad: x, out: Some(y.out()), weight, bias }.into());
         let (precision, workspace) = (Precision::Full, None);
         let conv = Convolution { windows: [Window::new(1); 2], groups: 1 };
         let out = image.out();
@@ -249,7 +249,10 @@ mod tests {
     #[test]
     fn unreachable_memory_is_an_error_that_names_the_op() {
         for (name, result) in results(&CpuBackend::new(2).unwrap()) {
-            assert!(matches!(result, Err(Error::NoData { op, .. }) if op == name), "{name}: {result:?}");
+            assert!(
+                matches!(result, Err(KernelError::NoData { op, .. }) if op == name),
+                "{name}: {result:?}"
+            );
         }
     }
 
@@ -261,7 +264,7 @@ mod tests {
         let x = Buffer::unreachable(&DIMS, DType::F32);
         for backend in [&CpuBackend::new(1).unwrap() as &dyn Backend, &DryBackend::new()] {
             let refused = backend.download("to_vec", x.view(), &mut [0; 16], Checked::by_test());
-            assert!(matches!(refused, Err(Error::NoData { op: "to_vec", .. })), "{}", backend.name());
+            assert!(matches!(refused, Err(KernelError::NoData { op: "to_vec", .. })), "{}", backend.name());
         }
     }
 
@@ -270,6 +273,6 @@ mod tests {
         for threads in [1, 3] {
             assert_eq!(CpuBackend::new(threads).unwrap().threads(), threads);
         }
-        assert!(matches!(CpuBackend::new(0), Err(Error::BadArgument { .. })));
+        assert!(matches!(CpuBackend::new(0), Err(KernelError::BadArgument { .. })));
     }
 }

@@ -16,7 +16,7 @@ use bfc_core::{
 
 use super::{Backend, Checked, sealed};
 use crate::cost::Work;
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::families::Kernel;
 use crate::rules::DeviceRules;
 use crate::step_time::StepTime;
@@ -156,7 +156,7 @@ impl Backend for DryBackend {
         if !values.is_empty() {
             self.simulate_download();
         }
-        Err(Error::NoData { op, device: "dry:0".to_owned() })
+        Err(KernelError::NoData { op, device: "dry:0".to_owned() })
     }
 
     fn simulate_upload(&self, bytes: usize) {

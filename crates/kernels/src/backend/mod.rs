@@ -71,7 +71,7 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     /// Copies values to the host, in logical order, as raw bytes.
     ///
     /// # Errors
-    /// [`Error::NoData`](crate::error::Error::NoData) if the backend computes nothing; otherwise if the transfer fails.
+    /// [`KernelError::NoData`](crate::error::KernelError::NoData) if the backend computes nothing; otherwise if the transfer fails.
     fn download(&self, op: &'static str, input: View<'_>, values: &mut [u8], checked: Checked) -> Result<()>;
 
     /// On a dry backend: allocates the staging memory that an upload of this size requires.

@@ -15,7 +15,7 @@ use crate::storage::{View, ViewMut};
 
 /// The work of a kernel or the bytes of an upload, with its time in seconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub struct KernelTime {
     /// `None` for uploads.
     pub work: Option<Work>,
     /// The bytes of an upload, or 0.
@@ -28,7 +28,7 @@ pub struct Sample {
 #[derive(Debug)]
 pub struct TimedBackend {
     cpu: CpuBackend,
-    samples: Mutex<Vec<Sample>>,
+    samples: Mutex<Vec<KernelTime>>,
 }
 
 impl TimedBackend {
@@ -41,7 +41,7 @@ impl TimedBackend {
     }
 
     /// Removes and returns all samples.
-    pub fn take(&self) -> Vec<Sample> {
+    pub fn take(&self) -> Vec<KernelTime> {
         std::mem::take(&mut *self.samples.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -50,7 +50,7 @@ impl TimedBackend {
         run()?;
         let seconds = start.elapsed().as_secs_f64();
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        samples.push(Sample { work, bytes, seconds });
+        samples.push(KernelTime { work, bytes, seconds });
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Dispatch from an element type known at run time to the Rust type of a kernel.
 
-use crate::error::{Error, Result, not_host};
+use crate::error::{KernelError, Result, not_host};
 use crate::shape::{DType, RawElement};
 use crate::storage::{View, ViewMut};
 
@@ -83,13 +83,13 @@ macro_rules! sums {
 pub(crate) use {any, by_type, byte_or_integer, byte_or_number, float, integer, number, sums};
 
 /// The error for an element type that a kernel does not support.
-pub(crate) const fn unsupported(op: &'static str, dtype: DType) -> Error {
-    Error::UnsupportedDType { op, dtype }
+pub(crate) const fn unsupported(op: &'static str, dtype: DType) -> KernelError {
+    KernelError::UnsupportedDType { op, dtype }
 }
 
 /// The error for a view whose elements the host cannot access as type `T`.
 #[cold]
-fn inaccessible<T: RawElement>(op: &'static str, dtype: DType) -> Error {
+fn inaccessible<T: RawElement>(op: &'static str, dtype: DType) -> KernelError {
     if T::is_raw_of(dtype) { not_host(op) } else { unsupported(op, dtype) }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::error::{DeviceFault, Error, Result};
+use crate::error::{DeviceFault, KernelError, Result};
 
 /// Elements per chunk if an element costs a few instructions. A multiple of every block size that kernels use.
 pub(crate) const LIGHT: usize = 32 * 1024;
@@ -48,11 +48,11 @@ impl Workers {
     /// Starts `threads - 1` helper threads in a separate pool.
     ///
     /// # Errors
-    /// [`Error::BadArgument`] for 0 threads; [`Error::NoDevice`] if the system cannot start the threads.
+    /// [`KernelError::BadArgument`] for 0 threads; [`KernelError::NoDevice`] if the system cannot start the threads.
     pub(crate) fn new(threads: usize) -> Result<Self> {
         let helpers = match threads {
             0 => {
-                return Err(Error::BadArgument {
+                return Err(KernelError::BadArgument {
                     op: "cpu",
                     argument: "threads",
                     expected: "at least 1",
@@ -65,7 +65,7 @@ impl Workers {
                     .num_threads(threads - 1)
                     .thread_name(|index| format!("highwater-cpu-{}", index + 1))
                     .build();
-                let refused = |error: rayon::ThreadPoolBuildError| Error::NoDevice {
+                let refused = |error: rayon::ThreadPoolBuildError| KernelError::NoDevice {
                     device: "cpu:0".to_owned(),
                     reason: DeviceFault::NoThreads { threads, reason: error.to_string() },
                 };
@@ -357,6 +357,6 @@ mod tests {
 
     #[test]
     fn a_backend_of_no_threads_is_an_error() {
-        assert!(matches!(Workers::new(0), Err(Error::BadArgument { argument: "threads", .. })));
+        assert!(matches!(Workers::new(0), Err(KernelError::BadArgument { argument: "threads", .. })));
     }
 }

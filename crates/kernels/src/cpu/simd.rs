@@ -8,7 +8,10 @@ pub(crate) mod f16c;
 
 use std::sync::LazyLock;
 
-use crate::error::{Error, Result};
+use bfc_core::did_you_mean;
+use bfc_core::setting::{Setting, SettingKind, SettingScope};
+
+use crate::error::{KernelError, Result};
 
 /// The instruction sets for which loops are compiled.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +38,19 @@ pub(crate) fn instructions() -> Instructions {
     *INSTRUCTIONS
 }
 
-/// The environment variable that limits the instruction set, for measurements and for tests.
+/// The limit of the instruction set, for measurements and for tests. It does not change the memory of a run.
+pub const CPU_INSTRUCTIONS: Setting = Setting {
+    name: "cpu_instructions",
+    variable: Some(VARIABLE),
+    option: None,
+    scope: SettingScope::Process,
+    kind: SettingKind::OneOf(&LIMITS),
+    default: "the widest set that the processor supports",
+    help: "The widest instruction set of CPU kernels; the memory of a run does not depend on it",
+    example: "avx2",
+};
+
+/// The environment variable of the limit.
 const VARIABLE: &str = "HIGHWATER_CPU_INSTRUCTIONS";
 
 /// The values of [`VARIABLE`], in ascending order. The last one is the default.
@@ -44,16 +59,17 @@ const LIMITS: [&str; 4] = ["baseline", "avx2", "avx512", "avx512-bf16"];
 /// The position in [`LIMITS`] of the largest permitted instruction set.
 ///
 /// # Errors
-/// [`Error::BadArgument`] for an unknown name.
+/// [`KernelError::BadArgument`] for an unknown name.
 pub(crate) fn limit() -> Result<usize> {
     let Some(value) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else {
         return Ok(LIMITS.len() - 1);
     };
-    LIMITS.iter().position(|&name| value == name).ok_or_else(|| Error::BadArgument {
+    let value = value.to_string_lossy();
+    LIMITS.iter().position(|&name| value.trim() == name).ok_or_else(|| KernelError::BadArgument {
         op: "cpu",
         argument: VARIABLE,
         expected: "baseline, avx2, avx512 or avx512-bf16",
-        got: value.to_string_lossy().into_owned(),
+        got: format!("{value}{}", did_you_mean(&value, LIMITS)),
     })
 }
 

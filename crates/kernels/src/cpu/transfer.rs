@@ -2,7 +2,7 @@
 
 use super::dispatch::{any, host_mut};
 use super::operands::Source;
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::storage::{View, ViewMut};
 
 /// See [`Backend::upload`](crate::backend::Backend::upload).
@@ -10,7 +10,7 @@ pub(crate) fn upload(op: &'static str, values: &[u8], out: &mut ViewMut<'_>) -> 
     let (shape, dtype) = (out.layout().shape(), out.dtype());
     let bytes: &mut [u8] = any!(dtype, T => bytemuck::cast_slice_mut(host_mut::<T>(op, out)?));
     if bytes.len() != values.len() {
-        return Err(Error::ElementCount { op, elements: values.len() / dtype.size(), shape: *shape });
+        return Err(KernelError::ElementCount { op, elements: values.len() / dtype.size(), shape: *shape });
     }
     bytes.copy_from_slice(values);
     Ok(())
@@ -20,7 +20,7 @@ pub(crate) fn upload(op: &'static str, values: &[u8], out: &mut ViewMut<'_>) -> 
 pub(crate) fn download(op: &'static str, input: View<'_>, values: &mut [u8]) -> Result<()> {
     let (shape, dtype) = (input.layout().shape(), input.dtype());
     if shape.elements().checked_mul(dtype.size()) != Some(values.len()) {
-        return Err(Error::ElementCount { op, elements: values.len() / dtype.size(), shape: *shape });
+        return Err(KernelError::ElementCount { op, elements: values.len() / dtype.size(), shape: *shape });
     }
     any!(dtype, T => {
         let source = Source::<T>::new(op, input)?;

@@ -1,6 +1,6 @@
 //! The factors of products and convolutions: the operands, or bf16 copies of them at the start of the workspace.
 
-use bfc_cuda::kernels::{ElementType, Job, Operand, Output};
+use bfc_cuda::kernels::{ElementType, Job, JobInput, JobOutput};
 
 use super::launch::{Launcher, origin, required_workspace};
 use crate::cuda::Family;
@@ -86,26 +86,26 @@ impl Factor {
         // A transposed matrix is copied in the order of its memory and stays transposed.
         let is_dense = span <= elements;
         let (mut job, layout) = if is_dense {
-            let job = Job::over(span as u64, &[span]).with_input(Operand::contiguous(from));
+            let job = Job::over(span as u64, &[span]).with_input(JobInput::contiguous(from));
             (job, view.layout().at_start())
         } else {
             let job = Job::over(elements as u64, once.shape().dims());
-            let job = job.with_input(Operand::strided(from, once.strides()));
+            let job = job.with_input(JobInput::strided(from, once.strides()));
             (job, Layout::row_major(once.shape()).broadcast_to(op, view.layout().shape())?)
         };
-        job.outputs[0] = Output::new(to);
+        job.outputs[0] = JobOutput::new(to);
         let kernel = Family::Convert.kernel("to_bf16", ElementType::F32);
         device.launch_elementwise(op, kernel, job.count, &job)?;
         Ok(Self { address: to, layout })
     }
 
     /// The operand of a contiguous factor.
-    pub(crate) const fn contiguous(&self) -> Operand {
-        Operand::contiguous(self.address)
+    pub(crate) const fn contiguous(&self) -> JobInput {
+        JobInput::contiguous(self.address)
     }
 
     /// The operand with the strides of the first axes.
-    pub(crate) fn strided(&self, axes: usize) -> Operand {
-        Operand::strided(self.address, &self.layout.strides()[..axes])
+    pub(crate) fn strided(&self, axes: usize) -> JobInput {
+        JobInput::strided(self.address, &self.layout.strides()[..axes])
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bfc_cuda::kernels::{BLOCK, ElementType, Job, KernelId, Operand, Output, PACK};
+use bfc_cuda::kernels::{BLOCK, ElementType, Job, JobInput, JobOutput, KernelId, PACK};
 use bfc_cuda::{Compute, ComputeError, Product};
 
 use crate::cuda::Family;
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::layout::Layout;
 use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
@@ -139,9 +139,9 @@ impl Launcher {
     ) -> Result<u64> {
         let _lock = self.scratch_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let scratch = self.compute.scratch();
-        job.outputs[0] = Output::new(scratch);
+        job.outputs[0] = JobOutput::new(scratch);
         let mut first = Job::over(1, &[1]);
-        first.outputs[0] = Output::new(scratch);
+        first.outputs[0] = JobOutput::new(scratch);
         first.integers[0] = initial.cast_signed();
         self.launch_threads(op, Family::Elementwise.kernel("fill", ElementType::I64), 1, &first)?;
         let threads = job.count;
@@ -152,8 +152,8 @@ impl Launcher {
         Ok(u64::from_ne_bytes(answer))
     }
 
-    pub(crate) fn failed(&self, op: &'static str, error: &ComputeError) -> Error {
-        Error::Device { op, device: self.compute.name().to_owned(), reason: error.clone().into() }
+    pub(crate) fn failed(&self, op: &'static str, error: &ComputeError) -> KernelError {
+        KernelError::Device { op, device: self.compute.name().to_owned(), reason: error.clone().into() }
     }
 }
 
@@ -182,12 +182,12 @@ pub(crate) fn kernel_dtype<const N: usize>(dtypes: [DType; N]) -> DType {
 
 /// Fails for booleans.
 pub(crate) fn require_number(op: &'static str, dtype: DType) -> Result<()> {
-    if dtype == DType::Bool { Err(Error::UnsupportedDType { op, dtype }) } else { Ok(()) }
+    if dtype == DType::Bool { Err(KernelError::UnsupportedDType { op, dtype }) } else { Ok(()) }
 }
 
 /// Fails for all types but floats.
 pub(crate) fn require_float(op: &'static str, dtype: DType) -> Result<()> {
-    if dtype.is_float() { Ok(()) } else { Err(Error::UnsupportedDType { op, dtype }) }
+    if dtype.is_float() { Ok(()) } else { Err(KernelError::UnsupportedDType { op, dtype }) }
 }
 
 /// The most elements that a kernel reads or writes at once.
@@ -208,7 +208,7 @@ pub(crate) fn has_packed_rows(job: &Job, inputs: usize) -> bool {
 }
 
 /// Whether an operand is contiguous and aligned, or has whole, aligned packs or equal elements along its last axis.
-fn is_packed(job: &Job, operand: &Operand) -> bool {
+fn is_packed(job: &Job, operand: &JobInput) -> bool {
     let is_aligned = operand.address.is_multiple_of(PACK);
     if operand.contiguous != 0 {
         return is_aligned;
@@ -229,31 +229,31 @@ pub(crate) fn origin(view: &View<'_>) -> u64 {
 }
 
 /// The operand of a view that a kernel reads.
-pub(crate) fn operand(view: &View<'_>) -> Operand {
+pub(crate) fn operand(view: &View<'_>) -> JobInput {
     if !view.layout().is_contiguous() {
         return strided(view);
     }
-    Operand::contiguous(origin(view)).of_floats(view.dtype() == DType::F32)
+    JobInput::contiguous(origin(view)).of_floats(view.dtype() == DType::F32)
 }
 
 /// The operand of a view, described by strides even if it is contiguous.
-pub(crate) fn strided(view: &View<'_>) -> Operand {
-    Operand::strided(origin(view), view.layout().strides()).of_floats(view.dtype() == DType::F32)
+pub(crate) fn strided(view: &View<'_>) -> JobInput {
+    JobInput::strided(origin(view), view.layout().strides()).of_floats(view.dtype() == DType::F32)
 }
 
 /// The operand of a view that a kernel writes.
-pub(crate) fn output(view: &ViewMut<'_>) -> Output {
-    Output::new(view.storage().address()).of_floats(view.dtype() == DType::F32)
+pub(crate) fn output(view: &ViewMut<'_>) -> JobOutput {
+    JobOutput::new(view.storage().address()).of_floats(view.dtype() == DType::F32)
 }
 
 /// The operand of a workspace from which a kernel reads partial results, in the type of the computation.
-pub(crate) fn workspace_operand(workspace: &ViewMut<'_>) -> Operand {
-    Operand::contiguous(workspace.storage().address()).of_floats(true)
+pub(crate) fn workspace_operand(workspace: &ViewMut<'_>) -> JobInput {
+    JobInput::contiguous(workspace.storage().address()).of_floats(true)
 }
 
 /// The output of a kernel that writes partial results to a workspace.
-pub(crate) fn workspace_output(workspace: &ViewMut<'_>) -> Output {
-    Output::new(workspace.storage().address()).of_floats(true)
+pub(crate) fn workspace_output(workspace: &ViewMut<'_>) -> JobOutput {
+    JobOutput::new(workspace.storage().address()).of_floats(true)
 }
 
 /// Returns the workspace, or fails if it has fewer than `bytes` bytes.
@@ -290,24 +290,24 @@ mod tests {
 
     #[test]
     fn packs_require_alignment_and_whole_rows() {
-        let mut job = Job { inputs: [Operand::contiguous(4096); 3], ..Job::over(64, &[2, 32]) };
-        job.outputs[0] = Output::new(8192);
+        let mut job = Job { inputs: [JobInput::contiguous(4096); 3], ..Job::over(64, &[2, 32]) };
+        job.outputs[0] = JobOutput::new(8192);
         let with = |operand, output| {
             let mut other = job;
-            (other.inputs[1], other.outputs[1]) = (operand, Output::new(output));
+            (other.inputs[1], other.outputs[1]) = (operand, JobOutput::new(output));
             is_vectorizable(&other)
         };
         assert!(is_vectorizable(&job));
-        assert!(!with(Operand::contiguous(4096 + 4), 8192), "an address between packs");
-        assert!(!with(Operand::contiguous(4096), 8192 + 8), "an output between packs");
-        assert!(with(Operand::strided(4096, &[48, 1]), 8192), "rows of whole packs");
-        assert!(with(Operand::strided(4096, &[0, 1]), 8192), "one row for all");
-        assert!(with(Operand::strided(4100, &[1, 0]), 8192), "one element for each row");
-        assert!(!with(Operand::strided(4096, &[33, 1]), 8192), "rows that start between packs");
-        assert!(!with(Operand::strided(4096, &[1, 2]), 8192), "a transposed matrix");
+        assert!(!with(JobInput::contiguous(4096 + 4), 8192), "an address between packs");
+        assert!(!with(JobInput::contiguous(4096), 8192 + 8), "an output between packs");
+        assert!(with(JobInput::strided(4096, &[48, 1]), 8192), "rows of whole packs");
+        assert!(with(JobInput::strided(4096, &[0, 1]), 8192), "one row for all");
+        assert!(with(JobInput::strided(4100, &[1, 0]), 8192), "one element for each row");
+        assert!(!with(JobInput::strided(4096, &[33, 1]), 8192), "rows that start between packs");
+        assert!(!with(JobInput::strided(4096, &[1, 2]), 8192), "a transposed matrix");
         job.dims[1] = 31;
         let mut odd = job;
-        odd.inputs[1] = Operand::strided(4096, &[0, 1]);
+        odd.inputs[1] = JobInput::strided(4096, &[0, 1]);
         assert!(!is_vectorizable(&odd), "rows that end between packs");
     }
 }

@@ -1,14 +1,14 @@
 //! Copies to and from the host.
 
 use super::launch::Launcher;
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::storage::{View, ViewMut};
 
 /// See [`Backend::upload`](crate::backend::Backend::upload).
 pub(crate) fn upload(device: &Launcher, op: &'static str, values: &[u8], out: &ViewMut<'_>) -> Result<()> {
     let (shape, size) = (*out.layout().shape(), out.dtype().size());
     if shape.elements().checked_mul(size) != Some(values.len()) {
-        return Err(Error::ElementCount { op, elements: values.len() / size, shape });
+        return Err(KernelError::ElementCount { op, elements: values.len() / size, shape });
     }
     if values.is_empty() { Ok(()) } else { device.upload(op, values, out) }
 }
@@ -23,7 +23,7 @@ pub(crate) fn download(
     let (layout, size) = (*input.layout(), input.dtype().size());
     let shape = *layout.shape();
     if shape.elements().checked_mul(size) != Some(values.len()) {
-        return Err(Error::ElementCount { op, elements: values.len() / size, shape });
+        return Err(KernelError::ElementCount { op, elements: values.len() / size, shape });
     }
     if values.is_empty() {
         return Ok(());
@@ -36,7 +36,11 @@ pub(crate) fn download(
     let last = layout.positions().max().unwrap_or(first);
     let mut whole = Vec::new();
     let bytes = (last + 1 - first) * size;
-    whole.try_reserve_exact(bytes).map_err(|_| Error::NoHostMemory { op, shape, dtype: input.dtype() })?;
+    whole.try_reserve_exact(bytes).map_err(|_| KernelError::NoHostMemory {
+        op,
+        shape,
+        dtype: input.dtype(),
+    })?;
     whole.resize(bytes, 0);
     device.download(op, &input, first * size, &mut whole)?;
     for (to, from) in values.chunks_exact_mut(size).zip(layout.positions()) {

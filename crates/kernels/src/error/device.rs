@@ -2,9 +2,9 @@
 
 use bfc_core::{RegistryError, SourceError, printable};
 
-/// The reason why a device is unusable or did not run its work. [`Error::NoDevice`](super::Error::NoDevice)
-/// and [`Error::Device`](super::Error::Device) contain it.
-#[derive(Clone, PartialEq, thiserror::Error)]
+/// The reason why a device is unusable or did not run its work. [`KernelError::NoDevice`](super::KernelError::NoDevice)
+/// and [`KernelError::Device`](super::KernelError::Device) contain it.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceFault {
     /// No device has this kind and number.
@@ -44,5 +44,3 @@ pub enum DeviceFault {
     #[error("{}", printable(.0))]
     Other(String),
 }
-
-bfc_core::debug_as_message!(DeviceFault);

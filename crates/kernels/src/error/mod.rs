@@ -1,6 +1,6 @@
 //! Errors of shapes, layouts and kernels, as data.
 //!
-//! The error of tensor programs has all variants of [`Error`], so that programs match on one type. The macro
+//! The error of tensor programs has all variants of [`KernelError`], so that programs match on one type. The macro
 //! [`kernel_errors!`](crate::kernel_errors) declares both, so that each variant and its message stand once.
 
 mod device;
@@ -17,7 +17,7 @@ pub use self::shapes::ShapeRule;
 use crate::shape::{DType, MAX_RANK, Shape};
 
 /// The result of most functions of this crate.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+pub type Result<T, E = KernelError> = std::result::Result<T, E>;
 
 /// Declares an error enum with the variants that kernels raise, followed by the given variants. The caller imports the
 /// names in the fields and messages.
@@ -201,10 +201,10 @@ kernel_errors! {
     /// A shape, layout or kernel that failed. The kernel wrote nothing, unless the device failed.
     // Exhaustive, so that a larger error can convert each variant.
     #[derive(Clone, PartialEq, thiserror::Error)]
-    pub enum Error {}
+    pub enum KernelError {}
 }
 
-bfc_core::debug_as_message!(Error);
+bfc_core::debug_as_message!(KernelError);
 
 /// Formats the op as the prefix of a message; empty if there is no op.
 #[doc(hidden)]
@@ -214,6 +214,6 @@ pub fn op_prefix(op: &str) -> String {
 }
 
 /// The error for memory that the host cannot access: an op got a view of another device.
-pub(crate) fn not_host(op: &'static str) -> Error {
-    Error::NoData { op, device: "a device whose memory the host cannot reach".to_owned() }
+pub(crate) fn not_host(op: &'static str) -> KernelError {
+    KernelError::NoData { op, device: "a device whose memory the host cannot reach".to_owned() }
 }

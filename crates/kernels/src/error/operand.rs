@@ -4,7 +4,7 @@ use crate::shape::{DType, Shape};
 use bfc_core::printable;
 
 /// A kernel's operand that does not match the other operands or the device. The kernel did not run.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{op}: operand `{operand}` of shape {shape} {fault}")]
 pub struct OperandError {
     /// The op.
@@ -17,10 +17,8 @@ pub struct OperandError {
     pub fault: OperandFault,
 }
 
-bfc_core::debug_as_message!(OperandError);
-
 /// The rule that a kernel's operand violates.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperandFault {
     /// The shape does not match the shape of another operand.
@@ -65,5 +63,3 @@ pub enum OperandFault {
         required: usize,
     },
 }
-
-bfc_core::debug_as_message!(OperandFault);

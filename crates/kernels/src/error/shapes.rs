@@ -2,7 +2,7 @@
 
 use crate::shape::Shape;
 
-/// The rule for the two shapes of [`Error::ShapeMismatch`](super::Error::ShapeMismatch).
+/// The rule for the two shapes of [`KernelError::ShapeMismatch`](super::KernelError::ShapeMismatch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShapeRule {

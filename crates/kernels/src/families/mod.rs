@@ -46,7 +46,7 @@ pub(crate) use self::computation::RunCuda;
 pub(crate) use self::computation::{Computation, RunCpu};
 pub use self::conv::{Conv2dInputGradWorkspace, Conv2dWeightGradWorkspace, Conv2dWorkspace};
 pub use self::index::ScatterAddWorkspace;
-pub use self::layer_norm::{LayerNormSumsWorkspace, Normalized};
+pub use self::layer_norm::{NormalizeRowsSumsWorkspace, Normalized};
 pub use self::map::functions::{Domain, GradReads, Unary};
 pub use self::matmul::{Activated, Activation, MatMulWorkspace};
 pub use self::random::{Distribution, RandomKey};
@@ -79,7 +79,7 @@ macro_rules! kernels {
         /// broadcast them before. They have one element type, or mix one 16-bit float type with f32.
         ///
         /// The [check](crate::backend::check) compares shapes, element types, devices and parameters before a backend
-        /// computes. Operands that do not fit are an [`Error::Operand`](crate::error::Error::Operand).
+        /// computes. Operands that do not fit are a [`KernelError::Operand`](crate::error::KernelError::Operand).
         #[derive(Debug)]
         #[non_exhaustive]
         pub enum Kernel<'a> {
@@ -177,10 +177,10 @@ kernels! {
     sort { ArgSort }
     scan { Scan }
     matmul { MatMul }
-    softmax { Softmax, SoftmaxGrad }
+    softmax { SoftmaxRows, SoftmaxRowsGrad }
     cross_entropy { CrossEntropy, CrossEntropyGrad }
-    layer_norm { LayerNorm, LayerNormGrad, LayerNormSums }
-    batch_norm { BatchNorm, BatchNormGrad }
+    layer_norm { NormalizeRows, NormalizeRowsGrad, NormalizeRowsSums }
+    batch_norm { NormalizeChannels, NormalizeChannelsGrad }
     conv { Conv2d, Conv2dInputGrad, Conv2dWeightGrad }
     pool { Pool2d, Pool2dGrad }
     attention { Attention, AttentionGrad }

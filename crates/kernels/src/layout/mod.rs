@@ -5,7 +5,7 @@
 
 mod shapes;
 
-use crate::error::{Error, Result, ShapeRule};
+use crate::error::{KernelError, Result, ShapeRule};
 use crate::shape::{DType, MAX_RANK, Shape};
 
 /// A shape, the stride of each axis, and the offset of the first element. Strides and offsets count elements.
@@ -22,12 +22,12 @@ impl Layout {
     /// Returns the contiguous layout of a new buffer, in row-major order.
     ///
     /// # Errors
-    /// [`Error::TooManyElements`] if the number of bytes overflows.
+    /// [`KernelError::TooManyElements`] if the number of bytes overflows.
     #[inline]
     pub fn contiguous(op: &'static str, shape: Shape, dtype: DType) -> Result<Self> {
         match bytes_of(&shape, dtype) {
             Some(_) => Ok(Self::row_major(&shape)),
-            None => Err(Error::TooManyElements { op, shape, dtype }),
+            None => Err(KernelError::TooManyElements { op, shape, dtype }),
         }
     }
 
@@ -189,9 +189,9 @@ impl Layout {
     /// Broadcasts axes of size 1 and adds leading axes.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if the shape does not broadcast to `shape`.
+    /// [`KernelError::ShapeMismatch`] if the shape does not broadcast to `shape`.
     pub fn broadcast_to(&self, op: &'static str, shape: &Shape) -> Result<Self> {
-        let mismatch = || Error::ShapeMismatch {
+        let mismatch = || KernelError::ShapeMismatch {
             op,
             lhs: self.shape,
             rhs: *shape,
@@ -243,7 +243,7 @@ impl Layout {
     /// Returns the layout with reordered axes. `axes` must be a permutation.
     ///
     /// # Errors
-    /// [`Error::BadPermutation`] if it is not.
+    /// [`KernelError::BadPermutation`] if it is not.
     pub fn permuted(&self, op: &'static str, axes: &[usize]) -> Result<Self> {
         let rank = self.shape.rank();
         if (axes, rank) == (&[1, 0], 2) {
@@ -263,7 +263,7 @@ impl Layout {
                 true
             });
         if !valid {
-            return Err(Error::BadPermutation { op, axes: axes.to_vec(), shape: self.shape });
+            return Err(KernelError::BadPermutation { op, axes: axes.to_vec(), shape: self.shape });
         }
         Ok(Self { shape: Shape::new(&dims[..rank])?, strides, offset: self.offset })
     }
@@ -271,11 +271,11 @@ impl Layout {
     /// Returns the layout with a new axis of size 1 before `axis`, or after the last axis.
     ///
     /// # Errors
-    /// [`Error::RankTooLarge`] above [`MAX_RANK`] axes.
+    /// [`KernelError::RankTooLarge`] above [`MAX_RANK`] axes.
     pub fn with_axis(&self, axis: usize) -> Result<Self> {
         let rank = self.shape.rank();
         if rank == MAX_RANK {
-            return Err(Error::RankTooLarge { op: "", rank: rank + 1 });
+            return Err(KernelError::RankTooLarge { op: "", rank: rank + 1 });
         }
         let (mut dims, mut strides) = ([1; MAX_RANK], [0; MAX_RANK]);
         for from in 0..rank {
@@ -311,7 +311,7 @@ impl Layout {
     /// the axis contains them.
     ///
     /// # Errors
-    /// [`Error::RankTooLarge`] above [`MAX_RANK`] axes.
+    /// [`KernelError::RankTooLarge`] above [`MAX_RANK`] axes.
     pub fn windows(&self, axis: usize, count: usize, size: usize, steps: [usize; 2]) -> Result<Self> {
         let last = self.shape.rank();
         let mut windows = self.with_axis(last)?;
@@ -324,7 +324,7 @@ impl Layout {
     /// Returns every `step`-th element of the range `start..end` along one axis.
     ///
     /// # Errors
-    /// [`Error::RangeOutOfBounds`] if the range exceeds the axis or the step is 0.
+    /// [`KernelError::RangeOutOfBounds`] if the range exceeds the axis or the step is 0.
     pub fn sliced(
         &self,
         op: &'static str,
@@ -334,7 +334,7 @@ impl Layout {
     ) -> Result<Self> {
         let size = self.shape.dims().get(axis).copied().unwrap_or(0);
         if axis >= self.shape.rank() || range.start > range.end || range.end > size || step == 0 {
-            return Err(Error::RangeOutOfBounds { op, range, step, axis, shape: self.shape });
+            return Err(KernelError::RangeOutOfBounds { op, range, step, axis, shape: self.shape });
         }
         let mut layout = *self;
         let count = (range.end - range.start).div_ceil(step);
@@ -351,7 +351,7 @@ impl Layout {
     /// `axis`, from `start` on.
     ///
     /// # Errors
-    /// [`Error::RangeOutOfBounds`] if the positions exceed the axis; [`Error::ShapeMismatch`] if other axes
+    /// [`KernelError::RangeOutOfBounds`] if the positions exceed the axis; [`KernelError::ShapeMismatch`] if other axes
     /// differ.
     pub fn part(
         &self,
@@ -371,7 +371,7 @@ impl Layout {
         if part.shape() == shape {
             Ok(part)
         } else {
-            Err(Error::ShapeMismatch {
+            Err(KernelError::ShapeMismatch {
                 op,
                 lhs: *shape,
                 rhs: self.shape,
@@ -561,7 +561,7 @@ mod tests {
         let shape = Shape::new(&[1 << 61]).unwrap();
         assert!(matches!(
             Layout::contiguous("zeros", shape, DType::F64),
-            Err(Error::TooManyElements { op: "zeros", .. })
+            Err(KernelError::TooManyElements { op: "zeros", .. })
         ));
     }
 

@@ -1,24 +1,24 @@
 //! Fallible operations on shapes: construction, negative axes and broadcasting.
 //!
-//! They are separate from [`Shape`] because they return an [`Error`], which contains shapes.
+//! They are separate from [`Shape`] because they return a [`KernelError`], which contains shapes.
 
-use crate::error::{Error, Result, ShapeRule};
+use crate::error::{KernelError, Result, ShapeRule};
 use crate::shape::Shape;
 
 impl Shape {
     /// Returns the shape with these axis sizes.
     ///
     /// # Errors
-    /// [`Error::RankTooLarge`] above [`MAX_RANK`](crate::shape::MAX_RANK) axes.
+    /// [`KernelError::RankTooLarge`] above [`MAX_RANK`](crate::shape::MAX_RANK) axes.
     #[inline]
     pub fn new(dims: &[usize]) -> Result<Self> {
-        Self::from_dims(dims).ok_or(Error::RankTooLarge { op: "", rank: dims.len() })
+        Self::from_dims(dims).ok_or(KernelError::RankTooLarge { op: "", rank: dims.len() })
     }
 
     /// Converts `axis` to an index from the front. Negative axes count from the last one, which is -1.
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`] if the axis does not exist.
+    /// [`KernelError::AxisOutOfRange`] if the axis does not exist.
     #[inline]
     pub fn axis(&self, op: &'static str, axis: isize) -> Result<usize> {
         let rank = self.rank() as isize;
@@ -26,7 +26,7 @@ impl Shape {
         if (0..rank).contains(&index) {
             Ok(index as usize)
         } else {
-            Err(Error::AxisOutOfRange { op, axis, shape: *self })
+            Err(KernelError::AxisOutOfRange { op, axis, shape: *self })
         }
     }
 
@@ -34,7 +34,7 @@ impl Shape {
     /// are equal or one of them is 1.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if the shapes do not broadcast.
+    /// [`KernelError::ShapeMismatch`] if the shapes do not broadcast.
     pub fn broadcast(op: &'static str, lhs: &Self, rhs: &Self) -> Result<Self> {
         let mut out = if lhs.rank() >= rhs.rank() { *lhs } else { *rhs };
         for back in 1..=lhs.rank().min(rhs.rank()) {
@@ -42,7 +42,7 @@ impl Shape {
                 (l, r) if l == r => l,
                 (1, other) | (other, 1) => other,
                 _ => {
-                    return Err(Error::ShapeMismatch {
+                    return Err(KernelError::ShapeMismatch {
                         op,
                         lhs: *lhs,
                         rhs: *rhs,
@@ -107,6 +107,6 @@ mod tests {
 
     #[test]
     fn more_axes_than_the_maximum_are_an_error() {
-        assert!(matches!(Shape::new(&[1; MAX_RANK + 1]), Err(Error::RankTooLarge { rank: 9, .. })));
+        assert!(matches!(Shape::new(&[1; MAX_RANK + 1]), Err(KernelError::RankTooLarge { rank: 9, .. })));
     }
 }

@@ -2,7 +2,7 @@
 
 use bfc_core::DeviceId;
 
-use crate::error::{Error, OperandError, OperandFault, Result};
+use crate::error::{KernelError, OperandError, OperandFault, Result};
 use crate::layout::Layout;
 use crate::operands::Operand;
 use crate::precision::Precision;
@@ -71,7 +71,7 @@ impl<'a> CheckedOperand<'a> {
         if shape.checked_elements().and_then(|elements| elements.checked_mul(size)) == Some(bytes) {
             return Ok(());
         }
-        Err(Error::ElementCount { op, elements: bytes / size, shape })
+        Err(KernelError::ElementCount { op, elements: bytes / size, shape })
     }
 }
 
@@ -112,7 +112,7 @@ impl<'d> Rules<'d> {
         if operand.shape() == other.shape() {
             return Ok(());
         }
-        Err(self.misfit(&operand, &other, "their shapes must be equal"))
+        Err(self.mismatch(&operand, &other, "their shapes must be equal"))
     }
 
     /// Checks that an operand has these sizes, which follow from another operand.
@@ -123,7 +123,7 @@ impl<'d> Rules<'d> {
         other: CheckedOperand<'_>,
         rule: &'static str,
     ) -> Result<()> {
-        if operand.dims() == dims { Ok(()) } else { Err(self.misfit(&operand, &other, rule)) }
+        if operand.dims() == dims { Ok(()) } else { Err(self.mismatch(&operand, &other, rule)) }
     }
 
     /// Checks that two operands have one element type.
@@ -171,7 +171,7 @@ impl<'d> Rules<'d> {
             return Ok(());
         }
         let axis = isize::try_from(axis).unwrap_or(isize::MAX);
-        Err(Error::AxisOutOfRange { op: self.op, axis, shape: *of.shape() })
+        Err(KernelError::AxisOutOfRange { op: self.op, axis, shape: *of.shape() })
     }
 
     /// Checks that there is a flag for each axis.
@@ -216,31 +216,31 @@ impl<'d> Rules<'d> {
         Err(self.fault(&other.named(name), OperandFault::Presence { required }))
     }
 
-    pub(crate) fn fault(&self, operand: &CheckedOperand<'_>, fault: OperandFault) -> Error {
+    pub(crate) fn fault(&self, operand: &CheckedOperand<'_>, fault: OperandFault) -> KernelError {
         let (op, operand, shape) = (self.op, operand.name, *operand.shape());
-        Error::Operand(Box::new(OperandError { op, operand, shape, fault }))
+        KernelError::Operand(Box::new(OperandError { op, operand, shape, fault }))
     }
 
-    pub(crate) fn misfit(
+    pub(crate) fn mismatch(
         &self,
         operand: &CheckedOperand<'_>,
         other: &CheckedOperand<'_>,
         rule: &'static str,
-    ) -> Error {
+    ) -> KernelError {
         let (other, other_shape) = (other.name, *other.shape());
         self.fault(operand, OperandFault::Shape { other, other_shape, rule })
     }
 
-    pub(crate) fn mistyped(&self, operand: &CheckedOperand<'_>, expected: DType) -> Error {
+    pub(crate) fn mistyped(&self, operand: &CheckedOperand<'_>, expected: DType) -> KernelError {
         self.fault(operand, OperandFault::DType { dtype: operand.dtype, expected })
     }
 
-    fn wrong_device(&self, operand: &CheckedOperand<'_>) -> Error {
+    fn wrong_device(&self, operand: &CheckedOperand<'_>) -> KernelError {
         self.fault(operand, OperandFault::Device { device: self.device.to_string() })
     }
 
-    fn bad_flags(&self, axes: &[bool], of: &CheckedOperand<'_>) -> Error {
+    fn bad_flags(&self, axes: &[bool], of: &CheckedOperand<'_>) -> KernelError {
         let got = format!("{} for `{}` of shape {}", axes.len(), of.name, of.shape());
-        Error::BadArgument { op: self.op, argument: "axes", expected: "one flag for each axis", got }
+        KernelError::BadArgument { op: self.op, argument: "axes", expected: "one flag for each axis", got }
     }
 }

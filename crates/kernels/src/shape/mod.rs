@@ -19,7 +19,7 @@ pub const MAX_RANK: usize = 8;
 /// use highwater_kernels::shape::Shape;
 /// let shape = Shape::new(&[64, 784])?;
 /// assert_eq!((shape.rank(), shape[1], shape.to_string()), (2, 784, "[64, 784]".to_string()));
-/// # Ok::<(), highwater_kernels::error::Error>(())
+/// # Ok::<(), highwater_kernels::error::KernelError>(())
 /// ```
 #[derive(Clone, Copy, Default, Eq, Hash)]
 #[expect(clippy::derived_hash_with_manual_eq, reason = "the sizes that equality skips are 0")]

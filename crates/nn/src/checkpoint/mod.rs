@@ -77,7 +77,7 @@ const NOTE: &str = "highwater.note/";
 ///
 /// [`load`](Self::load) reads the files of `safetensors.torch.save_file(net.state_dict(), path)` and of
 /// `torch.save(net.state_dict(), path)`, without executing any code.
-/// [`converted_from_pytorch`](Self::converted_from_pytorch) converts names and layouts:
+/// [`converted_from_pytorch`](Self::converted_from_pytorch) converts names and axes:
 ///
 /// ```no_run
 /// # use highwater::io::Checkpoint;

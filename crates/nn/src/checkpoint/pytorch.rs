@@ -1,4 +1,4 @@
-//! Conversion of PyTorch's state dicts to the names and layouts of a module.
+//! Conversion of PyTorch's state dicts to the names and axes of a module.
 //!
 //! ```text
 //! recurrent layers: names and matrices -> names of modules, level by level -> transposes of linear layers
@@ -12,18 +12,18 @@ use highwater_tensor::Result;
 
 use super::{Checkpoint, expected};
 use crate::io::Arrays;
-use crate::modules::{Module, Visited};
+use crate::modules::{Module, PartRef};
 
 /// PyTorch's counter of the batches of a norm, which Highwater does not need.
 const BATCHES: &str = "num_batches_tracked";
 
 impl Checkpoint {
-    /// Converts a PyTorch state dict to the names and layouts of a module with the same layers.
+    /// Converts a PyTorch state dict to the names and axes of a module with the same layers.
     ///
     /// - Names: parts with equal names match. The numbers of an `nn.Sequential` match the other parts in their order, so
     ///   `0.weight` and `2.weight` become `hidden.weight` and `out.weight`. Other names stay unchanged:
     ///   [rename](Self::renamed) them before.
-    /// - Layouts: the weights of linear layers are [transposed](Self::transposed). The module knows its linear layers, so a
+    /// - Axes: the weights of linear layers are [transposed](Self::transposed). The module knows its linear layers, so a
     ///   square weight is transposed too, and an embedding is not.
     /// - Recurrent layers: see [`recurrent_from_pytorch`](Self::recurrent_from_pytorch).
     /// - `num_batches_tracked` is dropped.
@@ -57,7 +57,7 @@ impl Checkpoint {
     pub fn converted_from_pytorch(self, module: &(impl Module + ?Sized)) -> Result<Self> {
         let (mut own, transposed) = (Vec::new(), transposed_weights(module));
         module.walk(&mut |path, part| {
-            if let Visited::Parameter(_) | Visited::Buffer(_) = part {
+            if let PartRef::Parameter(_) | PartRef::Buffer(_) = part {
                 own.push(path.to_owned());
             }
         });
@@ -79,7 +79,7 @@ fn transposed_weights(module: &(impl Module + ?Sized)) -> HashSet<String> {
     let mut weights: HashSet<String> =
         module.pytorch_transposes().iter().map(|name| (*name).to_owned()).collect();
     module.walk(&mut |path, part| {
-        if let Visited::Module(part) = part {
+        if let PartRef::Module(part) = part {
             weights.extend(part.pytorch_transposes().iter().map(|name| format!("{path}.{name}")));
         }
     });

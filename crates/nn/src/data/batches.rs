@@ -7,8 +7,8 @@ use highwater_tensor::{Error, Place, Result, Tensor};
 use super::augment::Augment;
 use super::dataset::Dataset;
 use super::loading::{OrderedPass, Pass};
-use super::part::Part;
 use super::sample::Sample;
+use super::shard::DataShard;
 use super::workers::Workers;
 
 /// Default number of finished batches per worker.
@@ -66,7 +66,7 @@ impl<'a, P: Place> Batches<'a, P> {
                 got: "0".to_owned(),
             });
         }
-        let (drop_last, part) = (false, Part::default());
+        let (drop_last, part) = (false, DataShard::default());
         let pass = Pass { data, batch_size, drop_last, shuffle: None, augment: None, collate: None, part };
         let (start, next, source, waiting) = (0, 0, None, None);
         Ok(Self { pass, start, workers: 0, prefetch: PREFETCH, place, source, next, waiting })
@@ -114,19 +114,19 @@ impl<'a, P: Place> Batches<'a, P> {
     /// part. The processes must use the same batch size, seed and number of the pass.
     ///
     /// ```
-    /// use highwater::data::{ArrayDataset, Part};
+    /// use highwater::data::{ArrayDataset, DataShard};
     /// use highwater::Device;
     /// let data = ArrayDataset::new((0..10).map(|i| i as f32).collect(), vec![], 1)?;
     /// let device = Device::cpu()?;
     /// let firsts = |rank| -> highwater::Result<Vec<f32>> {
-    ///     let batches = data.batches(2, &device)?.sharded(Part::new(rank, 2)?);
+    ///     let batches = data.batches(2, &device)?.sharded(DataShard::new(rank, 2)?);
     ///     batches.map(|batch| batch?.0.slice(0, ..1)?.to_vec::<f32>().map(|values| values[0])).collect()
     /// };
     /// assert_eq!((firsts(0)?, firsts(1)?), (vec![0.0, 4.0], vec![2.0, 6.0])); // rows 8 and 9 are dropped
     /// # Ok::<(), highwater::Error>(())
     /// ```
     #[must_use]
-    pub fn sharded(self, part: impl Into<Part>) -> Self {
+    pub fn sharded(self, part: impl Into<DataShard>) -> Self {
         let part = part.into();
         self.configured(|batches| batches.pass.part = part)
     }

@@ -1,6 +1,6 @@
 //! IDX files: the format of MNIST (LeCun, Cortes and Burges).
 //!
-//! Layout: two zero bytes, a byte for the element type, a byte for the number of axes, each size as a big-endian 32-bit
+//! Format: two zero bytes, a byte for the element type, a byte for the number of axes, each size as a big-endian 32-bit
 //! integer, then the elements, big-endian in row-major order.
 
 use std::fs::File;

@@ -10,8 +10,8 @@ use highwater_tensor::error::DataError;
 
 use super::augment::Augment;
 use super::dataset::Dataset;
-use super::part::Part;
 use super::sample::Sample;
+use super::shard::DataShard;
 use super::shuffle::permutation;
 
 /// Makes a batch from samples.
@@ -28,7 +28,7 @@ pub(super) struct Pass {
     /// The augmentation, the seed and the number of the pass.
     pub(super) augment: Option<(Augment, u64, u64)>,
     pub(super) collate: Option<Arc<Collate>>,
-    pub(super) part: Part,
+    pub(super) part: DataShard,
 }
 
 impl fmt::Debug for Pass {

@@ -20,8 +20,8 @@ mod images;
 mod lines;
 mod loading;
 mod normalize;
-mod part;
 mod sample;
+mod shard;
 mod shuffle;
 mod text;
 mod texts;
@@ -40,8 +40,8 @@ pub(crate) use images::decode_bytes;
 #[cfg(feature = "images")]
 pub use images::{Channels, ImageFolder, ImageOptions};
 pub use normalize::Normalize;
-pub use part::Part;
 pub use sample::Sample;
+pub use shard::DataShard;
 pub use text::Text;
 
 pub use highwater_tensor::error::DataError;

@@ -37,7 +37,7 @@ impl ReaderAt for RandomAccess<'_> {
 const LOCAL_HEADER_BYTES: u64 = 30;
 
 /// An entry of the archive.
-pub(super) struct Entry {
+pub(super) struct ArchiveEntry {
     pub(super) name: String,
     /// The offset of its local header.
     pub(super) offset: u64,
@@ -51,7 +51,7 @@ pub(super) struct Entry {
     way: ZipArchiveEntryWayfinder,
 }
 
-impl Entry {
+impl ArchiveEntry {
     /// Whether the entry is stored without compression.
     pub(super) fn is_stored(&self) -> bool {
         self.method == CompressionMethod::STORE
@@ -79,7 +79,7 @@ pub(super) struct ArchiveLimits {
 /// An archive with a parsed directory.
 pub(super) struct Archive<'s> {
     archive: ZipArchive<RandomAccess<'s>>,
-    entries: Vec<Entry>,
+    entries: Vec<ArchiveEntry>,
     /// Decompressed bytes that may still be read.
     left: Cell<u64>,
     limit: u64,
@@ -117,7 +117,7 @@ impl<'s> Archive<'s> {
             let stored_bytes = record.compressed_size_hint();
             let entry_end = offset.saturating_add(LOCAL_HEADER_BYTES).saturating_add(stored_bytes);
             extents.push((offset, entry_end));
-            entries.push(Entry {
+            entries.push(ArchiveEntry {
                 name,
                 offset,
                 size: record.uncompressed_size_hint(),
@@ -150,13 +150,17 @@ impl<'s> Archive<'s> {
     }
 
     /// Returns the entries in the directory's order.
-    pub(super) fn entries(&self) -> &[Entry] {
+    pub(super) fn entries(&self) -> &[ArchiveEntry] {
         &self.entries
     }
 
     /// Returns the contents of an entry; errors show `path`. Contents whose size or checksum differs from the directory
     /// end with an error. A checksum of 0 is not verified: some writers omit it.
-    pub(super) fn contents(&self, entry: &Entry, path: &Path) -> Result<Box<dyn Read + '_>, FileError> {
+    pub(super) fn contents(
+        &self,
+        entry: &ArchiveEntry,
+        path: &Path,
+    ) -> Result<Box<dyn Read + '_>, FileError> {
         if let Some(problem) = entry.unsupported() {
             return Err(FileError::malformed(path, 0, problem));
         }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use highwater_tensor::error::{FileError, Skipped};
 
-use self::header::{Entry, Header};
+use self::header::{Header, ListedTensor};
 use super::array::{Array, Arrays};
 use super::skipped::{Collector, Loaded};
 use super::stored::{Place, Stored};
@@ -97,7 +97,7 @@ fn read_from(
 ) -> Result<Safetensors, FileError> {
     let Header { entries, metadata, data_start } = Header::read(&mut source, path, limits)?;
     let (mut collector, mut offset) = (Collector::default(), data_start);
-    for Entry { name, contents, bytes } in entries {
+    for ListedTensor { name, contents, bytes } in entries {
         let array = contents.and_then(|(kind, shape)| {
             Stored::little(kind).read(&mut source, shape, Place { path, offset, name: &name })
         });

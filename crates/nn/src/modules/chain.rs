@@ -8,14 +8,14 @@ use super::unchanged;
 use crate::recompute;
 
 /// Applies blocks in sequence, as `blocks.iter().try_fold(x, |x, block| block.forward(&x))`. The
-/// [schedule](crate::recompute) of the chain can let blocks run again in the backward pass.
+/// [recomputation](crate::recompute) of the chain can let blocks run again in the backward pass.
 ///
 /// The path of the chain is that of the field with the blocks: the part of the first block's path before its last name.
 /// Graphs of parts that run again hold clones of the blocks. A clone of a module shares its parameters; a block with much
 /// other data fits into an [`Arc`](std::sync::Arc).
 ///
 /// ```
-/// use highwater::nn::recompute::{Recompute, Schedule};
+/// use highwater::nn::recompute::{Recompute, Recomputation};
 /// use highwater::nn::{Linear, Module, TransformerBlock, chain, module};
 /// use highwater::{Device, Result, Rng, Tensor};
 ///
@@ -35,7 +35,7 @@ use crate::recompute;
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
 /// let blocks = (0..3).map(|_| TransformerBlock::new(&device, 16, 2, &rng)).collect::<Result<_>>()?;
 /// let model = Encoder { blocks, head: Linear::new(&device, 16, 4, &rng)? };
-/// let recompute = Recompute::new().with("blocks", Schedule::recompute(3, [0, 1]));
+/// let recompute = Recompute::new().with("blocks", Recomputation::of_blocks(3, [0, 1]));
 /// let guard = recompute.enter();
 /// let loss = model.forward(&Tensor::ones(&device, [2, 5, 16])?)?.square()?.mean_all()?;
 /// assert_eq!(loss.backward()?.len(), model.parameters().len());
@@ -44,7 +44,7 @@ use crate::recompute;
 /// ```
 ///
 /// # Errors
-/// The errors of the blocks, and [`Error::BadArgument`](highwater_tensor::Error::BadArgument) if the schedule of the
+/// The errors of the blocks, and [`Error::BadArgument`](highwater_tensor::Error::BadArgument) if the recomputation of the
 /// chain has another number of blocks.
 pub fn chain<M: Module + Clone + 'static>(blocks: &[M], x: &Tensor) -> Result<Tensor> {
     let path =

@@ -53,7 +53,7 @@ pub use init::{Fans, Init};
 pub use linear::{Linear, LinearOptions};
 pub use module::Module;
 pub use norm::{GroupNorm, InstanceNorm, LayerNorm, RmsNorm};
-pub use parts::{ModulePart, PartVisitor, Parts, Visited};
+pub use parts::{ModulePart, PartRef, PartVisitor, Parts};
 pub use recurrent::{Gru, Lstm, Nonlinearity, RecurrentOptions, Rnn};
 pub use resize::{PixelShuffle, Upsample};
 pub use sequential::Sequential;

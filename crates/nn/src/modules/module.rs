@@ -83,7 +83,7 @@ pub use highwater_macros::Module;
 use highwater_tensor::{Activation, DType, Parameter, Result, Rng, Tensor};
 use highwater_tracking::{ModuleGuard, Scope, enter_path};
 
-use super::parts::{PartVisitor, Parts, Visited};
+use super::parts::{PartRef, PartVisitor, Parts};
 
 /// A module: a function of a tensor with parameters, such as a layer or a network.
 ///
@@ -214,7 +214,7 @@ pub trait Module: Parts + fmt::Debug + Send + Sync {
     ///
     /// [`parameters`](Self::parameters), [`buffers`](Self::buffers) and [`rngs`](Self::rngs) are walks too, so creating
     /// an optimizer or loading a checkpoint names all layers.
-    fn walk(&self, found: &mut dyn FnMut(&str, Visited<'_>)) {
+    fn walk(&self, found: &mut dyn FnMut(&str, PartRef<'_>)) {
         self.visit_parts(&mut PartVisitor::walk(found));
     }
 
@@ -275,7 +275,7 @@ pub trait Module: Parts + fmt::Debug + Send + Sync {
     fn parameters(&self) -> Vec<(String, Parameter)> {
         let mut parameters = Vec::new();
         self.walk(&mut |path, part| {
-            if let Visited::Parameter(parameter) = part {
+            if let PartRef::Parameter(parameter) = part {
                 parameters.push((path.to_owned(), parameter.clone()));
             }
         });
@@ -286,7 +286,7 @@ pub trait Module: Parts + fmt::Debug + Send + Sync {
     fn buffers(&self) -> Vec<(String, Parameter)> {
         let mut buffers = Vec::new();
         self.walk(&mut |path, part| {
-            if let Visited::Buffer(buffer) = part {
+            if let PartRef::Buffer(buffer) = part {
                 buffers.push((path.to_owned(), buffer.clone()));
             }
         });
@@ -297,7 +297,7 @@ pub trait Module: Parts + fmt::Debug + Send + Sync {
     fn rngs(&self) -> Vec<(String, Rng)> {
         let mut rngs = Vec::new();
         self.walk(&mut |path, part| {
-            if let Visited::Rng(rng) = part {
+            if let PartRef::Rng(rng) = part {
                 rngs.push((path.to_owned(), rng.clone()));
             }
         });

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::module::Module;
-use super::parts::Visited;
+use super::parts::PartRef;
 use super::sequential::Layer;
 
 /// The used names of a sequence.
@@ -92,7 +92,7 @@ impl Names {
 /// Visits the paths of all parameters, buffers and random generators of a layer with this name.
 fn visit_paths(module: &dyn Module, name: &str, show: &mut dyn FnMut(&str)) {
     module.walk(&mut |path, part| match part {
-        Visited::Module(_) => {}
-        Visited::Parameter(_) | Visited::Buffer(_) | Visited::Rng(_) => show(&format!("{name}.{path}")),
+        PartRef::Module(_) => {}
+        PartRef::Parameter(_) | PartRef::Buffer(_) | PartRef::Rng(_) => show(&format!("{name}.{path}")),
     });
 }

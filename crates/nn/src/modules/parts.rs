@@ -57,7 +57,7 @@ pub trait Parts {
 
 /// A part that a walk through a module finds.
 #[derive(Clone, Copy, Debug)]
-pub enum Visited<'a> {
+pub enum PartRef<'a> {
     /// A module inside the module. Its own parts follow.
     Module(&'a dyn Module),
     /// A trained parameter.
@@ -97,7 +97,7 @@ struct Walk<'a> {
     modules: HashSet<(usize, &'static str)>,
     /// The outermost module around the current part that the walk finds again.
     repeated: Option<Repeated>,
-    found: &'a mut dyn FnMut(&str, Visited<'_>),
+    found: &'a mut dyn FnMut(&str, PartRef<'_>),
 }
 
 #[derive(Clone, Copy)]
@@ -113,7 +113,7 @@ impl<'a> PartVisitor<'a> {
     }
 
     /// Starts a walk.
-    pub(super) fn walk(found: &'a mut dyn FnMut(&str, Visited<'_>)) -> Self {
+    pub(super) fn walk(found: &'a mut dyn FnMut(&str, PartRef<'_>)) -> Self {
         Self::new(Purpose::Walk(Walk {
             path: String::new(),
             module: (OwnerId::ROOT, 0),
@@ -233,7 +233,7 @@ impl<'a> PartVisitor<'a> {
                     parameter.charge_memory();
                 }
                 let part =
-                    if walk.in_buffers { Visited::Buffer(parameter) } else { Visited::Parameter(parameter) };
+                    if walk.in_buffers { PartRef::Buffer(parameter) } else { PartRef::Parameter(parameter) };
                 (walk.found)(&walk.path, part);
             }
         }
@@ -261,7 +261,7 @@ impl Walk<'_> {
 
     /// Shows a module, and makes it the current one. Returns the module and repetition outside.
     fn enter(&mut self, module: &dyn Module, depth: usize) -> ((OwnerId, usize), Option<Repeated>) {
-        (self.found)(&self.path, Visited::Module(module));
+        (self.found)(&self.path, PartRef::Module(module));
         let outside = (self.module, self.repeated);
         let is_first = self.modules.insert(module.identity());
         if !is_first && self.repeated.is_none() {
@@ -348,7 +348,7 @@ impl ModulePart for Rng {
 
     fn visit_part(&self, visitor: &mut PartVisitor<'_>) {
         if let Purpose::Walk(walk) = &mut visitor.purpose {
-            (walk.found)(&walk.path, Visited::Rng(self));
+            (walk.found)(&walk.path, PartRef::Rng(self));
         }
     }
 }

@@ -41,7 +41,7 @@ pub struct ObservedChain {
 /// The costs of one block.
 ///
 /// The costs of the backward pass are relative to the memory that earlier blocks hold. They include all gradients that
-/// exist by then, and do not depend on the schedule.
+/// exist by then, and do not depend on the recomputation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BlockCosts {

@@ -10,7 +10,7 @@ pub(super) struct Point {
     pub(super) choice: Choice,
 }
 
-/// The first part of an interval. The indices are those of points on the fronts of smaller intervals.
+/// The first segment of an interval. The indices are those of points on the fronts of smaller intervals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Choice {
     /// The interval is one stage, which is kept.

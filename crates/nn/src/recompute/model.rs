@@ -1,4 +1,4 @@
-//! The memory and the extra time of a schedule, as a model.
+//! The memory and the extra time of a recomputation, as a model.
 //!
 //! The chains of one level are one sequence of stages: the blocks of the first chain, the ops after it, the blocks of the
 //! second chain, and so on. The last stage is the head and the loss. All bytes are relative to those in use before the
@@ -111,26 +111,26 @@ pub(super) fn forward_peak(stages: &[Stage]) -> i64 {
     peak
 }
 
-/// Returns the most bytes that stages run by these parts add, and the extra time. `pending` has the bytes of gradients
+/// Returns the most bytes that stages run by these segments add, and the extra time. `pending` has the bytes of gradients
 /// while the forward pass of the stages runs; `is_held` says whether something else keeps the input.
 #[cfg(test)]
 pub(super) fn evaluate(
     stages: &[Stage],
-    parts: &[super::schedule::Part],
+    segments: &[super::recomputation::Segment],
     pending: i64,
     is_held: bool,
 ) -> (i64, f64) {
-    use super::schedule::Part;
-    let [part, rest @ ..] = parts else { return (i64::MIN, 0.0) };
-    let (now, later) = stages.split_at(part.blocks());
+    use super::recomputation::Segment;
+    let [segment, rest @ ..] = segments else { return (i64::MIN, 0.0) };
+    let (now, later) = stages.split_at(segment.blocks());
     let last = now[now.len() - 1];
-    let keeps_output = *part == Part::Keep && last.saves_output;
+    let keeps_output = *segment == Segment::Keep && last.saves_output;
     let (rest, extra) = evaluate(later, rest, pending, keeps_output);
     let after = |added: i64| if later.is_empty() { i64::MIN } else { added + rest };
-    match part {
-        Part::Keep => (last.peak(pending, is_held).max(after(last.added(is_held))), extra),
-        Part::Again(parts) => {
-            let (inside, more) = evaluate(now, parts, last.pending, is_held);
+    match segment {
+        Segment::Keep => (last.peak(pending, is_held).max(after(last.added(is_held))), extra),
+        Segment::Again(segments) => {
+            let (inside, more) = evaluate(now, segments, last.pending, is_held);
             let peak = (pending + forward_peak(now)).max(after(last.output)).max(inside);
             (peak, extra + more + now.iter().map(|stage| stage.seconds).sum::<f64>())
         }

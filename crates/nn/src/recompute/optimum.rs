@@ -1,7 +1,7 @@
-//! The fastest schedules for each peak of memory.
+//! The fastest recomputations for each peak of memory.
 //!
 //! Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova (2019), "Optimal checkpointing for heterogeneous chains", solve a
-//! dynamic program for one limit of memory, in which the first part of each interval is kept or runs again:
+//! dynamic program for one limit of memory, in which the first segment of each interval is kept or runs again:
 //!
 //! ```text
 //! best [i, m] = keep i, then best [i+1, m]
@@ -13,33 +13,33 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::chains::Recompute;
 use super::costs::ObservedChain;
 use super::front::{Buffers, Choice, Front, Pairs, Point};
 use super::model::{Stage, Step};
-use super::plan::Recompute;
-use super::schedule::{Part, Schedule};
+use super::recomputation::{Recomputation, Segment};
 
-/// The most ways on the front of an interval inside a part that runs again.
+/// The most ways on the front of an interval inside a segment that runs again.
 const POINTS: usize = 48;
 /// The most ways on the front of the complete step.
 const STEP_POINTS: usize = 256;
 
-/// The schedules of a step, its peak and its extra time.
+/// The recomputations of a step, its peak and its extra time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TradeOff {
-    /// The schedules of all chains, including those that run plainly.
+    /// The recomputations of all chains, including those that run plainly.
     pub recompute: Recompute,
-    /// The modeled peak of the step in bytes. A dry run with these schedules has the exact one.
+    /// The modeled peak of the step in bytes. A dry run with these recomputations has the exact one.
     pub bytes: u64,
     /// The time of all second runs in seconds. Without estimated times, the number of blocks that run again.
     pub seconds: f64,
 }
 
-/// Returns the fastest schedules for each peak of the step, from the smallest peak to the plain step. `chains` are those
+/// Returns the fastest recomputations for each peak of the step, from the smallest peak to the plain step. `chains` are those
 /// of one level, as [`observe`](super::observe()) returns them.
 ///
-/// No schedule that nests parts in any way has both a smaller modeled peak and less extra time, up to the width of a
+/// No recomputation that nests segments in any way has both a smaller modeled peak and less extra time, up to the width of a
 /// front's ranges for chains with many different blocks.
 #[must_use]
 pub fn trade_offs(chains: &[ObservedChain]) -> Vec<TradeOff> {
@@ -53,7 +53,7 @@ pub fn trade_offs(chains: &[ObservedChain]) -> Vec<TradeOff> {
             found.pop();
         }
         found.push(TradeOff {
-            recompute: schedules(chains, &optimum.step_parts(index)),
+            recompute: recomputations(chains, &optimum.step_segments(index)),
             bytes,
             seconds: point.seconds,
         });
@@ -61,22 +61,22 @@ pub fn trade_offs(chains: &[ObservedChain]) -> Vec<TradeOff> {
     found
 }
 
-/// Divides the parts of the stages among the chains.
-fn schedules(chains: &[ObservedChain], parts: &[Part]) -> Recompute {
-    let mut parts = parts.iter();
+/// Divides the segments of the stages among the chains.
+fn recomputations(chains: &[ObservedChain], segments: &[Segment]) -> Recompute {
+    let mut segments = segments.iter();
     let mut recompute = Recompute::new();
     for chain in chains {
         let mut own = Vec::new();
         let mut blocks = 0;
         while blocks < chain.blocks.len()
-            && let Some(part) = parts.next()
+            && let Some(segment) = segments.next()
         {
-            blocks += part.blocks();
-            own.push(part.clone());
+            blocks += segment.blocks();
+            own.push(segment.clone());
         }
         // The ops after the chain.
-        parts.next();
-        recompute = recompute.with(chain.path.clone(), Schedule::new(own));
+        segments.next();
+        recompute = recompute.with(chain.path.clone(), Recomputation::new(own));
     }
     recompute
 }
@@ -84,7 +84,7 @@ fn schedules(chains: &[ObservedChain], parts: &[Part]) -> Recompute {
 /// The fronts of all intervals.
 pub(super) struct Optimum<'a> {
     stages: &'a [Stage],
-    /// The fronts of the stages `i..=m` of one chain inside a part that runs again, at `i` and `m - i`.
+    /// The fronts of the stages `i..=m` of one chain inside a segment that runs again, at `i` and `m - i`.
     inside: Vec<Vec<Fronts>>,
     /// The fronts of the stages from `i` to the end of the step.
     step: Vec<Fronts>,
@@ -100,7 +100,7 @@ struct Interval {
     first: usize,
     last: usize,
     /// Whether the interval is the end of the step, in whose forward pass no gradient exists yet. Others are inside of a
-    /// part that runs again.
+    /// segment that runs again.
     is_step: bool,
     /// Whether something else keeps the input.
     is_held: bool,
@@ -134,7 +134,7 @@ impl<'a> Optimum<'a> {
         Interval { first: 0, last: self.stages.len().saturating_sub(1), is_step: true, is_held: true }
     }
 
-    /// The index after the last block of the chain at this stage. Ops between chains are in no part that runs again.
+    /// The index after the last block of the chain at this stage. Ops between chains are in no segment that runs again.
     fn chain_end(&self, first: usize) -> usize {
         let chain = self.stages[first].chain;
         let same = self.stages[first..].iter().take_while(|stage| chain.is_some() && stage.chain == chain);
@@ -201,35 +201,35 @@ impl<'a> Optimum<'a> {
         front
     }
 
-    /// The parts of a way through the complete step.
-    pub(super) fn step_parts(&self, point: usize) -> Vec<Part> {
-        if self.stages.is_empty() { Vec::new() } else { self.parts(self.step_interval(), point) }
+    /// The segments of a way through the complete step.
+    pub(super) fn step_segments(&self, point: usize) -> Vec<Segment> {
+        if self.stages.is_empty() { Vec::new() } else { self.segments(self.step_interval(), point) }
     }
 
-    fn parts(&self, mut interval: Interval, mut point: usize) -> Vec<Part> {
-        let mut parts = Vec::new();
+    fn segments(&self, mut interval: Interval, mut point: usize) -> Vec<Segment> {
+        let mut segments = Vec::new();
         while let Some(way) = self.front(interval).points.get(point) {
             let first = interval.first;
             match way.choice {
                 Choice::Last => {
-                    parts.push(Part::Keep);
+                    segments.push(Segment::Keep);
                     break;
                 }
                 Choice::Keep { rest } => {
-                    parts.push(Part::Keep);
+                    segments.push(Segment::Keep);
                     let is_held = self.stages[first].saves_output;
                     (interval, point) = (Interval { first: first + 1, is_held, ..interval }, rest as usize);
                 }
                 Choice::Again { split, inside, rest } => {
                     let split = split as usize;
-                    let part = Interval { last: split - 1, is_step: false, ..interval };
-                    parts.push(Part::Again(self.parts(part, inside as usize)));
+                    let segment = Interval { last: split - 1, is_step: false, ..interval };
+                    segments.push(Segment::Again(self.segments(segment, inside as usize)));
                     (interval, point) =
                         (Interval { first: split, is_held: false, ..interval }, rest as usize);
                 }
             }
         }
-        parts
+        segments
     }
 }
 

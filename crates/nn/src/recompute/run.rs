@@ -1,4 +1,4 @@
-//! Runs the blocks of a chain as the active plan says.
+//! Runs the blocks of a chain as the active recomputations say.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use highwater_tensor::{Error, Result, Tensor, checkpoint};
 
 use super::active::Active;
 use super::observe;
-use super::schedule::Part;
+use super::recomputation::Segment;
 
 /// Computes the output of a block.
 pub(crate) type Forward<B> = fn(&B, Input<'_>) -> Result<Tensor>;
@@ -39,11 +39,11 @@ impl Deref for Input<'_> {
     }
 }
 
-/// Runs the blocks of the chain at `path` if a plan has a schedule for it, or an observer measures it. Returns `None`
+/// Runs the blocks of the chain at `path` if there is an active recomputation for it, or an observer measures it. Returns `None`
 /// otherwise: then the caller runs the blocks.
 ///
 /// # Errors
-/// [`Error::BadArgument`] if the schedule has another number of blocks; the errors of `forward`.
+/// [`Error::BadArgument`] if the recomputation has another number of blocks; the errors of `forward`.
 #[inline]
 pub(crate) fn run<B: Clone + Send + Sync + 'static>(
     path: Option<OwnerId>,
@@ -75,15 +75,17 @@ fn run_active<B: Clone + Send + Sync + 'static>(
         return observe::measure(path, &active, observer, &chain, x).map(Some);
     }
     let path = &path.path();
-    let Some(schedule) = active.plan.as_ref().and_then(|plan| plan.schedule(path)) else { return Ok(None) };
-    if schedule.blocks() != count {
-        let (op, argument) = ("recompute", "schedule");
+    let Some(recomputation) = active.chains.as_ref().and_then(|chains| chains.recomputation(path)) else {
+        return Ok(None);
+    };
+    if recomputation.blocks() != count {
+        let (op, argument) = ("recompute", "recomputation");
         let expected = "for as many blocks as the chain has";
         let chain = if path.is_empty() { "the model" } else { path };
-        let got = format!("{} blocks for the {count} of {chain}", schedule.blocks());
+        let got = format!("{} blocks for the {count} of {chain}", recomputation.blocks());
         return Err(Error::BadArgument { op, argument, expected, got });
     }
-    chain.run_parts(schedule.parts(), 0, &active, x).map(Some)
+    chain.run_segments(recomputation.segments(), 0, &active, x).map(Some)
 }
 
 /// The blocks of a chain. Clones share them.
@@ -115,22 +117,28 @@ impl<B: Send + Sync + 'static> Blocks<B> {
         })
     }
 
-    /// Runs the blocks of these parts, which begin at the block `first`.
-    fn run_parts(&self, parts: &[Part], mut first: usize, active: &Active, x: &Tensor) -> Result<Tensor> {
+    /// Runs the blocks of these segments, which begin at the block `first`.
+    fn run_segments(
+        &self,
+        segments: &[Segment],
+        mut first: usize,
+        active: &Active,
+        x: &Tensor,
+    ) -> Result<Tensor> {
         let mut x = Input::Borrowed(x);
-        for part in parts {
-            let y = match part {
-                Part::Keep => self.run(first..first + 1, x)?,
-                Part::Again(parts) => {
-                    let (chain, parts, active) = (self.clone(), parts.clone(), active.clone());
-                    // The second run uses the plan of the first for chains inside the blocks.
+        for segment in segments {
+            let y = match segment {
+                Segment::Keep => self.run(first..first + 1, x)?,
+                Segment::Again(segments) => {
+                    let (chain, segments, active) = (self.clone(), segments.clone(), active.clone());
+                    // The second run uses the recomputations of the first for chains inside the blocks.
                     checkpoint(&x, move |x| {
                         let _active = active.clone().enter();
-                        chain.run_parts(&parts, first, &active, x)
+                        chain.run_segments(&segments, first, &active, x)
                     })?
                 }
             };
-            first += part.blocks();
+            first += segment.blocks();
             x = Input::Owned(y);
         }
         self.run(0..0, x)

@@ -21,7 +21,7 @@ fn damaged(target: fn(&[u8]), bytes: &[u8], flips: &[u8]) {
 #[test]
 fn every_reader_of_the_docs_has_a_check_of_arbitrary_bytes() {
     // These belong to other crates.
-    const OTHERS: &[&str] = &["traces", "recordings (`.hwm`)", "plans, training logs"];
+    const OTHERS: &[&str] = &["traces", "recordings (`.hwm`)", "packings, training logs"];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/files.md");
     let text = std::fs::read_to_string(path).unwrap();
     let (_, table) = text.split_once("| file | function | contents |\n").unwrap();

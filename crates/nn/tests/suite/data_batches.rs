@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bfc_core::Category;
-use highwater_nn::data::{ArrayDataset, Augment, Dataset, Part};
+use highwater_nn::data::{ArrayDataset, Augment, DataShard, Dataset};
 use highwater_tensor::{Device, Error, Runtime};
 
 /// Row `i` has the features i and i + 0.5 and the label i.
@@ -127,7 +127,7 @@ fn parts_are_the_micro_batches_of_one_process_in_turn() {
     let whole = labels(pass());
     for size in [1, 2, 3, 5, 14, 15] {
         for rank in 0..size {
-            let part = || pass().sharded(Part::new(rank, size).unwrap());
+            let part = || pass().sharded(DataShard::new(rank, size).unwrap());
             let expected: Vec<_> =
                 whole.chunks_exact(size).map(|micro_batches| micro_batches[rank].clone()).collect();
             assert_eq!(part().len(), 14 / size);
@@ -136,7 +136,7 @@ fn parts_are_the_micro_batches_of_one_process_in_turn() {
         }
     }
     for (rank, size) in [(0, 0), (2, 2), (usize::MAX, 1)] {
-        assert!(matches!(Part::new(rank, size), Err(Error::BadArgument { argument: "rank", .. })));
+        assert!(matches!(DataShard::new(rank, size), Err(Error::BadArgument { argument: "rank", .. })));
     }
 }
 

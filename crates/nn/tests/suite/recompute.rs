@@ -1,4 +1,4 @@
-//! Blocks that run again in the backward pass by a plan: bits, memory, and the schedules that `trade_offs` finds.
+//! Blocks that run again in the backward pass: bits, memory, and the recomputations that `trade_offs` finds.
 
 use crate::ops_table::{device, dry_device};
 use bfc_core::Environment;
@@ -7,7 +7,7 @@ use highwater_nn::modules::{
     Relu, Sequential, TransformerBlock, chain, module,
 };
 use highwater_nn::optim::{Optimizer, Sgd};
-use highwater_nn::recompute::{Observed, Part, Recompute, Schedule, observe, trade_offs};
+use highwater_nn::recompute::{Observed, Recomputation, Recompute, Segment, observe, trade_offs};
 use highwater_tensor::{
     Conv2dOptions, Device, DeviceProfile, DryRunOptions, Error, Parameter, Result, Rng, Runtime, Tensor,
     no_grad,
@@ -136,42 +136,47 @@ fn inputs(device: &Device, dims: &[usize]) -> [Tensor; 2] {
     [x, offset]
 }
 
-/// Checks that a model trains to the same bits with each of these schedules for a chain.
-fn assert_same_bits<M: Module>(make: impl Fn(&Device) -> M, dims: &[usize], path: &str, schedules: &[&str]) {
+/// Checks that a model trains to the same bits with each of these recomputations for a chain.
+fn assert_same_bits<M: Module>(
+    make: impl Fn(&Device) -> M,
+    dims: &[usize],
+    path: &str,
+    recomputations: &[&str],
+) {
     let device = device();
     for x in inputs(&device, dims) {
         let plain = train(&make(&device), &x, &Recompute::new());
-        for text in schedules {
+        for text in recomputations {
             let recompute = Recompute::new().with(path, text.parse().unwrap());
-            let scheduled = train(&make(&device), &x, &recompute);
-            for (scheduled, plain) in scheduled.iter().zip(&plain) {
-                assert_eq!(scheduled, plain, "{recompute}");
+            let recomputed = train(&make(&device), &x, &recompute);
+            for (recomputed, plain) in recomputed.iter().zip(&plain) {
+                assert_eq!(recomputed, plain, "{recompute}");
             }
-            assert_eq!(scheduled.len(), plain.len());
+            assert_eq!(recomputed.len(), plain.len());
         }
     }
 }
 
 #[test]
 fn a_sequence_trains_to_the_same_bits() {
-    let schedules =
+    let recomputations =
         ["5", "(1) (1) (1) (1) (1)", "(2) 3", "(5)", "(2) (2 (1))", "(((1) 1) 1) 2", "1 (1) (2 (1))"];
-    assert_same_bits(perceptron, &[6, WIDTH], "", &schedules);
+    assert_same_bits(perceptron, &[6, WIDTH], "", &recomputations);
 }
 
 #[test]
 fn blocks_of_a_user_train_to_the_same_bits() {
-    let schedules = ["(1) 1 (1) 1 (1)", "(2) (2) 1", "(5)", "((2) (1) 1) 1", "1 ((1) 1) (2)"];
-    assert_same_bits(Network::new, &[6, WIDTH], "blocks", &schedules);
+    let recomputations = ["(1) 1 (1) 1 (1)", "(2) (2) 1", "(5)", "((2) (1) 1) 1", "1 ((1) 1) (2)"];
+    assert_same_bits(Network::new, &[6, WIDTH], "blocks", &recomputations);
     // A chain inside a block.
     assert_same_bits(Network::new, &[6, WIDTH], "blocks.1.inner", &["(1) 1 (1)", "((1) 1) 1"]);
 }
 
 #[test]
 fn running_means_move_once() {
-    let schedules =
+    let recomputations =
         ["(1) (1) (1) (1) (1) (1) (1) (1) (1) (1) (1)", "(5) 6", "((3) 1) 2 (3) 2", "((1) (1) (1 (1)) (7))"];
-    assert_same_bits(convolutions, &[3, 1, 8, 8], "", &schedules);
+    assert_same_bits(convolutions, &[3, 1, 8, 8], "", &recomputations);
 }
 
 /// Transformer blocks in shared pointers.
@@ -223,9 +228,9 @@ fn another_number_of_blocks_is_an_error_that_names_both() {
     let device = dry_device();
     let net = perceptron(&device);
     let x = Tensor::zeros(&device, [6, WIDTH]).unwrap();
-    let guard = Recompute::new().with("", Schedule::recompute(7, [1])).enter();
+    let guard = Recompute::new().with("", Recomputation::of_blocks(7, [1])).enter();
     let error = net.forward(&x).unwrap_err();
-    assert!(matches!(error.root(), Error::BadArgument { argument: "schedule", .. }), "{error}");
+    assert!(matches!(error.root(), Error::BadArgument { argument: "recomputation", .. }), "{error}");
     assert!(error.to_string().contains("7 blocks for the 5 of the model"), "{error}");
     drop(guard);
     net.forward(&x).unwrap();
@@ -237,36 +242,39 @@ fn a_guard_knows_the_paths_that_no_chain_has() {
     let net = Network::new(&device);
     let x = Tensor::zeros(&device, [6, WIDTH]).unwrap();
     let recompute = Recompute::new()
-        .with("block", Schedule::keep_all(5))
-        .with("blocks", Schedule::recompute(5, 0..4))
-        .with("blocks.7.inner", Schedule::keep_all(3));
+        .with("block", Recomputation::keep_all(5))
+        .with("blocks", Recomputation::of_blocks(5, 0..4))
+        .with("blocks.7.inner", Recomputation::keep_all(3));
     let guard = recompute.enter();
     assert_eq!(guard.unused(), ["block", "blocks", "blocks.7.inner"]);
     loss(&net, &x).unwrap();
     assert_eq!(guard.unused(), ["block", "blocks.7.inner"]);
     // The innermost guard counts.
-    let inner = Recompute::new().with("stem", Schedule::keep_all(1)).enter();
+    let inner = Recompute::new().with("stem", Recomputation::keep_all(1)).enter();
     loss(&net, &x).unwrap();
     assert_eq!(inner.unused(), ["stem"]);
 }
 
 #[test]
-fn plans_print_and_return_from_json() {
+fn recomputations_print_and_return_from_json() {
     let recompute = Recompute::new()
         .with(
             "",
-            Schedule::new(vec![Part::Keep, Part::Again(vec![Part::Again(vec![Part::Keep; 2]), Part::Keep])]),
+            Recomputation::new(vec![
+                Segment::Keep,
+                Segment::Again(vec![Segment::Again(vec![Segment::Keep; 2]), Segment::Keep]),
+            ]),
         )
-        .with("blocks", Schedule::keep_all(3))
-        .with("decoder.blocks", Schedule::recompute(3, [0]));
+        .with("blocks", Recomputation::keep_all(3))
+        .with("decoder.blocks", Recomputation::of_blocks(3, [0]));
     assert_eq!(recompute.to_string(), "(model): 1 ((2) 1); decoder.blocks: (1) 2");
     let json = serde_json::to_string(&recompute).unwrap();
     assert_eq!(json, r#"{"":"1 ((2) 1)","blocks":"3","decoder.blocks":"(1) 2"}"#);
     assert_eq!(serde_json::from_str::<Recompute>(&json).unwrap(), recompute);
-    assert_eq!(Recompute::new().with("blocks", Schedule::keep_all(3)).to_string(), "no recomputation");
+    assert_eq!(Recompute::new().with("blocks", Recomputation::keep_all(3)).to_string(), "no recomputation");
     let mut numbered = Recompute::new();
-    for (block, schedule) in [(8, "(2)"), (9, "(2)"), (10, "(2)"), (11, "1 (1)"), (13, "1 (1)")] {
-        numbered = numbered.with(format!("layers.{block}.mlp"), schedule.parse().unwrap());
+    for (block, recomputation) in [(8, "(2)"), (9, "(2)"), (10, "(2)"), (11, "1 (1)"), (13, "1 (1)")] {
+        numbered = numbered.with(format!("layers.{block}.mlp"), recomputation.parse().unwrap());
     }
     assert_eq!(numbered.to_string(), "layers.8–10.mlp: (2); layers.11.mlp: 1 (1); layers.13.mlp: 1 (1)");
 }
@@ -283,7 +291,7 @@ fn step<M: Module>(
     let x = Tensor::zeros(device, dims)?;
     let guard = recompute.enter();
     let loss = loss(&model, &x)?;
-    // The backward pass follows the plan of its forward pass.
+    // The backward pass uses the recomputations of its forward pass.
     drop(guard);
     sgd.step(loss.backward()?)
 }
@@ -323,11 +331,11 @@ fn real_peaks_are_those_of_dry_runs() {
 }
 
 #[test]
-fn a_plan_lowers_the_peak_also_inside_of_blocks() {
+fn recomputation_lowers_the_peak_also_inside_of_blocks() {
     let dims = [4096, WIDTH];
     let of = |recompute: Recompute| peak(Network::new, &dims, &recompute);
     let plain = of(Recompute::new());
-    let each = Recompute::new().with("blocks", Schedule::recompute(5, 0..5));
+    let each = Recompute::new().with("blocks", Recomputation::of_blocks(5, 0..5));
     // The block of 64 hidden columns dominates its own second run, in which its inner chain runs again too.
     let both = each.clone().with("blocks.1.inner", "(1) 2".parse().unwrap());
     let [each, both] = [each, both].map(of);
@@ -487,8 +495,8 @@ fn no_set_of_single_blocks_is_faster_within_its_real_peak() {
     for set in 0..1_usize << count {
         let which: Vec<_> = (0..count).filter(|block| set >> block & 1 == 1).collect();
         let time: f64 = which.iter().map(|&block| seconds(block)).sum();
-        let plan = Recompute::new().with("", Schedule::recompute(count, which.iter().copied()));
-        let limit = peak(mixed, &dims, &plan);
+        let recompute = Recompute::new().with("", Recomputation::of_blocks(count, which.iter().copied()));
+        let limit = peak(mixed, &dims, &recompute);
         let best = ways.iter().filter(|(peak, _)| *peak <= limit).map(|(_, time)| *time).reduce(f64::min);
         assert!(
             best.is_some_and(|best| best <= time),

@@ -7,7 +7,7 @@ use bfc_core::printable;
 
 /// An error while reading or loading data. Every error of a file names the file. Errors about the contents name the
 /// position. Lines and columns count from 1; a column is a field of the line.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
     /// The file could not be opened or read.
@@ -329,5 +329,3 @@ fn column_name(column: usize, name: &str) -> String {
 fn suffix(hint: &str) -> String {
     if hint.is_empty() { String::new() } else { format!("; {hint}") }
 }
-
-bfc_core::debug_as_message!(DataError);

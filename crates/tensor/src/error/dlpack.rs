@@ -4,7 +4,7 @@ use crate::shape::{DType, MAX_RANK};
 use bfc_core::printable;
 
 /// The reason why a DLPack import or export fails.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DlpackError {
     /// The imported elements are not in host memory.
@@ -71,5 +71,3 @@ pub enum DlpackError {
         value: u8,
     },
 }
-
-bfc_core::debug_as_message!(DlpackError);

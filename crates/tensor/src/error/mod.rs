@@ -12,15 +12,15 @@ mod hook;
 mod mismatch;
 mod profile;
 
+use std::fmt;
 use std::ops::Range;
 
 use bfc_core::{
-    AllocError, EnvironmentError, MemoryKind, OwnerId, RegistryError, SourceError, printable, printable_lines,
+    AllocError, EnvironmentError, MemoryKind, OwnerId, RegistryError, SourceError, printable,
+    printable_lines, write_error,
 };
 use highwater_kernels::error::op_prefix;
-pub use highwater_kernels::error::{
-    DeviceFault, Error as KernelError, OperandError, OperandFault, ShapeRule,
-};
+pub use highwater_kernels::error::{DeviceFault, KernelError, OperandError, OperandFault, ShapeRule};
 use highwater_tracking::here;
 
 pub use self::data::DataError;
@@ -43,7 +43,6 @@ highwater_kernels::kernel_errors! {
     /// [`out_of_memory`](Self::out_of_memory) returns the report of an out-of-memory error.
     ///
     /// A `main` that returns an error prints it with `{:?}`: the message, and the complete report if memory ran out.
-    /// `{:#?}` prints the fields.
     #[derive(Clone, PartialEq, thiserror::Error)]
     #[non_exhaustive]
     pub enum Error {
@@ -263,52 +262,13 @@ highwater_kernels::kernel_errors! {
     }
 }
 
-bfc_core::debug_as_report!(Error {
-    Dlpack(error),
-    ShapeMismatch { op, lhs, rhs, rule },
-    BadRank { op, expected, shape },
-    NotOneElement { op, shape },
-    RankTooLarge { op, rank },
-    TooManyElements { op, shape, dtype },
-    ElementCount { op, elements, shape },
-    AxisOutOfRange { op, axis, shape },
-    BadPermutation { op, axes, shape },
-    RangeOutOfBounds { op, range, step, axis, shape },
-    BadEquation { op, equation, position, reason },
-    IndexOutOfRange { op, index, len },
-    EmptyReduction { op, shape },
-    Operand(error),
-    DTypeMismatch { op, lhs, rhs, lhs_shape, rhs_shape },
-    UnsupportedDType { op, dtype },
-    Allocation { op, shape, dtype, error },
-    NoHostMemory { op, shape, dtype },
-    DeviceMismatch { op, lhs, rhs },
-    WrongMemory { device, kind, allocator },
-    NoData { op, device },
-    Device { op, device, reason },
-    NoDevice { device, reason },
-    Registry(error),
-    Profile(error),
-    Environment(error),
-    NotScalar { shape },
-    NoGraph,
-    GradientsOff,
-    GraphSpent { op },
-    StaleBackward { op, module, shape },
-    StaleGradient { op, parameter, shape, is, given },
-    UnknownParameters { op, gradients },
-    ReplayDiffers { what },
-    LateGradient,
-    Hook(error),
-    NotFinite { op, norm },
-    NotDifferentiable { op },
-    BadArgument { op, argument, expected, got },
-    Data(error),
-    File(error),
-    Mismatch(error),
-    Custom { op, message },
-    InModule { module, error },
-});
+/// The message, its causes, and the complete report if memory ran out.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_error(self, f)?;
+        self.out_of_memory().map_or(Ok(()), |report| write!(f, "\n\n{}", report.details()))
+    }
+}
 
 impl From<KernelError> for Error {
     fn from(error: KernelError) -> Self {

@@ -6,7 +6,7 @@ use bfc_core::{did_you_mean, printable};
 const OPTIONS: [&str; 7] = ["memory", "limit", "threads", "compute", "tflops", "bf16-tflops", "bandwidth"];
 
 /// A text that does not describe a device profile.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseProfileError {
     /// No profile has this name.
@@ -52,5 +52,3 @@ pub enum ParseProfileError {
         name: &'static str,
     },
 }
-
-bfc_core::debug_as_message!(ParseProfileError);

@@ -130,7 +130,7 @@ impl BatchNorm {
         let mut out = ctx.output(x.shape(), x.dtype())?;
         let mut statistics = ctx.temp_saved(&Shape::new(&[channels, 2])?, dtype)?;
         let mut variance = ctx.temp(&Shape::new(&[channels])?, dtype)?;
-        ctx.compute(kernels::BatchNorm {
+        ctx.compute(kernels::NormalizeChannels {
             epsilon: self.epsilon,
             input: x.view(),
             weight: weight?.view(),
@@ -173,7 +173,7 @@ fn fused_backward(ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<V
     let mut of_x = saved.needs_grad(0).then(|| ctx.gradient(0, x.shape(), x.dtype())).transpose()?;
     let (mut of_weight, mut of_bias) =
         (ctx.gradient(1, &of_channels, dtype)?, ctx.gradient(2, &of_channels, dtype)?);
-    ctx.compute(kernels::BatchNormGrad {
+    ctx.compute(kernels::NormalizeChannelsGrad {
         of: kernels::Normalized {
             centered: true,
             input: x.view(),

@@ -170,7 +170,7 @@ impl Tensor {
         // A single operand needs no product, only views and sums.
         supported(OP, dtype, |dtype| is_numeric(dtype) || operands.len() == 1)?;
         for (&tensor, labels) in operands.iter().zip(&parsed.operands) {
-            if !Equation::fits(labels, tensor.rank()) {
+            if !Equation::accepts_rank(labels, tensor.rank()) {
                 let (expected, shape) = ("an axis for each letter", *tensor.shape());
                 return Err(Error::BadRank { op: OP, expected, shape });
             }

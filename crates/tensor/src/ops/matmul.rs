@@ -37,10 +37,10 @@ impl Op for MatMul {
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let [lhs, rhs] = [inputs[0], inputs[1]];
-        let plan = Plan::new(lhs, rhs)?;
-        let mut out = ctx.output(&plan.product_shape()?, lhs.dtype())?;
-        let left = plan.lhs.broadcast_to(OP, &plan.stack([plan.m, plan.k])?)?;
-        let right = plan.rhs.broadcast_to(OP, &plan.stack([plan.k, plan.n])?)?;
+        let operands = Operands::new(lhs, rhs)?;
+        let mut out = ctx.output(&operands.product_shape()?, lhs.dtype())?;
+        let left = operands.lhs.broadcast_to(OP, &operands.stack([operands.m, operands.k])?)?;
+        let right = operands.rhs.broadcast_to(OP, &operands.stack([operands.k, operands.n])?)?;
         let (lhs_view, rhs_view) = (lhs.view().with_layout(&left), rhs.view().with_layout(&right));
         let mut workspace = workspace(ctx, lhs_view, rhs_view)?;
         ctx.compute(kernels::MatMul {
@@ -60,10 +60,10 @@ impl Op for MatMul {
             ctx.save(rhs);
         }
         let product = out.finish();
-        if !plan.lhs_is_row && !plan.rhs_is_column {
+        if !operands.lhs_is_row && !operands.rhs_is_column {
             return Ok(product);
         }
-        let layout = plan.without_vector_axes(*product.layout());
+        let layout = operands.without_vector_axes(*product.layout());
         Ok(product.into_layout(layout))
     }
 
@@ -89,7 +89,7 @@ impl Op for MatMul {
 }
 
 /// A product of two tensors as stacks of matrices.
-struct Plan {
+struct Operands {
     lhs: Layout,
     rhs: Layout,
     /// The leading axes of the result.
@@ -101,7 +101,7 @@ struct Plan {
     rhs_is_column: bool,
 }
 
-impl Plan {
+impl Operands {
     /// # Errors
     /// For unsupported types, and for shapes that do not match.
     fn new(lhs: &Tensor, rhs: &Tensor) -> Result<Self> {
@@ -190,11 +190,13 @@ impl Tensor {
             && self.layout().is_contiguous()
             && self.device() == rhs.device()
         {
-            let plan = Plan::new(self, rhs)?;
+            let operands = Operands::new(self, rhs)?;
             // The number of rows without elements may overflow.
-            if let Some(rows) = plan.leading.checked_elements().and_then(|count| count.checked_mul(plan.m)) {
-                let product = self.reshape([rows, plan.k])?.matmul(rhs)?;
-                return product.reshape(plan.product_shape()?);
+            if let Some(rows) =
+                operands.leading.checked_elements().and_then(|count| count.checked_mul(operands.m))
+            {
+                let product = self.reshape([rows, operands.k])?.matmul(rhs)?;
+                return product.reshape(operands.product_shape()?);
             }
         }
         apply(MatMul, &[self, rhs])

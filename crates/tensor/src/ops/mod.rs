@@ -33,6 +33,7 @@ mod variance;
 mod vector_norm;
 
 // Shape and indexing
+mod axis_index;
 mod categorical;
 mod concat;
 mod diagonal;
@@ -40,7 +41,6 @@ mod flip;
 mod index;
 mod multinomial;
 mod pad;
-mod part;
 mod repeat;
 mod scatter;
 mod shape;
@@ -72,6 +72,7 @@ mod softmax;
 
 pub use attention::AttentionOptions;
 pub use axes::Axes;
+pub use axis_index::{AxisIndex, IntoAxisIndex, IntoAxisIndices};
 pub use batch_norm::{BatchStatistics, RunningStatistics};
 pub use compare::TensorOrScalar;
 pub use conv::{Conv1dOptions, Conv2dOptions, Padding};
@@ -79,7 +80,6 @@ pub use create::TensorOptions;
 pub use interpolate::{Interpolation, OutputSize};
 pub use loss::{CrossEntropyOptions, Reduction};
 pub use pad::PadMode;
-pub use part::{IntoPart, IntoParts, Part};
 pub use pool::{Pool1dOptions, Pool2dOptions};
 pub use recurrent::RecurrentWeights;
 pub use sort::SortOrder;

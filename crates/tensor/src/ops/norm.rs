@@ -82,8 +82,8 @@ impl LayerNorm {
         let mut bias = with_bias.then(|| ctx.gradient(2, &shape, dtype)).transpose()?;
         let sizes = self.sizes(x, shape.elements());
         let sums = 1 + usize::from(with_bias);
-        let mut workspace = ctx.workspace(kernels::LayerNormSumsWorkspace { sizes, sums, dtype })?;
-        ctx.compute(kernels::LayerNormSums {
+        let mut workspace = ctx.workspace(kernels::NormalizeRowsSumsWorkspace { sizes, sums, dtype })?;
+        ctx.compute(kernels::NormalizeRowsSums {
             of,
             grad: grad.view(),
             places: sizes[2],
@@ -134,7 +134,7 @@ impl Op for LayerNorm {
         let mut statistics = ctx.temp_saved(&Shape::new(&[rows, 2])?, x.dtype().computed_as())?;
         let (weight, bias) = (inputs.get(1).copied(), inputs.get(2).copied());
         let spread = [self.spread(weight, x)?, self.spread(bias, x)?];
-        ctx.compute(kernels::LayerNorm {
+        ctx.compute(kernels::NormalizeRows {
             centered: self.centered,
             epsilon: self.epsilon,
             input: x.view(),
@@ -163,7 +163,7 @@ impl Op for LayerNorm {
         };
         let mut gradients = vec![if_needed(saved, 0, || {
             let mut out = ctx.gradient(0, x.shape(), x.dtype())?;
-            ctx.compute(kernels::LayerNormGrad { of, grad: grad.view(), out: out.view_mut() })?;
+            ctx.compute(kernels::NormalizeRowsGrad { of, grad: grad.view(), out: out.view_mut() })?;
             Ok(out.finish())
         })?];
         let of_parameters = if saved.inputs() > 1 && saved.needs_grad(1) {

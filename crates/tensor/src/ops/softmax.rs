@@ -28,7 +28,7 @@ impl Op for Softmax {
         let x = inputs[0];
         supported(ctx.op(), x.dtype(), DType::is_float)?;
         let mut out = ctx.output_saved(x.shape(), x.dtype())?;
-        ctx.compute(kernels::Softmax { log: self.log, input: x.view(), out: out.view_mut() })?;
+        ctx.compute(kernels::SoftmaxRows { log: self.log, input: x.view(), out: out.view_mut() })?;
         let y = out.finish();
         ctx.save(&y);
         Ok(y)
@@ -37,7 +37,7 @@ impl Op for Softmax {
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let mut out = ctx.gradient(0, grad.shape(), grad.dtype())?;
         let y = saved.tensor(0)?.view();
-        ctx.compute(kernels::SoftmaxGrad {
+        ctx.compute(kernels::SoftmaxRowsGrad {
             log: self.log,
             output: y,
             grad: grad.view(),

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// one, and the next run like it has a graph of its own. Results are bit-identical to those without graphs.
 ///
 /// Memory comes from the pool and is accounted for as usual. The same requests in the same state of the pool
-/// get the same addresses, so the graph needs no update. A [plan](crate::RuntimeBuilder::plan) reserves a
+/// get the same addresses, so the graph needs no update. A [packing](crate::RuntimeBuilder::packing) reserves a
 /// part of the pool for the step. The driver's own memory for graphs is outside of the pool.
 ///
 /// Graphs pay off for steps with many small kernels. The device starts a graph when the host has issued the
@@ -69,7 +69,7 @@ impl StepGraph {
     pub fn run<T, E: From<Error>>(&self, step: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let steps = self.device.backend().step_graphs();
         let Some(steps) = steps.filter(|steps| steps.begin(self.number)) else { return step() };
-        let run = Run(steps);
+        let run = StepInProgress(steps);
         let outcome = step()?;
         run.end()?;
         Ok(outcome)
@@ -91,15 +91,15 @@ impl Drop for StepGraph {
 }
 
 /// A run in progress.
-struct Run<'a>(&'a dyn StepGraphs);
+struct StepInProgress<'a>(&'a dyn StepGraphs);
 
-impl Run<'_> {
+impl StepInProgress<'_> {
     fn end(self) -> Result<()> {
         Ok(ManuallyDrop::new(self).0.end()?)
     }
 }
 
-impl Drop for Run<'_> {
+impl Drop for StepInProgress<'_> {
     /// Submits the computed work after an error or a panic of the step, because other code may use its
     /// tensors.
     fn drop(&mut self) {

@@ -11,9 +11,7 @@ use std::path::{Path, PathBuf};
 use bfc_core::{printable, printable_lines};
 use highwater_tracking::{AtomicFile, OpRow, Phase, PoolRow, Report};
 
-/// The environment variable with which [`assert_golden!`](crate::assert_golden) writes files instead of
-/// comparing them.
-const UPDATE: &str = "HIGHWATER_UPDATE_GOLDEN";
+use crate::settings::UPDATE_VARIABLE as UPDATE;
 
 /// The column headings.
 const COLUMNS: [&str; 7] = ["calls", "total", "high_water", "live", "temporary", "output", "persistent"];

@@ -58,13 +58,13 @@ fn device() -> Device {
 }
 
 /// For each step: the rows of its batch, and whether the step reads a value before its end.
-type Plan<'a> = &'a [(usize, bool)];
+type Steps<'a> = &'a [(usize, bool)];
 
 /// Runs these steps, with or without graphs, and returns the losses, the parameters and the counts.
-fn train(device: &Device, plan: Plan<'_>, graphs: bool) -> (Vec<f32>, Vec<f32>, StepCounts) {
+fn train(device: &Device, steps: Steps<'_>, graphs: bool) -> (Vec<f32>, Vec<f32>, StepCounts) {
     let (mut training, graph) = (Training::new(device), StepGraph::new(device));
     let mut losses = Vec::new();
-    for (number, &(rows, reads)) in plan.iter().enumerate() {
+    for (number, &(rows, reads)) in steps.iter().enumerate() {
         let (x, y) = training.batch(rows);
         let mut step = || -> Result<Tensor> {
             if reads {
@@ -79,11 +79,11 @@ fn train(device: &Device, plan: Plan<'_>, graphs: bool) -> (Vec<f32>, Vec<f32>, 
     (losses, parameters, graph.counts())
 }
 
-fn assert_same_with_graphs(plan: Plan<'_>) -> StepCounts {
-    let (losses, parameters, none) = train(&device(), plan, false);
-    let (same, also, counts) = train(&device(), plan, true);
+fn assert_same_with_graphs(steps: Steps<'_>) -> StepCounts {
+    let (losses, parameters, none) = train(&device(), steps, false);
+    let (same, also, counts) = train(&device(), steps, true);
     assert_eq!((losses, parameters), (same, also));
-    assert_eq!((none, counts.runs), (StepCounts::default(), plan.len() as u64));
+    assert_eq!((none, counts.runs), (StepCounts::default(), steps.len() as u64));
     assert_eq!(counts.refused, None);
     counts
 }
@@ -100,8 +100,8 @@ fn training_by_graphs_is_bit_identical() {
 
 #[test]
 fn each_batch_size_has_its_own_graph() {
-    let plan: Vec<(usize, bool)> = (0..16).map(|n| (if n % 4 == 3 { 5 } else { 8 }, false)).collect();
-    let counts = assert_same_with_graphs(&plan);
+    let steps: Vec<(usize, bool)> = (0..16).map(|n| (if n % 4 == 3 { 5 } else { 8 }, false)).collect();
+    let counts = assert_same_with_graphs(&steps);
     assert!(counts.graphs >= 10, "{counts:?}");
 }
 
@@ -115,9 +115,9 @@ fn a_value_read_in_the_middle_divides_the_step() {
 
 #[test]
 fn step_graphs_do_not_change_memory_requests() {
-    let plan = [(8, false); 6];
+    let steps = [(8, false); 6];
     let figures = |device: &Device, graphs| {
-        train(device, &plan, graphs);
+        train(device, &steps, graphs);
         let stats = device.default_allocator().unwrap().stats();
         (stats.num_allocs, stats.peak_bytes_in_use, stats.bytes_requested)
     };
@@ -129,9 +129,9 @@ fn step_graphs_do_not_change_memory_requests() {
 #[test]
 fn devices_without_graphs_just_run_the_step() {
     let cpu = runtime().cpu().unwrap();
-    let plan = [(8, false); 4];
-    let (losses, parameters, _) = train(&cpu, &plan, false);
-    assert_eq!(train(&cpu, &plan, true), (losses, parameters, StepCounts::default()));
+    let steps = [(8, false); 4];
+    let (losses, parameters, _) = train(&cpu, &steps, false);
+    assert_eq!(train(&cpu, &steps, true), (losses, parameters, StepCounts::default()));
 }
 
 #[test]

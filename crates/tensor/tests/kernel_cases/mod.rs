@@ -417,13 +417,13 @@ fn attention_room<'a>(of: &kernels::AttentionInputs<'a>) -> kernels::AttentionWo
 fn rows() -> Vec<Case> {
     vec![
         new("softmax", |ctx, from, to| {
-            ctx.compute(kernels::Softmax { log: false, input: from[0], out: outputs(to).next() })
+            ctx.compute(kernels::SoftmaxRows { log: false, input: from[0], out: outputs(to).next() })
         })
         .reads("input", &[2, 3])
         .writes("out", &[2, 3]),
         new("softmax_grad", |ctx, from, to| {
             let (output, grad, out) = (from[0], from[1], outputs(to).next());
-            ctx.compute(kernels::SoftmaxGrad { log: true, output, grad, out })
+            ctx.compute(kernels::SoftmaxRowsGrad { log: true, output, grad, out })
         })
         .reads("output", &[2, 3])
         .reads("grad", &[2, 3])
@@ -431,7 +431,7 @@ fn rows() -> Vec<Case> {
         new("layer_norm", |ctx, from, to| {
             let (input, weight, bias, mut to) = (from[0], Some(from[1]), Some(from[2]), outputs(to));
             let (out, statistics) = (to.next(), to.next());
-            ctx.compute(kernels::LayerNorm {
+            ctx.compute(kernels::NormalizeRows {
                 centered: true,
                 epsilon: 1e-5,
                 input,
@@ -453,7 +453,7 @@ fn rows() -> Vec<Case> {
                 weight: Some(from[1]),
                 statistics: from[2],
             };
-            ctx.compute(kernels::LayerNormGrad { of, grad: from[3], out: outputs(to).next() })
+            ctx.compute(kernels::NormalizeRowsGrad { of, grad: from[3], out: outputs(to).next() })
         })
         .reads("of.input", &[4, 3])
         .reads("of.weight", &[4, 3])
@@ -465,11 +465,11 @@ fn rows() -> Vec<Case> {
                 kernels::Normalized { centered: true, input: from[0], weight: None, statistics: from[1] };
             let sizes = [4, 3, 1];
             let dtype = from[0].dtype();
-            let mut room = ctx.workspace(kernels::LayerNormSumsWorkspace { sizes, sums: 2, dtype })?;
+            let mut room = ctx.workspace(kernels::NormalizeRowsSumsWorkspace { sizes, sums: 2, dtype })?;
             let workspace = room.as_mut().map(Buffer::view_mut);
             let mut to = outputs(to);
             let (weight, bias) = (to.next(), Some(to.next()));
-            ctx.compute(kernels::LayerNormSums { of, grad: from[2], places: 1, workspace, weight, bias })
+            ctx.compute(kernels::NormalizeRowsSums { of, grad: from[2], places: 1, workspace, weight, bias })
         })
         .reads("of.input", &[4, 3])
         .with("of.statistics", &[4, 2], Type::Computed, false)
@@ -479,7 +479,15 @@ fn rows() -> Vec<Case> {
         new("batch_norm", |ctx, from, to| {
             let (input, weight, bias, mut to) = (from[0], from[1], from[2], outputs(to));
             let (out, statistics, variance) = (to.next(), to.next(), to.next());
-            ctx.compute(kernels::BatchNorm { epsilon: 1e-5, input, weight, bias, out, statistics, variance })
+            ctx.compute(kernels::NormalizeChannels {
+                epsilon: 1e-5,
+                input,
+                weight,
+                bias,
+                out,
+                statistics,
+                variance,
+            })
         })
         .reads("input", &[2, 3, 4])
         .reads("weight", &[3])
@@ -496,7 +504,7 @@ fn rows() -> Vec<Case> {
             };
             let (grad, mut to) = (from[3], outputs(to));
             let (out, weight, bias) = (Some(to.next()), to.next(), to.next());
-            ctx.compute(kernels::BatchNormGrad { of, grad, out, weight, bias })
+            ctx.compute(kernels::NormalizeChannelsGrad { of, grad, out, weight, bias })
         })
         .reads("of.input", &[2, 3, 4])
         .reads("of.weight", &[3])

@@ -17,7 +17,7 @@ pub(crate) mod surrounded;
 use highwater_tensor::backend::{Binary, Compare, GradReads, Unary};
 use highwater_tensor::{
     Activation, AttentionOptions, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType,
-    Device, DeviceProfile, Interpolation, IntoPart, Norm, PadMode, Pool1dOptions, Pool2dOptions,
+    Device, DeviceProfile, Interpolation, IntoAxisIndex, Norm, PadMode, Pool1dOptions, Pool2dOptions,
     RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, SortOrder, Tensor,
 };
 

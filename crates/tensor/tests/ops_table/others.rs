@@ -1,7 +1,7 @@
 //! Ops without a gradient, or with a result of integers or booleans.
 
 use highwater_tensor::backend::{Compare, GradReads, Unary};
-use highwater_tensor::{DType, Device, IntoPart, Norm, Result, Rng, SortOrder, Tensor};
+use highwater_tensor::{DType, Device, IntoAxisIndex, Norm, Result, Rng, SortOrder, Tensor};
 
 use super::surrounded::Surrounded;
 use super::{Function, classes, indices, mask};

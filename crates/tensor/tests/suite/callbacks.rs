@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use bfc_core::{Allocator, BfcAllocator, BfcConfig, Bytes, HostMemory, Visited, Visitors};
+use bfc_core::{Allocator, BfcAllocator, BfcConfig, Bytes, HostMemory, VisitedMemory, Visitors};
 use highwater_tensor::backend::Backend;
 use highwater_tensor::backend::dry::DryBackend;
 use highwater_tensor::{Device, Runtime, Tensor};
@@ -61,7 +61,7 @@ fn a_visitor_of_page_locked_memory_may_upload() {
         own.get().unwrap().simulate_download();
         let _ = told.set(region.bytes);
     });
-    let source = Visited::new(Arc::new(HostMemory::new()), 0, visitors);
+    let source = VisitedMemory::new(Arc::new(HostMemory::new()), 0, visitors);
     let pool: Arc<dyn Allocator> =
         Arc::new(BfcAllocator::new("pinned", Arc::new(source), BfcConfig::new(Bytes::mib(8))));
     backend.set(DryBackend::new().with_pinned(Arc::clone(&pool))).unwrap();

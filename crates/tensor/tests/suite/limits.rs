@@ -78,7 +78,7 @@ fn no_profile_exceeds_its_limit() {
                     let usable = if is_card { limit / REGION * REGION } else { limit };
                     let is_rest_small = usable - peak.in_use < 64 << 10;
                     let has_chunks = options.allocator.is_some_and(|allocator| {
-                        !matches!(allocator, AllocatorChoice::Bfc | AllocatorChoice::Planned)
+                        !matches!(allocator, AllocatorChoice::Bfc | AllocatorChoice::Packed)
                     });
                     assert!(has_chunks || is_rest_small, "{case}: {peak}");
                 }

@@ -3,7 +3,7 @@
 
 use crate::ops_table::device;
 use highwater_tensor::{
-    CrossEntropyOptions, DType, Device, IntoPart, Norm, Pool2dOptions, Reduction, Result, Rng, Runtime,
+    CrossEntropyOptions, DType, Device, IntoAxisIndex, Norm, Pool2dOptions, Reduction, Result, Rng, Runtime,
     SortOrder, Tensor,
 };
 

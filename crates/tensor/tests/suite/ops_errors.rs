@@ -4,7 +4,8 @@ use crate::ops_table::device;
 use highwater_nn::io::Array;
 use highwater_nn::modules::{Fans, Init};
 use highwater_tensor::{
-    CrossEntropyOptions, DType, Device, IntoPart, Norm, Reduction, Result, Rng, SortOrder, Tensor, no_grad,
+    CrossEntropyOptions, DType, Device, IntoAxisIndex, Norm, Reduction, Result, Rng, SortOrder, Tensor,
+    no_grad,
 };
 use ndarray::{ArrayD, Axis, Slice};
 

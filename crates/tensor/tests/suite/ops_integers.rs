@@ -1,7 +1,7 @@
 //! Products and powers of integers against plain loops: they stay in their type, and wrap.
 
 use crate::ops_table::{device, dry_device};
-use highwater_tensor::{Activation, DType, Device, Error, IntoPart, Result, Tensor};
+use highwater_tensor::{Activation, DType, Device, Error, IntoAxisIndex, Result, Tensor};
 
 const INTEGERS: [DType; 4] = [DType::I64, DType::I32, DType::U32, DType::U8];
 

@@ -3,7 +3,7 @@
 
 use crate::ops_table::{InOrder, Lies, Transposed, WithGaps, device};
 use highwater_tensor::{
-    AttentionOptions, CrossEntropyOptions, DType, Device, IntoPart, Norm, PadMode, Reduction, Result,
+    AttentionOptions, CrossEntropyOptions, DType, Device, IntoAxisIndex, Norm, PadMode, Reduction, Result,
     SortOrder, Tensor,
 };
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use bfc_core::{Category, is_printable};
-use highwater_files::boundary::fitting;
+use highwater_files::boundary::count_within;
 use highwater_tracking::Recording;
 
 use super::{ExportError, Output, at_peak};
@@ -27,8 +27,8 @@ pub(super) fn write<W: Write>(recording: &Recording, out: &mut Output<W>) -> Res
         }
         let owners = recording.lineage(owner);
         let names: Vec<&str> = owners.iter().map(|&owner| recording.owner(owner).name.as_str()).collect();
-        let outer = fitting(names.iter().copied(), MOST_BYTES);
-        let inner = fitting(names[outer..].iter().copied().rev(), MOST_BYTES);
+        let outer = count_within(names.iter().copied(), MOST_BYTES);
+        let inner = count_within(names[outer..].iter().copied().rev(), MOST_BYTES);
         let omitted = names.len() - outer - inner;
         names[..outer].iter().for_each(|name| push(&mut line, name));
         if omitted > 0 {

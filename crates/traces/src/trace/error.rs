@@ -79,7 +79,7 @@ impl TracePlace {
 }
 
 /// A problem with an event, a line or a file.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceProblem {
     /// The file could not be read or decompressed.
@@ -237,8 +237,6 @@ pub enum TraceProblem {
     Profile(#[from] ProfileProblem),
 }
 
-bfc_core::debug_as_message!(TraceProblem);
-
 impl From<BlockProblem> for TraceProblem {
     fn from(problem: BlockProblem) -> Self {
         Self::Recording(problem.into())
@@ -288,7 +286,7 @@ impl From<io::Error> for TraceProblem {
 }
 
 /// A problem with compressed data.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompressedProblem {
     /// The data ends too early.
@@ -301,8 +299,6 @@ pub enum CompressedProblem {
         message: String,
     },
 }
-
-bfc_core::debug_as_message!(CompressedProblem);
 
 impl CompressedProblem {
     /// Extracts the problem from an [`io::Error`] of the decompressor. Other read errors stay.
@@ -319,10 +315,8 @@ impl CompressedProblem {
 }
 
 /// Passes the limit through [`io::Error`], the only error that a reader can return.
-#[derive(Clone, Copy, thiserror::Error)]
+#[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("more than {limit} bytes")]
 pub(super) struct TooMuchInput {
     pub(super) limit: u64,
 }
-
-bfc_core::debug_as_message!(TooMuchInput);

@@ -21,11 +21,11 @@ const MAX_KEPT_BYTES: usize = 64;
 pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), TraceProblem> {
     let bytes = Cell::new(0);
     let reader = BufReader::new(Counted { reader, bytes: &bytes });
-    let state = State { heap: Heap::new(memory), kept: HashMap::new(), noted: 0, problem: None };
+    let state = KeptValues { heap: Heap::new(memory), kept: HashMap::new(), noted: 0, problem: None };
     let node = Node { state: &RefCell::new(state), bytes: &bytes };
     let mut parser = serde_json::Deserializer::from_reader(reader);
     let read = node.deserialize(&mut parser).and_then(|root| parser.end().map(|()| root));
-    let state = node.state.replace(State::default());
+    let state = node.state.replace(KeptValues::default());
     match (read, state.problem) {
         (Ok(root), _) => Ok((state.heap, root)),
         (Err(_), Some(problem)) => Err(problem.into()),
@@ -35,7 +35,7 @@ pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Va
 }
 
 #[derive(Default)]
-struct State {
+struct KeptValues {
     heap: Heap,
     kept: HashMap<String, Value>,
     /// The bytes of input that the memory limit includes.
@@ -47,7 +47,7 @@ struct State {
 /// A JSON value that becomes an object while it is parsed.
 #[derive(Clone, Copy)]
 struct Node<'a> {
-    state: &'a RefCell<State>,
+    state: &'a RefCell<KeptValues>,
     bytes: &'a Cell<u64>,
 }
 

@@ -20,7 +20,7 @@ use highwater_files::lean::HeldMemory;
 use highwater_tracking::{Composer, Recording, RecordingLimits, RunFacts};
 
 /// The reason why a profile cannot be read.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileProblem {
     /// The bytes are not a protocol buffer.
@@ -78,8 +78,6 @@ pub enum ProfileProblem {
     )]
     TimelineOfSums,
 }
-
-bfc_core::debug_as_message!(ProfileProblem);
 
 /// The most blocks of a profile whose samples are divided into blocks.
 pub(super) const MOST_BLOCKS: u64 = 1 << 16;

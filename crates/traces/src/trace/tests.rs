@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use bfc_core::{
-    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, OwnerId, PassthroughAllocator,
-    PlanOptions, Request, Tag,
+    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, OwnerId, PackingOptions,
+    PassthroughAllocator, Request, Tag,
 };
 use highwater_tracking::Tracker;
 use proptest::prelude::*;
@@ -182,8 +182,8 @@ fn a_recording_becomes_a_trace_with_owners_as_labels() {
 }
 
 #[test]
-fn a_step_between_two_marks_can_be_planned() {
-    use crate::{Step, plan_of};
+fn a_step_between_two_marks_can_be_packed() {
+    use crate::{Step, packing_of};
 
     let (tracker, pool) = (Tracker::new(), pool());
     tracker.start_log(Bytes::mib(1));
@@ -200,8 +200,8 @@ fn a_step_between_two_marks_can_be_planned() {
     assert_eq!(parse(expected).unwrap(), trace);
 
     let step = Step::Marks { from: "two lines".to_owned(), to: String::new() };
-    let plan = plan_of(&trace, &step, &PlanOptions::default(), &mut |_| true).unwrap();
-    assert_eq!((plan.blocks().len(), plan.lower_bound()), (1, 512));
+    let packing = packing_of(&trace, &step, &PackingOptions::default(), &mut |_| true).unwrap();
+    assert_eq!((packing.blocks().len(), packing.lower_bound()), (1, 512));
 }
 
 #[test]

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use bfc_core::{
-    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, OwnerId, PlanOptions, Request,
-    is_printable, printable_json,
+    AddressOnlyMemory, Allocation, Allocator, BfcAllocator, BfcConfig, Bytes, OwnerId, PackingOptions,
+    Request, is_printable, printable_json,
 };
 use flate2::read::ZlibDecoder;
-use highwater_files::{PlanLimits, parse_plan};
-use highwater_traces::{ExportFormat, ReadOptions, Step, Trace, export, plan_of, read_recording, replay};
+use highwater_files::{PackingLimits, parse_packing};
+use highwater_traces::{ExportFormat, ReadOptions, Step, Trace, export, packing_of, read_recording, replay};
 use highwater_tracking::table::{Table, plain, shorten};
 use highwater_tracking::{
     Budget, PlanChart, PlanRow, RankComparison, RankReport, Recording, RecordingLimits, Report, ReportDiff,
@@ -190,7 +190,7 @@ fn budgets_owners_and_replays() {
     let trace = trace.unwrap();
     check(&replay(&trace, &*pool).unwrap_err());
     let step = Step::Marks { from: format!("{EVIL}absent"), to: "end".to_owned() };
-    check(&plan_of(&trace, &step, &PlanOptions::default(), &mut |_| true).unwrap_err());
+    check(&packing_of(&trace, &step, &PackingOptions::default(), &mut |_| true).unwrap_err());
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn errors_of_readers() {
             clean(&error);
             clean(&format!("{error:?}"));
         }
-        if let Err(error) = parse_plan(file.as_bytes(), &PlanLimits::default()) {
+        if let Err(error) = parse_packing(file.as_bytes(), &PackingLimits::default()) {
             clean(&error);
         }
         if let Err(error) = TrainingLog::read(file.as_bytes(), &TrainingLogLimits::default()) {

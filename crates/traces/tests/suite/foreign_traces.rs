@@ -4,9 +4,9 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use bfc_core::{Plan, PlanOptions};
-use highwater_files::{PlanLimits, parse_plan, write_plan};
-use highwater_traces::{ReadOptions, Step, Trace, TraceError, TraceLimits, fuzz, plan_of};
+use bfc_core::{Packing, PackingOptions};
+use highwater_files::{PackingLimits, parse_packing, write_packing};
+use highwater_traces::{ReadOptions, Step, Trace, TraceError, TraceLimits, fuzz, packing_of};
 use highwater_tracking::{Recording, RecordingLimits, TrainingLog, TrainingLogLimits};
 use proptest::prelude::*;
 
@@ -169,19 +169,19 @@ const PROFILER: &[u8] = br#"{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"ate
 const TIMELINE: &[u8] =
     b"[[-1, 1, 64, 0], [1000, 2, 9, 4], [2000, 3, -9, 4], [2000, 3, 9, 3], [3000, 4, -64, 0]]";
 
-fn plan(file: &[u8], granule: u64) -> Plan {
-    let options = PlanOptions::default().with_granule(granule);
-    plan_of(&read(file).unwrap(), &Step::Whole, &options, &mut |_| true).unwrap()
+fn packing(file: &[u8], granule: u64) -> Packing {
+    let options = PackingOptions::default().with_granule(granule);
+    packing_of(&read(file).unwrap(), &Step::Whole, &options, &mut |_| true).unwrap()
 }
 
 #[test]
-fn minimalloc_alignments_hold_in_plans() {
-    let solved = plan(ALIGNMENT, 1);
+fn minimalloc_alignments_hold_in_packings() {
+    let solved = packing(ALIGNMENT, 1);
     assert_eq!((solved.capacity(), solved.lower_bound()), (4196, 4196));
-    assert_eq!(plan(ALIGNMENT, 256).capacity(), 4352);
+    assert_eq!(packing(ALIGNMENT, 256).capacity(), 4352);
     let mut text = Vec::new();
-    write_plan(&solved, &mut text).unwrap();
-    assert_eq!(parse_plan(&text[..], &PlanLimits::default()).unwrap(), solved);
+    write_packing(&solved, &mut text).unwrap();
+    assert_eq!(parse_packing(&text[..], &PackingLimits::default()).unwrap(), solved);
 }
 
 #[test]
@@ -190,17 +190,17 @@ fn minimalloc_gaps_lend_bytes() {
     assert_eq!(trace.peak_live_bytes(), 4);
     assert_eq!(written(&trace), "a 0 4 a\nu 0 0 4\nu 0 0 0\na 1 4 b\nf 1\nu 0 0 4\nf 0\n");
     assert_eq!(read(written(&trace).as_bytes()).unwrap().peak_live_bytes(), 4);
-    let solved = plan(GAPS, 1);
+    let solved = packing(GAPS, 1);
     assert_eq!((solved.capacity(), solved.lower_bound()), (4, 4));
     let mut text = Vec::new();
-    write_plan(&solved, &mut text).unwrap();
-    assert_eq!(parse_plan(&text[..], &PlanLimits::default()).unwrap(), solved);
+    write_packing(&solved, &mut text).unwrap();
+    assert_eq!(parse_packing(&text[..], &PackingLimits::default()).unwrap(), solved);
 }
 
 /// The least capacity of a problem whose buffers have gaps.
 fn with_gaps(lines: &str) -> (u64, u64) {
     let file = format!("id,lower,upper,size,gaps\n{lines}");
-    let solved = plan(file.as_bytes(), 1);
+    let solved = packing(file.as_bytes(), 1);
     assert_eq!(solved.lower_bound(), read(file.as_bytes()).unwrap().peak_live_bytes(), "{lines}");
     (solved.capacity(), solved.lower_bound())
 }
@@ -256,8 +256,8 @@ fn byte_order_marks_do_not_matter() {
     assert_eq!((trace.events().len(), trace.peak_live_bytes()), (3, 3072));
     let mark = "\u{feff}";
     assert_eq!(written(&read(format!("{mark}a 0 10 x\n").as_bytes()).unwrap()), "a 0 10 x\n");
-    let plan = format!("{mark}highwater-plan 1\ngranule 1\ncapacity 0\nblocks 0\n");
-    assert!(parse_plan(plan.as_bytes(), &PlanLimits::default()).is_ok());
+    let packing = format!("{mark}highwater-packing 1\ngranule 1\ncapacity 0\nblocks 0\n");
+    assert!(parse_packing(packing.as_bytes(), &PackingLimits::default()).is_ok());
     let log = format!("{mark}{{\"step\":0,\"seconds\":0,\"loss\":1}}\n");
     assert_eq!(TrainingLog::read(log.as_bytes(), &TrainingLogLimits::default()).unwrap().curves().len(), 1);
     let json = format!("{mark}{{\"device_traces\":[[{{\"action\":\"alloc\",\"addr\":16,\"size\":9}}]]}}");
@@ -315,8 +315,8 @@ fn other_files_are_identified() {
         let error = Recording::read(file, &RecordingLimits::default()).unwrap_err().to_string();
         assert!(error.contains(&message.replace("not a trace", "not a recording")), "{error}");
     }
-    let error = parse_plan(html, &PlanLimits::default()).unwrap_err().to_string();
-    assert!(error.contains("not a plan: an HTML page"), "{error}");
+    let error = parse_packing(html, &PackingLimits::default()).unwrap_err().to_string();
+    assert!(error.contains("not a packing: an HTML page"), "{error}");
     let error = TrainingLog::read(html, &TrainingLogLimits::default()).unwrap_err().to_string();
     assert!(error.contains("not a training log: an HTML page"), "{error}");
 }

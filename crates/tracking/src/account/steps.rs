@@ -51,11 +51,11 @@ pub(crate) struct StepLog {
     /// The pool of the last allocation that [`note_first`](Self::note_first) saw; 0 at the begin of a step. Only another
     /// pool may lack the first allocation of the step.
     last_pool: AtomicU32,
-    state: SpinMutex<State>,
+    state: SpinMutex<StepStarts>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StepStarts {
     step: u64,
     firsts: Vec<First>,
     /// The pools, each with the last step whose first allocation is known.
@@ -90,7 +90,7 @@ impl StepLog {
     #[cold]
     fn note_first(&self, block: &Block) {
         let Some(serial) = block.serial() else { return };
-        let State { step, firsts, pools } = &mut *self.state.lock();
+        let StepStarts { step, firsts, pools } = &mut *self.state.lock();
         self.last_pool.store(block.pool.get(), Ordering::Relaxed);
         match pools.iter_mut().find(|(pool, _)| *pool == block.pool) {
             Some((_, known)) if known == step => return,

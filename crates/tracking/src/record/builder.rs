@@ -83,7 +83,7 @@ const OF_BLOCK_BYTES: u64 = 12;
 const OF_EVENT_BYTES: u64 = 4;
 
 /// An error in the events of a block.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockProblem {
     /// The bytes do not encode an event.
@@ -123,8 +123,6 @@ pub enum BlockProblem {
     #[error("live bytes exceed 2^64")]
     TooManyBytes,
 }
-
-bfc_core::debug_as_message!(BlockProblem);
 
 impl From<TooMuchHeld> for BlockProblem {
     fn from(TooMuchHeld { limit }: TooMuchHeld) -> Self {

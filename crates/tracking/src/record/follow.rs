@@ -49,12 +49,12 @@ pub struct Follower<R> {
     limits: RecordingLimits,
     facts: Option<RunFacts>,
     has_ended: bool,
-    state: State,
+    state: RunningSums,
 }
 
 /// The sums over the events so far.
 #[derive(Debug)]
-struct State {
+struct RunningSums {
     events: u64,
     failures: u64,
     time: u64,
@@ -83,7 +83,7 @@ const ENTRY_BYTES: u64 = 110;
 impl<R: Read> Follower<R> {
     /// Creates a follower that has read nothing yet.
     pub fn new(reader: R, limits: RecordingLimits) -> Self {
-        let state = State {
+        let state = RunningSums {
             events: 0,
             failures: 0,
             time: 0,
@@ -179,7 +179,7 @@ impl<R: Read> Follower<R> {
     /// Returns the figures so far, with at most `most` places: the owners that hold most now, then those that held most
     /// at the peak. The rows by op, module and thread are empty.
     pub fn report(&self, most: usize) -> Report {
-        let State { recount, owners, pools, .. } = &self.state;
+        let RunningSums { recount, owners, pools, .. } = &self.state;
         let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
         Report { places: recount.largest(owners, &pools, most), ..recount.summary(owners, &pools) }
     }
@@ -190,7 +190,7 @@ impl<R: Read> Follower<R> {
     }
 }
 
-impl State {
+impl RunningSums {
     /// Checks the memory with one more entry in each map. A full map doubles and copies its entries.
     fn check_held(&self) -> Result<(), BlockProblem> {
         let entries =

@@ -1,6 +1,6 @@
 //! The paths of the owners of a recording.
 
-use highwater_files::boundary::fitting;
+use highwater_files::boundary::count_within;
 
 use super::recording::Owner;
 
@@ -26,8 +26,8 @@ pub(super) fn path<'a>(owners: &'a [Owner], owner: u32) -> String {
     }
     // The end of a path is more informative.
     let name = |owner: &&'a Owner| owner.name.as_str();
-    let outer = fitting(lineage.iter().map(name), MAX_PATH / 4);
-    let inner = fitting(lineage.iter().rev().map(name), MAX_PATH / 2).clamp(1, lineage.len() - outer);
+    let outer = count_within(lineage.iter().map(name), MAX_PATH / 4);
+    let inner = count_within(lineage.iter().rev().map(name), MAX_PATH / 2).clamp(1, lineage.len() - outer);
     let (begin, rest) = lineage.split_at(outer);
     let (omitted, end) = rest.split_at(rest.len() - inner);
     let Some(last) = omitted.last() else { return names(&lineage) };

@@ -1,4 +1,4 @@
-//! Recordings as allocation traces in text, the input of `highwater plan` and `highwater replay`.
+//! Recordings as allocation traces in text, the input of `highwater pack` and `highwater replay`.
 //!
 //! ```text
 //! # events: 4

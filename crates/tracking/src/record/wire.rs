@@ -290,7 +290,7 @@ const fn phase_code(phase: Option<Phase>) -> u8 {
 }
 
 /// The reason why bytes do not encode an event.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventProblem {
     /// The block ends within an event.
@@ -320,8 +320,6 @@ pub enum EventProblem {
     #[error("a text is not UTF-8 or exceeds {MAX_TEXT} bytes, or a report exceeds {MAX_REPORT}")]
     BadText,
 }
-
-bfc_core::debug_as_message!(EventProblem);
 
 /// Reads the events of one block.
 #[derive(Debug)]

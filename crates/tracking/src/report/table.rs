@@ -154,7 +154,7 @@ impl Table {
     }
 
     /// Omits columns and abbreviates names until the table fits, as far as possible.
-    fn fit(&mut self) {
+    fn narrow(&mut self) {
         for heading in std::mem::take(&mut self.omitted_first) {
             let widths = self.widths();
             let name = widths.first().map_or(0, |&width| width.min(self.name_length));
@@ -184,9 +184,9 @@ fn figures_width(widths: &[usize]) -> usize {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.width() > self.width {
-            let mut fitting = self.clone();
-            fitting.fit();
-            return fitting.wide(true).fmt(f);
+            let mut narrowed = self.clone();
+            narrowed.narrow();
+            return narrowed.wide(true).fmt(f);
         }
         let (widths, total) = (self.widths(), self.width());
         for line in &self.lines {

@@ -8,8 +8,8 @@ use bfc_core::sim::SimDevice;
 use bfc_core::{
     AddressSpace, AllocError, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Category, Damage,
     GuardAllocator, GuardConfig, Inconsistent, Ledger, LiveAllocation, MemoryKind, OomReport, OwnerBytes,
-    OwnerId, PlanCounts, PoolId, PoolView, RecordError, Request, Span, Stats, Stream, StreamAllocator, Tag,
-    Verdict, WaitKey,
+    OwnerId, PackingCounts, PoolId, PoolView, RecordError, Request, Span, Stats, Stream, StreamAllocator,
+    Tag, Verdict, WaitKey,
 };
 use highwater_tracking::{ScopedAllocator, Tracker, TrackingAllocator};
 
@@ -158,8 +158,8 @@ impl PoolView for Noting {
         Ok(())
     }
 
-    fn plan_counts(&self) -> Option<PlanCounts> {
-        self.note("plan_counts");
+    fn packing_counts(&self) -> Option<PackingCounts> {
+        self.note("packing_counts");
         None
     }
 
@@ -249,7 +249,7 @@ fn call(method: &str, allocator: &dyn Allocator, block: &Block, stream: &Arc<Str
         "refusal" => drop(allocator.refusal(&request, Verdict::Exhausted)),
         "find_damage" => drop(allocator.find_damage()),
         "check_invariants" => allocator.check_invariants().unwrap(),
-        "plan_counts" => drop(allocator.plan_counts()),
+        "packing_counts" => drop(allocator.packing_counts()),
         "wait_key" => drop(allocator.wait_key(&request)),
         "max_satisfiable_bytes" => drop(allocator.max_satisfiable_bytes()),
         "expect_frees" => allocator.expect_frees(true),

@@ -33,7 +33,7 @@ pub struct FitOptions {
     /// machine, such as 24MiB, and train so: the micro-batch, the blocks that are recomputed in the backward pass and,
     /// with --autocast, the precision
     #[arg(long, value_name = "DEVICE or MEMORY", value_parser = parse_target)]
-    #[arg(conflicts_with_all = ["dry_run", "pool", "graphs", "plan"])]
+    #[arg(conflicts_with_all = ["dry_run", "pool", "graphs", "packing"])]
     fit: Option<FitTarget>,
 }
 

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bfc_core::{AllocatorChoice, Bytes, DeviceId, MIB, PoolOptions};
+use bfc_core::setting::{ALLOCATOR, DEVICE, Setting};
+use bfc_core::{AllocatorChoice, Bytes, DeviceId, MIB, OptionError, PoolOptions};
 use clap::Args;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use highwater_distributed::World;
-use highwater_tensor::{DType, DeviceProfile, DryRunOptions, autocast};
+use highwater_tensor::{DType, DeviceProfile, DryRunOptions, TF32, THREADS, autocast};
 
 use super::fit::FitTarget;
 use super::ranks::{RankOptions, RankPeak, rank_path};
@@ -25,8 +26,8 @@ const EXIT_CODES: &str = "Exit codes: 0 after success, 1 after an error, 2 for w
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Run options", after_help = EXIT_CODES)]
 pub struct Options {
-    /// The device: auto, cpu, dry, or cuda:N
-    #[arg(long, default_value = "auto", value_parser = parse_device)]
+    #[arg(long, default_value = "auto", help = help(&DEVICE), hide_default_value = true)]
+    #[arg(value_parser = |text: &str| DEVICE.device(text))]
     pub(super) device: WantedDevice,
 
     /// Predict the memory without computing, for this machine or another device, such as a100-80g, rtx-4090,limit=90%
@@ -35,12 +36,17 @@ pub struct Options {
     #[arg(conflicts_with = "device")]
     pub(super) dry_run: Option<DeviceProfile>,
 
-    /// The pool limit, in MiB or with a unit, such as 1536KiB or 1610496B
+    /// The most bytes that the pool reserves, in MiB or with a unit, such as 1536KiB or 1610496B [env: HIGHWATER_POOL_LIMIT]
     #[arg(long, value_name = "MIB", value_parser = parse_pool)]
     pub(super) pool: Option<Bytes>,
 
-    #[arg(long, value_name = "NAME", help = format!("The allocator: {} [default: bfc, or as set in the environment]", AllocatorChoice::names()))]
+    #[arg(long, value_name = "NAME", help = help(&ALLOCATOR))]
     pub(super) allocator: Option<AllocatorChoice>,
+
+    /// Set any option of the pool, such as thread_cache=on or split=twice:5%; may be repeated. `highwater settings` lists
+    /// the options
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pool_option)]
+    pub(super) pool_option: Vec<PoolOptions>,
 
     /// Compute matrix products and convolutions of f32 tensors in this type; all other ops and tensors stay f32
     #[arg(long, value_name = "TYPE", value_parser = PossibleValuesParser::new(["bf16"]).map(|_| DType::BF16))]
@@ -50,13 +56,16 @@ pub struct Options {
     #[arg(long)]
     pub(super) graphs: bool,
 
-    /// Use the plan in this file, made by `highwater plan` from a trace of this program
+    /// Use the packing in this file, made by `highwater pack` from a trace of this program
     #[arg(long, value_name = "FILE")]
-    pub(super) plan: Option<PathBuf>,
+    pub(super) packing: Option<PathBuf>,
 
-    /// Compute threads; the results do not depend on it [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(super) threads: Option<u16>,
+    #[arg(long, value_name = "N", help = help(&THREADS), value_parser = |text: &str| THREADS.number(text))]
+    pub(super) threads: Option<u64>,
+
+    #[arg(long, value_name = "SWITCH", help = help(&TF32), value_parser = |text: &str| TF32.switch(text))]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+    pub(super) tf32: Option<bool>,
 
     /// The random seed
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -169,10 +178,13 @@ impl Options {
     /// Options for dry runs: the [device](Self::dry_profile) of this one, else this machine.
     pub(super) fn dry_run_options(&self) -> DryRunOptions {
         let options = DryRunOptions::new(self.dry_profile().cloned().unwrap_or_default());
-        match self.allocator {
-            Some(allocator) => options.pool_options(PoolOptions::default().with_allocator(allocator)),
-            None => options,
-        }
+        options.pool_options(self.pool_options())
+    }
+
+    /// The options of the pool: of `--allocator`, and of each `--pool-option`. The last one of a name counts.
+    pub(super) fn pool_options(&self) -> PoolOptions {
+        let options = self.pool_option.iter().fold(PoolOptions::default(), |all, later| later.or(all));
+        self.allocator.map_or(options, |allocator| options.with_allocator(allocator))
     }
 }
 
@@ -229,10 +241,81 @@ pub fn output_path() -> impl TypedValueParser<Value = PathBuf> {
 /// The requested device; `None` lets the runtime choose.
 pub(super) type WantedDevice = Option<DeviceId>;
 
-fn parse_device(text: &str) -> Result<WantedDevice, String> {
-    if text == "auto" {
-        Ok(None)
-    } else {
-        text.parse().map(Some).map_err(|_| "expected auto, cpu, dry or cuda:N".into())
+fn parse_pool_option(pair: &str) -> Result<PoolOptions, OptionError> {
+    let mut options = PoolOptions::default();
+    options.set_pair(pair)?;
+    Ok(options)
+}
+
+/// The help of an option that sets a setting: what it does, its values, its default and its environment variable.
+fn help(setting: &Setting) -> String {
+    let variable = setting.variable.map(|name| format!(" [env: {name}]")).unwrap_or_default();
+    format!("{} [default: {}]{variable}", setting.help_text(), setting.default)
+}
+
+#[cfg(test)]
+mod tests {
+    use bfc_core::Bytes;
+    use clap::{Args, CommandFactory, Parser};
+    use highwater_tensor::settings;
+
+    use super::Options;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parse(arguments: &[&str]) -> Result<Options, String> {
+        let program = Program::try_parse_from([&["program"], arguments].concat());
+        program.map(|program| program.options).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_help_has_every_setting_with_an_option() {
+        let command = Options::augment_args(Program::command());
+        for setting in settings().iter().filter(|setting| setting.option.is_some()) {
+            let (option, variable) = (setting.option.unwrap(), setting.variable.unwrap());
+            let argument = command.get_arguments().find(|argument| argument.get_long() == option.get(2..));
+            let argument = argument.unwrap_or_else(|| panic!("no option {option}"));
+            let help = argument.get_help().unwrap().to_string();
+            let first = setting.help.split('.').next().unwrap();
+            assert!(help.starts_with(first) && help.contains(variable), "{option}: {help}");
+        }
+    }
+
+    #[test]
+    fn any_option_of_the_pool_can_be_set() {
+        let options = parse(&["--pool-option", "split=twice:5%", "--pool-option", "split=always"]).unwrap();
+        assert_eq!(options.pool_options().text("split").as_deref(), Some("always"));
+        let options = parse(&["--pool-option", "limit=1GiB", "--allocator", "guard"]).unwrap().pool_options();
+        assert_eq!(
+            (options.limit, options.text("allocator")),
+            (Some(Bytes::gib(1).into()), Some("guard".into()))
+        );
+        for (pair, expected) in [
+            ("splt=always", "there is no pool option \"splt\" (did you mean split?)"),
+            ("split=alwys", "(did you mean always?)"),
+            ("split", "is not NAME=VALUE"),
+        ] {
+            let error = parse(&["--pool-option", pair]).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn invalid_values_are_refused_with_the_valid_ones() {
+        for (arguments, expected) in [
+            (["--threads", "0"], "expected a whole number from 1 to 1024"),
+            (["--tf32=offf", "--full"], "expected on or off (did you mean off?)"),
+            (["--device", "cpuu"], "expected auto, or a device, as in cpu or cuda:1 (did you mean cpu?)"),
+            (["--allocator", "gaurd"], "(did you mean guard?)"),
+        ] {
+            let error = parse(&arguments).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        assert_eq!(parse(&["--tf32", "--full"]).unwrap().tf32, Some(true));
+        assert_eq!(parse(&["--tf32=off"]).unwrap().tf32, Some(false));
     }
 }

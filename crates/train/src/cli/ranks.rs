@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use bfc_core::Bytes;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use highwater_distributed::{Reduce, Shard, World, WorldError};
+use highwater_distributed::{Shard, SumOrder, World, WorldError};
 use serde::Serialize;
 
 /// How the processes of a run are connected.
@@ -40,7 +40,7 @@ pub(super) struct RankOptions {
     /// which may be faster
     #[arg(long, value_name = "ORDER", default_value = "ordered")]
     #[arg(value_parser = PossibleValuesParser::new(["ordered", "library"]).map(|name| reduce_of(&name)))]
-    pub(super) reduce: Reduce,
+    pub(super) reduce: SumOrder,
 
     /// Batches of each rank per step; their gradients are added
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
@@ -62,8 +62,8 @@ impl RankOptions {
     }
 }
 
-fn reduce_of(name: &str) -> Reduce {
-    if name == "library" { Reduce::Library } else { Reduce::Ordered }
+fn reduce_of(name: &str) -> SumOrder {
+    if name == "library" { SumOrder::Library } else { SumOrder::Ordered }
 }
 
 /// The peak of a rank.

@@ -9,17 +9,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use bfc_core::{
-    AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, RegistryError, printable,
-    printable_json,
+    AllocatorAttributes, Bytes, Damage, DeviceId, DeviceKind, DeviceScope, Environment, RegistryError,
+    printable, printable_json,
 };
-use highwater_distributed::{DataParallel, ParallelError, Reduce, Shard, World, WorldError};
+use highwater_distributed::{DataParallel, ParallelError, Shard, SumOrder, World, WorldError};
 use highwater_nn::optim::{Optimizer, ParameterGroup};
 use highwater_tensor::error::FileError;
 use highwater_tensor::{
-    Device, DeviceProfile, DryRun, DryRunOptions, Error, Parameter, Runtime, StepGraph, StepTime,
+    Device, DeviceProfile, DryRun, DryRunOptions, Error, Parameter, Runtime, StepGraph, StepTime, THREADS,
 };
 use highwater_tracking::{
-    PlanChart, PlanLimits, PlanTextError, Report, RunFacts, parse_plan, write_page_with_plans, write_trace,
+    PackingLimits, PackingTextError, PlanChart, Report, RunFacts, parse_packing, write_page_with_plans,
+    write_trace,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -48,13 +49,13 @@ pub enum RunError {
     /// The ranks cannot be connected.
     #[error(transparent)]
     World(#[from] WorldError),
-    /// The plan is invalid.
+    /// The packing is invalid.
     #[error("{}: {error}", printable(path.display()))]
-    Plan {
+    Packing {
         /// The file.
         path: PathBuf,
         /// The problem.
-        error: PlanTextError,
+        error: PackingTextError,
     },
     /// No plan of `--fit` can be used.
     #[error(transparent)]
@@ -272,7 +273,7 @@ impl Run {
     ///     let train = |device: &Device, plan: &highwater::fit::Plan| {
     ///         let model = Linear::new(device, 4, 1, &Rng::new(run.seed()))?;
     ///         let mut optimizer = AdamW::new(model.parameters(), 0.01)?;
-    ///         Trainer::new(&model, &mut optimizer).plan(plan).output(run.output_of(plan)).fit_steps(
+    ///         Trainer::new(&model, &mut optimizer).plan(plan).output(run.output_of(plan)).train_steps(
     ///             100,
     ///             |step| Tensor::full(device, [plan.micro_batch, 4], step as f64 / 100.0),
     ///             |x| model.forward(x)?.square()?.mean_all(),
@@ -419,8 +420,8 @@ impl Run {
         let ranks = match self.world.size() {
             1 => String::new(),
             size => match self.options.ranks.reduce {
-                Reduce::Ordered => format!("rank {} of {size} of ", self.world.rank()),
-                Reduce::Library => format!("rank {} of {size}, sums in any order, of ", self.world.rank()),
+                SumOrder::Ordered => format!("rank {} of {size} of ", self.world.rank()),
+                SumOrder::Library => format!("rank {} of {size}, sums in any order, of ", self.world.rank()),
             },
         };
         let say = |text: &str| if self.world.is_main() { say(text) } else { Ok(()) };
@@ -440,10 +441,10 @@ impl Run {
         if let Some(step) = estimated {
             say(&format!("\nestimated time of a step: {step}\n"))?;
         }
-        if let Some(counts) = self.device.default_allocator()?.plan_counts() {
+        if let Some(counts) = self.device.default_allocator()?.packing_counts() {
             say(&format!(
-                "\nplanned allocations: {} in {} steps; by best fit {}, unexpected {}, refused {}\n",
-                counts.planned, counts.steps, counts.left, counts.unexpected, counts.refused
+                "\npacked allocations: {} in {} steps; by best fit {}, unexpected {}, refused {}\n",
+                counts.packed, counts.steps, counts.left, counts.unexpected, counts.refused
             ))?;
         }
         if let Some(graph) = &self.graph {
@@ -555,31 +556,40 @@ fn dry_name(profile: &DeviceProfile) -> String {
 }
 
 fn runtime(options: &Options, world: &World) -> Result<Runtime, RunError> {
-    let mut builder = Runtime::builder();
+    let pool = options.pool_options();
+    let mut builder = Runtime::builder().pool_options(DeviceScope::All, pool);
     if let Some(profile) = options.dry_profile() {
         builder = builder.dry_profile(profile.clone());
     }
     if let Some(limit) = options.pool_limit() {
         builder = builder.pool(limit);
     }
-    if let Some(path) = &options.plan {
-        builder = builder.plan(DeviceScope::All, Arc::new(read_plan(path)?));
+    if let Some(path) = &options.packing {
+        builder = builder.packing(DeviceScope::All, Arc::new(read_packing(path)?));
     }
-    if let Some(allocator) = options.allocator {
+    // Takes precedence over the allocator of the plan.
+    if let Some(allocator) = pool.allocator {
         builder = builder.allocator(DeviceScope::All, allocator);
     }
+    if let Some(tf32) = options.tf32 {
+        builder = builder.tf32(tf32);
+    }
     if let Some(threads) = options.threads {
-        builder = builder.threads(threads.into());
+        builder = builder.threads(usize::try_from(threads).unwrap_or(usize::MAX));
     } else if world.size() > 1 && !world.is_rehearsal() {
-        builder = builder.threads(world.threads());
+        // A number that the user has set is that of each rank.
+        let environment = Environment::read().map_err(Error::from)?;
+        if environment.number(&THREADS).map_err(Error::from)?.is_none() {
+            builder = builder.threads(world.threads());
+        }
     }
     Ok(builder.build()?)
 }
 
-fn read_plan(path: &Path) -> Result<bfc_core::Plan, RunError> {
+fn read_packing(path: &Path) -> Result<bfc_core::Packing, RunError> {
     let file = File::open(path).map_err(|error| FileError::io(path, &error))?;
-    let plan = parse_plan(BufReader::new(file), &PlanLimits::default());
-    plan.map_err(|error| RunError::Plan { path: path.to_owned(), error })
+    let packing = parse_packing(BufReader::new(file), &PackingLimits::default());
+    packing.map_err(|error| RunError::Packing { path: path.to_owned(), error })
 }
 
 /// Prints each distinct placement once: training steps repeat.

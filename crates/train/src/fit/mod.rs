@@ -6,7 +6,7 @@
 //! times.
 //!
 //! ```text
-//! Space ─ plans ─┬ survey   each plan without recomputation; models of its schedules
+//! Space ─ plans ─┬ survey   each plan without recomputation; models of its variants that recompute
 //!                ├ search   dry runs with the limit, and rehearsals                     → Fit
 //!                └ measure  a few real steps of the fastest plans, on a present device
 //! ```

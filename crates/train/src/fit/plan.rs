@@ -3,7 +3,7 @@
 use std::fmt;
 
 use highwater_distributed::Shard;
-use highwater_nn::recompute::{Part, Recompute, RecomputeGuard, Schedule};
+use highwater_nn::recompute::{Recomputation, Recompute, RecomputeGuard, Segment};
 use highwater_tensor::{AutocastGuard, DType, Error, Result, autocast};
 use serde::{Serialize, Serializer};
 
@@ -144,7 +144,7 @@ pub struct PlanGuard {
 }
 
 impl PlanGuard {
-    /// Fails if a schedule names a chain that has not run. Call it after the first step: the memory of the step is not the predicted
+    /// Fails if a recomputation names a chain that has not run. Call it after the first step: the memory of the step is not the predicted
     /// one then.
     ///
     /// # Errors
@@ -175,7 +175,7 @@ fn as_name<S: Serializer>(shard: &Shard, serializer: S) -> std::result::Result<S
 impl fmt::Display for Plan {
     /// Writes what differs from the plan with the whole batch:
     /// `micro-batch 8 × 4, 3 of 12 blocks recomputed [blocks: 9 3×(1)], bf16`. The brackets contain the
-    /// [schedule](Schedule) of each chain with its [path](Recompute), so that different plans have different texts.
+    /// [recomputation](Recomputation) of each chain with its [path](Recompute), so that different plans have different texts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "micro-batch {}", self.micro_batch)?;
         if self.accumulate > 1 {
@@ -187,11 +187,14 @@ impl fmt::Display for Plan {
         if self.shard != Shard::None {
             write!(f, ", {} sharded", self.shard.name())?;
         }
-        let schedules = || self.recompute.schedules().map(|(_, schedule)| schedule);
-        let again: usize =
-            schedules().flat_map(Schedule::parts).filter(|part| **part != Part::Keep).map(Part::blocks).sum();
+        let recomputations = || self.recompute.recomputations().map(|(_, recomputation)| recomputation);
+        let again: usize = recomputations()
+            .flat_map(Recomputation::segments)
+            .filter(|segment| **segment != Segment::Keep)
+            .map(Segment::blocks)
+            .sum();
         if again > 0 {
-            let blocks: usize = schedules().map(Schedule::blocks).sum();
+            let blocks: usize = recomputations().map(Recomputation::blocks).sum();
             write!(f, ", {again} of {blocks} blocks recomputed [{}]", self.recompute)?;
         }
         self.autocast.map_or(Ok(()), |dtype| write!(f, ", {dtype}"))
@@ -203,11 +206,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plans_with_other_schedules_have_other_texts() {
+    fn plans_with_other_recomputations_have_other_texts() {
         let text = |chains: &[(&str, &str)]| {
             let mut plan = Plan::new(8);
-            for (path, schedule) in chains {
-                plan.recompute = plan.recompute.with(*path, schedule.parse().unwrap());
+            for (path, recomputation) in chains {
+                plan.recompute = plan.recompute.with(*path, recomputation.parse().unwrap());
             }
             plan.to_string()
         };
@@ -221,18 +224,18 @@ mod tests {
     }
 
     #[test]
-    fn the_schedules_of_a_text_are_those_of_the_plan() {
+    fn the_recomputations_of_a_text_are_those_of_the_plan() {
         for path in ["encoder", "decoder", "blocks", ""] {
-            for schedule in ["1 (5)", "(1) (1) 4", "3×(2)", "2 ((1) 1) (2)"] {
+            for recomputation in ["1 (5)", "(1) (1) 4", "3×(2)", "2 ((1) 1) (2)"] {
                 let mut plan = Plan::new(8);
-                plan.recompute = plan.recompute.with(path, schedule.parse().unwrap());
+                plan.recompute = plan.recompute.with(path, recomputation.parse().unwrap());
                 let text = plan.to_string();
                 let found = text.split_once('[').and_then(|(_, rest)| rest.strip_suffix(']')).unwrap();
                 let (found_path, found) = found.split_once(": ").unwrap();
                 assert_eq!(found_path, if path.is_empty() { "(model)" } else { path });
                 assert_eq!(
                     Some(&found.parse().unwrap()),
-                    plan.recompute.schedules().next().map(|(_, own)| own)
+                    plan.recompute.recomputations().next().map(|(_, own)| own)
                 );
             }
         }

@@ -1,8 +1,8 @@
 //! The search: dry runs of the program with the plans of a space.
 //!
 //! 1. The survey runs each plan without recomputation once without a limit, and measures the blocks of its chains. The optimal
-//!    algorithm for chains then models the peak and the time of schedules that recompute blocks.
-//! 2. For each of these families, from the fastest on, dry runs with the limit find the fastest schedule that fits. Families that
+//!    algorithm for chains then models the peak and the time of its recomputations.
+//! 2. For each of these families, from the fastest on, dry runs with the limit find the fastest member that fits. Families that
 //!    are much slower than a plan that fits are skipped.
 //! 3. Further dry runs fill the front with plans that use less memory and take longer.
 //! 4. Each plan that fits is rehearsed with so many micro-batches and steps that its memory repeats, so that its peak is exact.

@@ -35,7 +35,7 @@ impl<'a, P: FnMut(&Device, &Plan, &World) -> Result<()>> Survey<'a, P> {
         Self { unlimited, trial }
     }
 
-    /// Returns a family for each plan of the space: the plan, and its schedules that recompute blocks. The members are the
+    /// Returns a family for each plan of the space: the plan, and its variants that recompute blocks. The members are the
     /// faster the more memory they use, the fastest first. Also returns why plans that divide the batch are not among them.
     pub(super) fn families(
         mut self,
@@ -92,7 +92,7 @@ impl<'a, P: FnMut(&Device, &Plan, &World) -> Result<()>> Survey<'a, P> {
             let observed = self.trial.observe(self.unlimited, plan, level)?;
             let blocks: usize = observed.chains.iter().map(|chain| chain.blocks.len()).sum();
             if blocks <= MOST_BLOCKS {
-                family.extend(schedules(&plain, &observed));
+                family.extend(recomputations(&plain, &observed));
             }
             if !observed.has_deeper_chains {
                 break;
@@ -102,8 +102,8 @@ impl<'a, P: FnMut(&Device, &Plan, &World) -> Result<()>> Survey<'a, P> {
     }
 }
 
-/// The plan with each schedule of the optimal algorithm. The differences to the schedule without recomputation are modelled.
-fn schedules<'a>(plain: &'a Model, observed: &'a Observed) -> impl Iterator<Item = Model> + 'a {
+/// The plan with each recomputation of the optimal algorithm. The differences to the plan without recomputation are modeled.
+fn recomputations<'a>(plain: &'a Model, observed: &'a Observed) -> impl Iterator<Item = Model> + 'a {
     let found = trade_offs(&observed.chains);
     let plain_bytes = found.iter().find(|way| way.recompute.is_plain()).map_or(0, |way| way.bytes);
     let passes = observed.chains.iter().map(|chain| chain.passes).max().unwrap_or(1).max(1);

@@ -11,7 +11,7 @@ use highwater_tensor::error::FileError;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Observer, RunPlan, StepRecord};
+use super::{Observer, RunStart, StepRecord};
 
 /// The longest line that is read, in bytes.
 const LINE_BYTES: u64 = 1 << 20;
@@ -150,8 +150,8 @@ fn number(value: Option<f64>) -> Value {
 }
 
 impl Observer for JsonLog {
-    fn begin(&mut self, plan: &RunPlan) -> Result<()> {
-        Ok(self.start(plan.completed)?)
+    fn begin(&mut self, start: &RunStart) -> Result<()> {
+        Ok(self.start(start.completed)?)
     }
 
     fn step(&mut self, record: &StepRecord) -> Result<()> {
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use crate::figures::Figures;
 
-    const PLAN: RunPlan = RunPlan { completed: 0, total: None };
+    const START: RunStart = RunStart { completed: 0, total: None };
 
     fn record(step: u64) -> StepRecord {
         let figures = Figures::default();
@@ -207,7 +207,7 @@ mod tests {
     /// Logs these steps of a run that begins after as many steps as the first one says.
     fn log(path: &Path, steps: std::ops::Range<u64>) -> Result<()> {
         let mut log = JsonLog::create(path)?;
-        log.begin(&RunPlan { completed: steps.start, ..PLAN })?;
+        log.begin(&RunStart { completed: steps.start, ..START })?;
         steps.map(record).try_for_each(|record| log.step(&record))?;
         log.finish()
     }

@@ -20,10 +20,10 @@ use highwater_tensor::{Device, Error, Result, StepGraph, StepTime, Tensor};
 use crate::figures::Figures;
 use crate::metrics::read;
 
-/// The plan of a run, for observers.
+/// The start of a run, for observers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct RunPlan {
+pub struct RunStart {
     /// The number of steps that earlier runs completed.
     pub completed: u64,
     /// The number of steps in total, if known.
@@ -66,8 +66,8 @@ pub trait Observer {
     ///
     /// # Errors
     /// An error ends the run.
-    fn begin(&mut self, plan: &RunPlan) -> Result<()> {
-        let _ = plan;
+    fn begin(&mut self, start: &RunStart) -> Result<()> {
+        let _ = start;
         Ok(())
     }
 
@@ -133,8 +133,8 @@ impl<'a> Output<'a> {
     /// The errors of observers.
     pub fn begin(&mut self, completed: u64, total: Option<u64>) -> Result<()> {
         self.steps = completed;
-        let plan = RunPlan { completed, total };
-        self.observers.iter_mut().try_for_each(|observer| observer.begin(&plan))
+        let start = RunStart { completed, total };
+        self.observers.iter_mut().try_for_each(|observer| observer.begin(&start))
     }
 
     /// Drops all observers.

@@ -4,7 +4,7 @@ use bfc_core::{Bytes, printable};
 use highwater_tensor::Result;
 use indicatif::{ProgressBar as Bar, ProgressFinish, ProgressStyle};
 
-use super::{Observer, RunPlan, StepRecord};
+use super::{Observer, RunStart, StepRecord};
 
 /// The figure that the bar omits: it is known in advance.
 const KNOWN: &str = "learning_rate";
@@ -34,18 +34,18 @@ impl ProgressBar {
 }
 
 impl Observer for ProgressBar {
-    fn begin(&mut self, plan: &RunPlan) -> Result<()> {
-        let template = if plan.total.is_some() {
+    fn begin(&mut self, start: &RunStart) -> Result<()> {
+        let template = if start.total.is_some() {
             "{bar:20.cyan/dim} {percent:>3} %  {wide_msg}"
         } else {
             "{spinner} step {pos}  {wide_msg}"
         };
         let style = ProgressStyle::with_template(template);
         self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─"));
-        if let Some(total) = plan.total {
+        if let Some(total) = start.total {
             self.bar.set_length(total);
         }
-        self.bar.set_position(plan.completed);
+        self.bar.set_position(start.completed);
         self.bar.reset_eta();
         Ok(())
     }

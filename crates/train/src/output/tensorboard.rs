@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use highwater_tensor::Result;
 use highwater_tensor::error::FileError;
 
-use super::{Observer, RunPlan, StepRecord};
+use super::{Observer, RunStart, StepRecord};
 
 /// The contents of the first event.
 const VERSION: &str = "brain.Event:2";
@@ -137,9 +137,9 @@ impl TensorBoard {
 }
 
 impl Observer for TensorBoard {
-    fn begin(&mut self, plan: &RunPlan) -> Result<()> {
-        if plan.completed > 0 {
-            self.write(&Event { step: plan.completed, starts_session: true, ..Event::default() });
+    fn begin(&mut self, start: &RunStart) -> Result<()> {
+        if start.completed > 0 {
+            self.write(&Event { step: start.completed, starts_session: true, ..Event::default() });
         }
         Ok(())
     }
@@ -247,7 +247,7 @@ mod tests {
         let mut paths = Vec::new();
         for completed in [0, 300] {
             let mut events = TensorBoard::create(folder.path()).unwrap();
-            events.begin(&RunPlan { completed, total: None }).unwrap();
+            events.begin(&RunStart { completed, total: None }).unwrap();
             events.finish().unwrap();
             paths.push(events.path);
         }

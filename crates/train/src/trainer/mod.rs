@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! epoch ─ step: batches → loss → backward → update      step.rs: the only place that runs a step
-//!       ├ evaluation, early stopping, save              fit.rs: the order of events
+//!       ├ evaluation, early stopping, save              training.rs: the order of events
 //!       └ output: progress bar, logs, observers
 //! ```
 
 mod draws;
-mod fit;
 mod outcome;
 mod step;
+mod training;
 
 pub use outcome::{Ended, Outcome};
 
@@ -26,8 +26,8 @@ use crate::output::{Observer, Output};
 use crate::position::{Every, Position};
 use crate::saves::Saves;
 use crate::stop::EarlyStopping;
-use fit::Fit;
 use step::Stepper;
+use training::Training;
 
 /// Trains a model: epochs, gradient accumulation, clipping, schedules, evaluation, early stopping and checkpoints.
 ///
@@ -51,7 +51,7 @@ use step::Stepper;
 ///     .evaluate(|| evaluate(data.batches(4, &device)?, |x| model.forward(x), &mut [&mut Accuracy::default()]))
 ///     .early_stopping(EarlyStopping::new("accuracy").direction(Direction::Maximize).patience(5))
 ///     .saves(Saves::to(&path).every(Every::Epochs(10)))
-///     .fit(
+///     .train(
 ///         |epoch| Ok(data.batches(2, &device)?.shuffled(0, epoch)),
 ///         |(x, y)| model.forward(x)?.cross_entropy(y),
 ///     )?;
@@ -66,7 +66,7 @@ use step::Stepper;
 /// interruption: parameters, optimizer state, averages, loss scale, random generators of modules, position, early stopping and
 /// the state of a plateau are restored. This requires batches that depend only on the epoch, such as
 /// `shuffled(seed, epoch)`. A checkpoint may also lie within an epoch, for example after a signal. The loop then skips the
-/// batches that are done, which costs their preparation; a step-indexed source ([`fit_steps`](Self::fit_steps)) skips
+/// batches that are done, which costs their preparation; a step-indexed source ([`train_steps`](Self::train_steps)) skips
 /// nothing.
 ///
 /// # Dry runs
@@ -122,7 +122,7 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Sets the number of epochs of [`fit`](Self::fit). A resumed run counts the epochs of earlier runs.
+    /// Sets the number of epochs of [`train`](Self::train). A resumed run counts the epochs of earlier runs.
     #[must_use]
     pub const fn epochs(mut self, epochs: u64) -> Self {
         self.epochs = Some(epochs);
@@ -160,7 +160,7 @@ impl<'a> Trainer<'a> {
     ///     .epochs(4)
     ///     .evaluate(|| Ok([("validation_loss", f64::from(loss(&x)?.item::<f32>()?))].into()))
     ///     .reduce_on_plateau("validation_loss", plateau)
-    ///     .fit(|_| Ok([Ok(x.clone())]), loss)?;
+    ///     .train(|_| Ok([Ok(x.clone())]), loss)?;
     /// assert!(outcome.epochs == 4 && optimizer.learning_rate() < 1.0);
     /// # Ok::<(), highwater::Error>(())
     /// ```
@@ -184,7 +184,7 @@ impl<'a> Trainer<'a> {
     /// let x = Tensor::ones(&device, [4, 1])?;
     /// let loss = |x: &Tensor| model.forward(x)?.square()?.mean_all();
     /// let trainer = Trainer::new(&model, &mut optimizer).ema(&mut ema).epochs(3);
-    /// let outcome = trainer.fit(|_| Ok([Ok(x.clone())]), loss)?;
+    /// let outcome = trainer.train(|_| Ok([Ok(x.clone())]), loss)?;
     /// let averaged = ema.with_averages(|| loss(&x)?.item::<f32>())?;
     /// assert!(outcome.steps == 3 && averaged > loss(&x)?.item::<f32>()?);
     /// # Ok::<(), highwater::Error>(())
@@ -213,8 +213,8 @@ impl<'a> Trainer<'a> {
     /// observers. All ranks evaluate the model and load the checkpoint.
     ///
     /// The values are those of one process that accumulates the same batches, bit for bit, if the number of batches of an
-    /// epoch is a multiple of the ranks. [`fit`](Self::fit) requires batches of this rank only: see
-    /// [`Batches::sharded`](highwater_nn::data::Batches::sharded). [`fit_steps`](Self::fit_steps) divides the numbers of
+    /// epoch is a multiple of the ranks. [`train`](Self::train) requires batches of this rank only: see
+    /// [`Batches::sharded`](highwater_nn::data::Batches::sharded). [`train_steps`](Self::train_steps) divides the numbers of
     /// batches among the ranks.
     ///
     /// A model with buffers, such as the moving averages of batch normalization, is refused: their values would differ
@@ -326,7 +326,7 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Limits dry runs to two epochs, or two steps of [`fit_steps`](Self::fit_steps). The second one includes the optimizer's
+    /// Limits dry runs to two epochs, or two steps of [`train_steps`](Self::train_steps). The second one includes the optimizer's
     /// state and has the peak of all later ones, if batches keep their sizes.
     #[must_use]
     pub const fn short_dry_runs(mut self) -> Self {
@@ -348,31 +348,31 @@ impl<'a> Trainer<'a> {
     ///   than bf16.
     /// - [`Error::BadArgument`](highwater_tensor::Error::BadArgument) for early stopping or a plateau on a figure that the
     ///   evaluation does not return.
-    pub fn fit<B, I: IntoIterator<Item = Result<B>>>(
+    pub fn train<B, I: IntoIterator<Item = Result<B>>>(
         self,
         mut batches: impl FnMut(u64) -> Result<I>,
         loss: impl FnMut(&B) -> Result<Tensor>,
     ) -> Result<Outcome> {
         let epochs = self.epochs.unwrap_or(1);
         let size = self.stepper.world.size() as u64;
-        let fit = Fit::begin(self, epochs, u64::MAX)?;
-        fit.run(|at| Ok((batches(at.epoch)?.into_iter(), at.batch / size)), loss)
+        let training = Training::begin(self, epochs, u64::MAX)?;
+        training.run(|at| Ok((batches(at.epoch)?.into_iter(), at.batch / size)), loss)
     }
 
     /// Trains for a number of steps on batches by number, without epochs. `batch` returns the batch of a number. With
     /// [accumulation](Self::accumulate), a step uses several.
     ///
     /// # Errors
-    /// See [`fit`](Self::fit).
-    pub fn fit_steps<B>(
+    /// See [`train`](Self::train).
+    pub fn train_steps<B>(
         self,
         steps: u64,
         batch: impl Fn(u64) -> Result<B>,
         loss: impl FnMut(&B) -> Result<Tensor>,
     ) -> Result<Outcome> {
         let (rank, size) = (self.stepper.world.rank() as u64, self.stepper.world.size());
-        let (fit, batch) = (Fit::begin(self, u64::MAX, steps)?, &batch);
-        fit.run(|at| Ok(((at.batch + rank..u64::MAX).step_by(size).map(batch), 0)), loss)
+        let (training, batch) = (Training::begin(self, u64::MAX, steps)?, &batch);
+        training.run(|at| Ok(((at.batch + rank..u64::MAX).step_by(size).map(batch), 0)), loss)
     }
 }
 

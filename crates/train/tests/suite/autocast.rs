@@ -46,7 +46,7 @@ fn train((_, shape, network): Network, device: &Device, dtype: Option<DType>) ->
     let mut optimizer = AdamW::new(model.parameters(), 0.01).unwrap();
     let mut losses = Vec::new();
     let trainer = Trainer::new(&model, &mut optimizer).autocast(dtype);
-    let outcome = trainer.fit_steps(
+    let outcome = trainer.train_steps(
         20,
         |_| Ok(()),
         |()| {
@@ -92,7 +92,7 @@ fn the_loop_ends_autocast_and_supports_bf16_only() {
     let run = |dtype: DType| {
         let mut sgd = Sgd::new(model.parameters(), 0.1).unwrap();
         let trainer = Trainer::new(&model, &mut sgd).autocast(dtype);
-        trainer.fit_steps(1, |_| Tensor::ones(&device, [1, 1]), |x| model.forward(x)?.square()?.mean_all())
+        trainer.train_steps(1, |_| Tensor::ones(&device, [1, 1]), |x| model.forward(x)?.square()?.mean_all())
     };
     let error = run(DType::F16).unwrap_err();
     assert!(matches!(error, Error::BadArgument { op: "autocast", .. }), "{error}");

@@ -31,7 +31,7 @@ fn train_with(device: &Device, epochs: u64, unfreezes: u64, evaluates: Every, sa
         .early_stopping(EarlyStopping::new("validation_loss").patience(100))
         .reduce_on_plateau("validation_loss", plateau)
         .saves(saves)
-        .fit(
+        .train(
             |epoch| {
                 if epoch >= unfreezes {
                     model.unfreeze();
@@ -100,7 +100,7 @@ fn a_resumed_plateau_has_the_options_of_the_program() -> Result<()> {
             .evaluate(|| Ok([("loss", 1.0), ("accuracy", 0.5)].into()))
             .reduce_on_plateau(figure, plateau)
             .saves(saves)
-            .fit(|_| Ok([Ok(x.clone())]), |x| model.forward(x)?.square()?.mean_all());
+            .train(|_| Ok([Ok(x.clone())]), |x| model.forward(x)?.square()?.mean_all());
         trained.map(|_| sgd.learning_rate())
     };
     // The first evaluation is the best one, and two do not improve.
@@ -147,7 +147,7 @@ fn evaluations_use_the_averages_and_the_best_ones_return() -> Result<()> {
             Ok([("loss", losses[seen.len() - 1])].into())
         })
         .early_stopping(EarlyStopping::new("loss").patience(2).restore_best())
-        .fit_steps(
+        .train_steps(
             4,
             |_| Ok(x.clone()),
             |x| {

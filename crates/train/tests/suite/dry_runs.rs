@@ -23,7 +23,7 @@ fn train(device: &Device, short: bool, saves: Saves) -> Result<Outcome> {
         .early_stopping(EarlyStopping::new("perplexity").patience(1).restore_best())
         .saves(saves);
     let trainer = if short { trainer.short_dry_runs() } else { trainer };
-    trainer.fit(
+    trainer.train(
         |epoch| Ok(data.batches(BATCH, device)?.shuffled(3, epoch)),
         |(x, y)| model.forward(x)?.cross_entropy(y),
     )
@@ -78,7 +78,7 @@ fn steps_of_a_dry_run_for_a_gpu_have_estimated_times_without_evaluations() {
             .epochs(2)
             .evaluate(evaluate)
             .observe(Times(&mut times))
-            .fit(
+            .train(
                 |epoch| Ok(data.batches(BATCH, &device)?.shuffled(3, epoch)),
                 |(x, y)| model.forward(x)?.cross_entropy(y),
             )

@@ -23,7 +23,7 @@ fn train(stopping: Option<EarlyStopping>, saves: Saves) -> (Result<Outcome>, Vec
         Some(stopping) => trainer.early_stopping(stopping),
         None => trainer,
     };
-    let outcome = trainer.fit(|_| Ok([Ok(x.clone())]), |x| model.forward(x)?.square()?.mean_all());
+    let outcome = trainer.train(|_| Ok([Ok(x.clone())]), |x| model.forward(x)?.square()?.mean_all());
     let last = values(&model);
     (outcome, after, last)
 }

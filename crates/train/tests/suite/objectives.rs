@@ -181,7 +181,7 @@ fn step(device: &Device, plan: &Plan, loss: Loss, by_trainer: bool) -> Result<Ve
     };
     if by_trainer {
         let trainer = Trainer::new(&model, &mut sgd).plan(plan).ignore_signals();
-        trainer.fit_steps(1, part, |batch| loss(&model, batch)).map(drop)?;
+        trainer.train_steps(1, part, |batch| loss(&model, batch)).map(drop)?;
     } else {
         let mut gradients = Gradients::default();
         for number in 0..plan.accumulate {
@@ -272,7 +272,7 @@ fn batch_normalization_is_named_as_the_reason() {
         let mut sgd = Sgd::new(model.parameters(), 0.1)?;
         let images = |_| Tensor::zeros(device, [plan.micro_batch, 1, 4, 4]);
         let trainer = Trainer::new(&model, &mut sgd).plan(plan);
-        trainer.fit_steps(2, images, |x| model.forward(x)?.square()?.mean_all()).map(drop)
+        trainer.train_steps(2, images, |x| model.forward(x)?.square()?.mean_all()).map(drop)
     };
     let found = fit(profile(), &Space::new(BATCH), program).unwrap();
     assert_eq!(found.indivisible, Some(Indivisible::BatchNorm));
@@ -417,7 +417,7 @@ fn a_smaller_micro_batch_counts_less() {
                 }
                 let starts =
                     |_| Ok((0..11).step_by(size).map(|start| batch(&device, start..11.min(start + size))));
-                let outcome = trainer.fit(starts, |batch| loss(&model, batch)).unwrap();
+                let outcome = trainer.train(starts, |batch| loss(&model, batch)).unwrap();
                 (values(&model), outcome.loss.unwrap())
             };
             let ((whole, expected), (parts, found)) = (train(11, 1), train(4, 3));
@@ -438,7 +438,7 @@ fn times_that_were_not_measured_are_called_estimates() {
         let model = Linear::new(device, WIDTH, CLASSES, &Rng::new(0))?;
         let mut sgd = Sgd::new(model.parameters(), 1.0)?;
         let part = |_| batch(device, 0..plan.micro_batch);
-        Trainer::new(&model, &mut sgd).plan(plan).fit_steps(9, part, |batch| loss(&model, batch)).map(drop)
+        Trainer::new(&model, &mut sgd).plan(plan).train_steps(9, part, |batch| loss(&model, batch)).map(drop)
     };
     found.measure(|| Ok(cpu()), program, |_| ()).unwrap();
     assert!(!found.to_string().contains("estimates"), "{found}");

@@ -16,7 +16,7 @@ fn refused(options: impl for<'a> FnOnce(Trainer<'a>) -> Trainer<'a>) -> String {
     let mut sgd = Sgd::new(model.parameters(), 0.1).unwrap();
     let trainer = options(Trainer::new(&model, &mut sgd));
     let batches = |_| -> Result<Vec<Result<Tensor>>> { panic!("the run has begun") };
-    let error = trainer.fit(batches, |x| model.forward(x)).unwrap_err();
+    let error = trainer.train(batches, |x| model.forward(x)).unwrap_err();
     assert!(matches!(error, Error::BadArgument { .. }), "{error}");
     error.to_string()
 }

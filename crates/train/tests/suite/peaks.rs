@@ -95,10 +95,13 @@ fn train(device: &Device, plan: &Plan, case: &Case, adam: bool) -> Result<()> {
     let loss = |x: &Tensor| model.forward(x)?.square()?.mean_all();
     if adam {
         let mut optimizer = AdamW::new(model.parameters(), 0.01)?;
-        return Trainer::new(&model, &mut optimizer).plan(plan).fit_steps(case.steps, input, loss).map(drop);
+        return Trainer::new(&model, &mut optimizer)
+            .plan(plan)
+            .train_steps(case.steps, input, loss)
+            .map(drop);
     }
     let mut optimizer = Sgd::new(model.parameters(), 0.01)?;
-    Trainer::new(&model, &mut optimizer).plan(plan).fit_steps(case.steps, input, loss).map(drop)
+    Trainer::new(&model, &mut optimizer).plan(plan).train_steps(case.steps, input, loss).map(drop)
 }
 
 /// The peak of a real run in a pool of this size.
@@ -180,7 +183,7 @@ fn plans_of_epochs_have_their_predicted_peaks() {
         };
         let trainer = Trainer::new(&model, &mut optimizer).plan(plan).epochs(3).evaluate(evaluate);
         let batches = |epoch| Ok(data.batches(plan.micro_batch, device)?.shuffled(0, epoch));
-        trainer.fit(batches, |(x, _)| loss(x)).map(drop)
+        trainer.train(batches, |(x, _)| loss(x)).map(drop)
     };
     let all = fit(profile(), &Space::new(12), program).unwrap();
     let limit = all.chosen().peak_bytes;
@@ -206,7 +209,7 @@ fn plans_of_half_frozen_models_have_their_predicted_peaks() {
         let input = |number| Tensor::normal(device, [plan.micro_batch, 32], 0.0, 1.0, &Rng::new(number));
         let trainer = Trainer::new(&model, &mut optimizer).plan(plan).ema(&mut ema);
         let trainer = trainer.evaluate(|| model.forward(&input(0)?).map(|_| Default::default()));
-        trainer.fit_steps(5, input, |x| model.forward(x)?.square()?.mean_all()).map(drop)
+        trainer.train_steps(5, input, |x| model.forward(x)?.square()?.mean_all()).map(drop)
     };
     let found = fit(profile(), &Space::new(12), program).unwrap();
     for candidate in found.plans.iter().chain(&found.others) {

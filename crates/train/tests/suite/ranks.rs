@@ -13,7 +13,7 @@ fn models_with_moving_averages_are_refused() {
         let x = || Tensor::ones(&device, [2, 3, 4, 4]);
         Trainer::new(&model, optimizer)
             .world(world)
-            .fit_steps(1, |_| x(), |x| model.forward(x)?.square()?.mean_all())
+            .train_steps(1, |_| x(), |x| model.forward(x)?.square()?.mean_all())
             .map(drop)
     };
     let refused = train(&World::rehearsal(1, 2).unwrap(), &mut optimizer).unwrap_err();
@@ -28,6 +28,6 @@ fn ranks_need_an_optimizer_of_their_world() {
     let mut optimizer = Sgd::new(model.parameters(), 0.1).unwrap();
     let world = World::rehearsal(0, 2).unwrap();
     let trainer = Trainer::new(&model, &mut optimizer).world(&world);
-    let refused = trainer.fit_steps(1, |_| Tensor::ones(&device, [1, 1]), |x| model.forward(x)?.mean_all());
+    let refused = trainer.train_steps(1, |_| Tensor::ones(&device, [1, 1]), |x| model.forward(x)?.mean_all());
     assert!(matches!(refused, Err(Error::BadArgument { argument: "optimizer", .. })));
 }

@@ -33,7 +33,7 @@ fn train(epochs: u64, saves: Saves, fails: u64) -> (Result<Outcome>, Vec<f32>) {
         .early_stopping(EarlyStopping::new("validation_loss").patience(100))
         .saves(saves)
         .observe(Fails(fails))
-        .fit(
+        .train(
             |epoch| Ok(data.batches(BATCH, &device)?.shuffled(3, epoch)),
             |(x, y)| model.forward(x)?.cross_entropy(y),
         );
@@ -147,7 +147,7 @@ fn a_position_that_contradicts_the_step_is_refused_and_changes_nothing() {
         let before = (values(&model), optimizer.state().unwrap());
         let refused = Trainer::new(&model, &mut optimizer)
             .saves(Saves::default().resume(&path))
-            .fit(|_| data.batches(BATCH, &device), |(x, y)| model.forward(x)?.cross_entropy(y))
+            .train(|_| data.batches(BATCH, &device), |(x, y)| model.forward(x)?.cross_entropy(y))
             .unwrap_err()
             .to_string();
         assert!(refused.contains(expected), "{note}: {refused}");
@@ -176,13 +176,13 @@ fn a_checkpoint_with_epochs_does_not_continue_without_them() {
     let mut optimizer = AdamW::new(model.parameters(), 0.01).unwrap();
     let refused = Trainer::new(&model, &mut optimizer)
         .saves(Saves::default().resume(&path))
-        .fit_steps(
+        .train_steps(
             5,
             |step| data.batches(BATCH, &device)?.shuffled(0, step).next().unwrap(),
             |(x, y)| model.forward(x)?.cross_entropy(y),
         )
         .unwrap_err();
-    assert!(refused.to_string().contains("continue it with Trainer::fit"), "{refused}");
+    assert!(refused.to_string().contains("continue it with Trainer::train"), "{refused}");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn the_log_of_a_resumed_run_has_each_step_once() {
             .saves(saves)
             .observe(JsonLog::create(&log).unwrap())
             .observe(Fails(fails))
-            .fit(
+            .train(
                 |epoch| Ok(data.batches(BATCH, &device)?.shuffled(3, epoch)),
                 |(x, y)| model.forward(x)?.cross_entropy(y),
             )

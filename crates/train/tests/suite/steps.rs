@@ -5,18 +5,18 @@ use std::cell::RefCell;
 use highwater::fit::{Extent, Plan};
 use highwater::prelude::*;
 use highwater::tracking::{TrainingLog, TrainingLogLimits};
-use highwater::train::{Ended, Every, JsonLog, Observer, RunPlan, Saves, StepRecord, Trainer};
+use highwater::train::{Ended, Every, JsonLog, Observer, RunStart, Saves, StepRecord, Trainer};
 use highwater::{Error, Result};
 
 use crate::support::{BATCH, cpu, measure, model, points, values};
 
 /// Keeps what it observes.
 #[derive(Default)]
-struct Seen<'a>(Option<&'a RefCell<Vec<StepRecord>>>, Option<&'a RefCell<RunPlan>>);
+struct Seen<'a>(Option<&'a RefCell<Vec<StepRecord>>>, Option<&'a RefCell<RunStart>>);
 
 impl Observer for Seen<'_> {
-    fn begin(&mut self, plan: &RunPlan) -> Result<()> {
-        self.1.iter().for_each(|kept| *kept.borrow_mut() = *plan);
+    fn begin(&mut self, start: &RunStart) -> Result<()> {
+        self.1.iter().for_each(|kept| *kept.borrow_mut() = *start);
         Ok(())
     }
 
@@ -52,7 +52,7 @@ fn only_a_whole_run_writes_files_and_shows_output() {
         plan.extent = extent;
         let trainer = Trainer::new(&model, &mut sgd).plan(&plan).saves(Saves::to(&path));
         let trainer = trainer.observe(Seen(Some(&seen), None));
-        let outcome = trainer.fit_steps(5, |_| Ok(batches[0].clone()), |batch| squares(&model, batch));
+        let outcome = trainer.train_steps(5, |_| Ok(batches[0].clone()), |batch| squares(&model, batch));
         (outcome.unwrap().steps, seen.borrow().len(), path.exists())
     };
     assert_eq!(run(Extent::Trial { steps: 2 }), (2, 0, false));
@@ -67,7 +67,7 @@ fn accumulated_batches_step_along_their_mean() {
         let (model, batches) = line(&device, size);
         let mut sgd = Sgd::new(model.parameters(), 0.1).unwrap();
         let trainer = Trainer::new(&model, &mut sgd).epochs(3).accumulate(accumulate);
-        let outcome = trainer.fit(|_| Ok(batches.iter().cloned().map(Ok)), |batch| squares(&model, batch));
+        let outcome = trainer.train(|_| Ok(batches.iter().cloned().map(Ok)), |batch| squares(&model, batch));
         (values(&model), outcome.unwrap())
     };
     let ((parts, accumulated), (whole, at_once)) = (train(1, 4), train(4, 1));
@@ -87,7 +87,7 @@ fn gradients_are_clipped_and_their_norm_is_logged() {
     let records = RefCell::default();
     let mut sgd = Sgd::new(model.parameters(), 1.0).unwrap();
     let trainer = Trainer::new(&model, &mut sgd).clip_norm(0.125).observe(Seen(Some(&records), None));
-    let _ = trainer.fit(|_| Ok(batches.iter().cloned().map(Ok)), |batch| squares(&model, batch)).unwrap();
+    let _ = trainer.train(|_| Ok(batches.iter().cloned().map(Ok)), |batch| squares(&model, batch)).unwrap();
     let moved = before.iter().zip(values(&model)).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt();
     assert!((moved - 0.125).abs() < 1e-5, "{moved}");
     assert!(records.borrow()[0].figures.get("gradient_norm").unwrap() > 0.2);
@@ -103,7 +103,7 @@ fn a_loss_that_is_not_finite_ends_the_run_and_saves_nothing() {
         let mut sgd = Sgd::new(model.parameters(), f64::from(f32::MAX)).unwrap();
         let saves = highwater::train::Saves::to(&path);
         let trainer = Trainer::new(&model, &mut sgd).allow_nan(allow).saves(saves);
-        trainer.fit(|_| Ok(batches.iter().cloned().map(Ok)), |batch| squares(&model, batch)).unwrap()
+        trainer.train(|_| Ok(batches.iter().cloned().map(Ok)), |batch| squares(&model, batch)).unwrap()
     };
     let outcome = train(false);
     let Ended::Diverged { loss, step: 2, epoch: 1 } = outcome.ended else { panic!("{outcome:?}") };
@@ -121,7 +121,7 @@ fn evaluations_are_logged_with_the_step_before() {
         .epochs(2)
         .evaluate(|| measure(&model, &data, &device))
         .observe(Seen(Some(&records), Some(&plan)))
-        .fit(
+        .train(
             |epoch| Ok(data.batches(BATCH, &device)?.shuffled(0, epoch)),
             |(x, y)| model.forward(x)?.cross_entropy(y),
         )
@@ -139,7 +139,7 @@ fn evaluations_are_logged_with_the_step_before() {
         .evaluate(|| measure(&model, &data, &device))
         .evaluate_every(Every::Steps(2))
         .observe(Seen(Some(&records), Some(&plan)))
-        .fit_steps(
+        .train_steps(
             5,
             |step| data.batches(BATCH, &device)?.shuffled(0, step).next().unwrap(),
             |(x, y)| model.forward(x)?.cross_entropy(y),
@@ -162,7 +162,7 @@ fn an_epoch_of_unknown_length_is_evaluated_once_at_its_end() {
             Ok([("evaluations", evaluations)].into())
         })
         .observe(Seen(Some(&records), None))
-        .fit(|_| Ok(batches.iter().filter(|_| true).cloned().map(Ok)), |batch| squares(&model, batch))
+        .train(|_| Ok(batches.iter().filter(|_| true).cloned().map(Ok)), |batch| squares(&model, batch))
         .unwrap();
     let found: Vec<_> = records.borrow().iter().map(|record| record.figures.get("evaluations")).collect();
     assert_eq!(found, [None, None, None, Some(1.0), None, None, None, Some(2.0)]);
@@ -178,7 +178,7 @@ fn a_failing_batch_leaves_the_steps_before_it_in_the_log() {
     let mut sgd = Sgd::new(model.parameters(), 0.1).unwrap();
     let failing = batches.iter().cloned().map(Ok).take(3).chain([Err(Error::NoGraph)]);
     let trainer = Trainer::new(&model, &mut sgd).observe(JsonLog::create(&log).unwrap());
-    let error = trainer.fit(|_| Ok(failing.clone()), |batch| squares(&model, batch)).unwrap_err();
+    let error = trainer.train(|_| Ok(failing.clone()), |batch| squares(&model, batch)).unwrap_err();
     assert!(matches!(error, Error::NoGraph));
     let text = std::fs::read(&log).unwrap();
     let log = TrainingLog::read(&text[..], &TrainingLogLimits::default()).unwrap();

@@ -19,15 +19,13 @@ pub struct AutoGrowthOptions {
 }
 
 /// An invalid alignment: not a power of two.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an alignment of {bytes} bytes: expected a power of two")]
 #[non_exhaustive]
 pub struct AutoGrowthOptionsError {
     /// The invalid alignment.
     pub bytes: u64,
 }
-
-debug_as_message!(AutoGrowthOptionsError);
 
 impl Default for AutoGrowthOptions {
     /// The same as [`AutoGrowthOptions::gpu`].

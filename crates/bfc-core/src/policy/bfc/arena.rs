@@ -7,7 +7,7 @@ mod search;
 mod supply;
 
 use super::bins::{Bins, SizeClass};
-use super::chunk::{Chunk, ChunkId, GRANULE, Slab, State};
+use super::chunk::{Chunk, ChunkId, ChunkState, GRANULE, Slab};
 use super::options::{BfcOptions, CutRule, JoinRule, SplitRule};
 use super::pending::PendingFrees;
 use super::recent::{self, RecentFrees};
@@ -19,7 +19,7 @@ use crate::policy::{
     round_to_granule,
 };
 
-pub(super) use search::Fit;
+pub(super) use search::ChunkRequest;
 
 /// The minimum size of a large block, in bytes. Smaller blocks have a [class](super::bins) for each size and never
 /// count as large. The smallest pools of recorded runs are the same for any bound up to a mebibyte.
@@ -114,7 +114,7 @@ impl Policy for Bfc {
 
     #[inline(always)]
     fn place(&mut self, request: &PlacementRequest) -> Option<Placement> {
-        if let Some(rounded) = Fit::plain(request) {
+        if let Some(rounded) = ChunkRequest::plain(request) {
             if let Some(place) = self.take_recent(rounded) {
                 return Some(place);
             }
@@ -187,7 +187,7 @@ impl Policy for Bfc {
         for (index, region) in self.regions.as_slice().iter().enumerate() {
             for (id, span) in self.spans_of(region) {
                 let chunk = &self.chunks[id];
-                let slot = (chunk.state == State::Live).then_some(id.0);
+                let slot = (chunk.state == ChunkState::Live).then_some(id.0);
                 let freed_at = self.chunks.freed_at(id);
                 visit(Piece { freed_at, ..Piece::new(index, span, slot) });
             }
@@ -196,7 +196,8 @@ impl Policy for Bfc {
 
     /// Merges pending frees regardless of the frontier, unless the request is bound to earlier frees.
     fn merge_until_fit(&mut self, request: &PlacementRequest) -> bool {
-        request.freed_before().is_none() && Fit::of(request).is_some_and(|fit| self.merge_until(&fit))
+        request.freed_before().is_none()
+            && ChunkRequest::of(request).is_some_and(|request| self.merge_until(&request))
     }
 
     #[inline]

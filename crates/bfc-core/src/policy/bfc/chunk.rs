@@ -24,7 +24,7 @@ impl ChunkId {
 /// The contents of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum ChunkState {
     /// Nothing: the slot is unused.
     #[default]
     Unused,
@@ -64,7 +64,7 @@ pub(crate) struct Chunk {
     pub(crate) links: Links,
     /// The next sibling, or the next heap of the class; meaningless while the chunk is in use.
     pub(crate) sibling: ChunkId,
-    pub(crate) state: State,
+    pub(crate) state: ChunkState,
 }
 
 // A chunk also takes the 24 bytes of an account in host memory.
@@ -72,11 +72,11 @@ const _: () = assert!(size_of::<Chunk>() <= 40);
 
 impl Chunk {
     pub(crate) const fn is_free(&self) -> bool {
-        matches!(self.state, State::Free | State::Pending | State::Recent)
+        matches!(self.state, ChunkState::Free | ChunkState::Pending | ChunkState::Recent)
     }
 
     pub(crate) const fn is_free_for_anyone(&self) -> bool {
-        matches!(self.state, State::Free | State::Recent)
+        matches!(self.state, ChunkState::Free | ChunkState::Recent)
     }
 
     /// Returns the order of best fit: the smallest chunk first, the lowest address among equals.

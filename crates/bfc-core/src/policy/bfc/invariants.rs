@@ -2,7 +2,7 @@
 
 use super::arena::Bfc;
 use super::bins::SizeClass;
-use super::chunk::{Chunk, ChunkId, GRANULE, State};
+use super::chunk::{Chunk, ChunkId, ChunkState, GRANULE};
 use crate::base::placement::Inconsistent;
 
 /// The rules that hold between calls.
@@ -86,12 +86,12 @@ impl Bfc {
         seen.insert(ChunkId::NONE);
         for region in self.regions.as_slice() {
             let border = region.border;
-            let closed = seen.insert(border) && self.chunks[border].state == State::Border;
+            let closed = seen.insert(border) && self.chunks[border].state == ChunkState::Border;
             ensure(2, closed, || format!("{border:?} is the border of {:?}", region.span))?;
             let (mut prev, mut at) = (border, region.span.address);
             for id in self.chunks_of(region) {
                 let chunk = &self.chunks[id];
-                let known = !matches!(chunk.state, State::Unused | State::Border);
+                let known = !matches!(chunk.state, ChunkState::Unused | ChunkState::Border);
                 ensure(2, known, || format!("{prev:?} is followed by {id:?}, which is no chunk"))?;
                 ensure(9, seen.insert(id), || format!("{id:?} is met twice"))?;
                 ensure(1, chunk.address == at, || {
@@ -100,7 +100,7 @@ impl Bfc {
                 ensure(2, chunk.prev == prev, || format!("{id:?} follows {:?}, not {prev:?}", chunk.prev))?;
                 let granular = at % GRANULE == 0 && chunk.bytes % GRANULE == 0 && chunk.bytes > 0;
                 ensure(3, granular, || format!("{id:?} has {} bytes at {at:#x}", chunk.bytes))?;
-                let both = self.chunks[prev].state == State::Free && chunk.state == State::Free;
+                let both = self.chunks[prev].state == ChunkState::Free && chunk.state == ChunkState::Free;
                 ensure(4, !both, || format!("{prev:?} and {id:?} at {at:#x}"))?;
                 at = chunk.end();
                 prev = id;
@@ -117,7 +117,7 @@ impl Bfc {
         let (met, slots) = (seen.count, self.chunks.len());
         // Duplicate free slots make the list longer than the slab allows.
         let unused = self.chunks.unused_slots().take(slots);
-        let unused = unused.filter(|id| self.chunks[*id].state == State::Unused).count();
+        let unused = unused.filter(|id| self.chunks[*id].state == ChunkState::Unused).count();
         ensure(9, met + unused == slots, || format!("{met} met and {unused} unused of {slots} slots"))
     }
 
@@ -160,10 +160,11 @@ impl Bfc {
         let mut listed = SlotSet::new(self.chunks.len());
         for (id, bytes) in self.recent.iter() {
             let chunk = self.chunks.get(id.0 as usize);
-            let belongs = chunk.is_some_and(|chunk| chunk.state == State::Recent && chunk.bytes == bytes);
+            let belongs =
+                chunk.is_some_and(|chunk| chunk.state == ChunkState::Recent && chunk.bytes == bytes);
             ensure(11, belongs && listed.insert(id), || format!("{id:?} of {bytes} bytes is {chunk:?}"))?;
         }
-        let recent = self.chunks.chunks().filter(|(_, chunk)| chunk.state == State::Recent).count();
+        let recent = self.chunks.chunks().filter(|(_, chunk)| chunk.state == ChunkState::Recent).count();
         ensure(11, recent == listed.count, || {
             format!("{recent} were freed last, {} are listed", listed.count)
         })
@@ -174,7 +175,7 @@ impl Bfc {
         for free in self.pending.iter().filter(|free| self.is_pending(free)) {
             queued.insert(free.chunk);
         }
-        for (id, _) in self.chunks.chunks().filter(|(_, chunk)| chunk.state == State::Pending) {
+        for (id, _) in self.chunks.chunks().filter(|(_, chunk)| chunk.state == ChunkState::Pending) {
             let freed_at = self.chunks.freed_at(id);
             ensure(10, freed_at > 0 && queued.contains(id), || format!("{id:?} was freed at {freed_at}"))?;
         }
@@ -188,7 +189,7 @@ impl Bfc {
 
 /// Whether a chunk belongs into a bin.
 const fn is_binned(chunk: &Chunk) -> bool {
-    matches!(chunk.state, State::Free | State::Pending)
+    matches!(chunk.state, ChunkState::Free | ChunkState::Pending)
 }
 
 /// Iterates over a child and its later siblings.

@@ -22,13 +22,13 @@ pub(super) const LARGEST: u64 = 64 << 10;
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecentFrees {
     /// The oldest first; the rest is empty.
-    entries: [Entry; COUNT],
+    entries: [RecentFree; COUNT],
     count: usize,
 }
 
 /// The size of a block in granules, 0 for an empty entry, and its slot.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct RecentFree {
     granules: u32,
     id: ChunkId,
 }
@@ -53,7 +53,7 @@ impl RecentFrees {
                 for later in place..COUNT - 1 {
                     self.entries[later] = self.entries[later + 1];
                 }
-                self.entries[COUNT - 1] = Entry::default();
+                self.entries[COUNT - 1] = RecentFree::default();
                 return Some(entry.id);
             }
         }
@@ -71,7 +71,7 @@ impl RecentFrees {
             }
             self.count = COUNT - 1;
         }
-        self.entries[self.count % COUNT] = Entry { granules: (bytes / GRANULE) as u32, id };
+        self.entries[self.count % COUNT] = RecentFree { granules: (bytes / GRANULE) as u32, id };
         self.count += 1;
         oldest
     }

@@ -182,7 +182,7 @@ fn share_of(available: u64, fraction: f64) -> u64 {
 }
 
 /// Invalid sizes of a buddy allocator.
-#[derive(Clone, Copy, PartialEq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuddyOptionsError {
     /// An invalid smallest chunk.
@@ -206,8 +206,6 @@ pub enum BuddyOptionsError {
         fraction: f64,
     },
 }
-
-debug_as_message!(BuddyOptionsError);
 
 #[cfg(test)]
 mod tests {

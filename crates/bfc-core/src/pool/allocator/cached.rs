@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::slow_path::RoundedRequest;
-use super::{PolicyAllocator, State, placement_request};
+use super::{LockedPool, PolicyAllocator, placement_request};
 use crate::accounting::accounts::Accounts;
 use crate::allocator::Request;
 use crate::allocator::error::BlockError;
@@ -110,7 +110,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Returns all free blocks of the caches to the pool. Returns whether there were any.
-    pub(super) fn empty_caches(&self, state: &mut State<P>) -> bool {
+    pub(super) fn empty_caches(&self, state: &mut LockedPool<P>) -> bool {
         let mut shards = self.lock_caches();
         let mut any = false;
         for shard in &mut shards {
@@ -124,7 +124,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Empties the caches and retries, if they held any block.
     pub(super) fn allocate_from_caches(
         &self,
-        state: &mut State<P>,
+        state: &mut LockedPool<P>,
         request: &RoundedRequest,
     ) -> Option<Block> {
         self.caches.as_ref()?;
@@ -135,23 +135,23 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Returns the figures of the pool and the caches.
-    pub(super) fn figures_of(&self, state: &State<P>) -> Stats {
+    pub(super) fn figures_of(&self, state: &LockedPool<P>) -> Stats {
         add_figures(&state.accounts.figures, &self.lock_caches())
     }
 
     /// Returns the ledger of the pool and the caches.
-    pub(super) fn ledger_of(&self, state: &State<P>) -> Ledger {
+    pub(super) fn ledger_of(&self, state: &LockedPool<P>) -> Ledger {
         add_ledgers(&state.accounts.ledger, &self.lock_caches())
     }
 
     /// Returns the figures and ledger of the pool and the caches, with all caches locked once.
-    pub(super) fn figures_and_ledger_of(&self, state: &State<P>) -> (Stats, Ledger) {
+    pub(super) fn figures_and_ledger_of(&self, state: &LockedPool<P>) -> (Stats, Ledger) {
         let shards = self.lock_caches();
         (add_figures(&state.accounts.figures, &shards), add_ledgers(&state.accounts.ledger, &shards))
     }
 
     /// Returns one owner's account over the pool and the caches.
-    pub(super) fn bytes_of(&self, state: &State<P>, owner: OwnerId) -> OwnerBytes {
+    pub(super) fn bytes_of(&self, state: &LockedPool<P>, owner: OwnerId) -> OwnerBytes {
         let mut sum = state.accounts.ledger.owner(owner);
         for shard in self.lock_caches() {
             let OwnerBytes { own, live, peak } = shard.accounts.ledger.owner(owner);
@@ -161,13 +161,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Returns the accounts of the pool and the caches, with all caches locked once.
-    pub(super) fn accounts_of<'a>(&self, state: &'a State<P>) -> MergedAccounts<'a> {
+    pub(super) fn accounts_of<'a>(&self, state: &'a LockedPool<P>) -> MergedAccounts<'a> {
         state.accounts_with(&self.lock_caches())
     }
 
     /// Resets counts to zero and peaks to the current values. Empties the caches, because the current values of full
     /// ones are unknown.
-    pub(super) fn clear_figures(&self, state: &mut State<P>) {
+    pub(super) fn clear_figures(&self, state: &mut LockedPool<P>) {
         let mut shards = self.lock_caches();
         for shard in &mut shards {
             while state.take_back(shard) {}
@@ -177,14 +177,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Returns the live block at `address` from the accounts that hold it.
-    pub(super) fn find(&self, state: &mut State<P>, address: u64) -> Result<Block, BlockError> {
+    pub(super) fn find(&self, state: &mut LockedPool<P>, address: u64) -> Result<Block, BlockError> {
         let found = state.block_at(address);
         let mut shards = self.lock_caches();
         shards.iter_mut().fold(found, |found, shard| found.or_else(|_| shard.block_at(address)))
     }
 
     /// Returns the policy's slots of the live ones among these blocks.
-    pub(super) fn slots_of(&self, state: &State<P>, blocks: &[Block]) -> Vec<u32> {
+    pub(super) fn slots_of(&self, state: &LockedPool<P>, blocks: &[Block]) -> Vec<u32> {
         let shards = self.lock_caches();
         let slot_of = |block: &Block| match index_of(block.id) {
             Some(index) => shards.get(index)?.leased_slot(block),
@@ -194,7 +194,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Checks all rules.
-    pub(super) fn check_all(&self, state: &State<P>) -> Result<(), Inconsistent> {
+    pub(super) fn check_all(&self, state: &LockedPool<P>) -> Result<(), Inconsistent> {
         let shards = self.lock_caches();
         let MergedAccounts { sum, cached } = state.accounts_with(&shards);
         check(&state.policy, &sum, &cached, self.limit.bytes)?;
@@ -202,7 +202,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Whether a thread that has ended allocated a live block, other than these.
-    pub(super) fn has_orphaned_blocks_of(&self, state: &State<P>, besides: &[Block]) -> bool {
+    pub(super) fn has_orphaned_blocks_of(&self, state: &LockedPool<P>, besides: &[Block]) -> bool {
         let of_cache =
             |shard: &SpinGuard<'_, Shard>| shard.users.has_orphaned_blocks(&shard.accounts, besides);
         state.users.has_orphaned_blocks(&state.accounts, besides) || self.lock_caches().iter().any(of_cache)
@@ -223,7 +223,7 @@ pub(super) struct MergedAccounts<'a> {
     pub(super) cached: HashSet<u32>,
 }
 
-impl<P: Policy> State<P> {
+impl<P: Policy> LockedPool<P> {
     /// Removes one free block from a cache. Returns whether there was one.
     fn take_back(&mut self, shard: &mut Shard) -> bool {
         let Some(place) = shard.give_up() else { return false };

@@ -1,6 +1,6 @@
 //! Queries of a pool, and its maintenance.
 
-use super::{PolicyAllocator, State};
+use super::{LockedPool, PolicyAllocator};
 use crate::accounting::accounts::Accounts;
 use crate::allocator::LiveAllocation;
 use crate::allocator::error::BlockError;
@@ -66,7 +66,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Returns the live allocations by region and address.
-    pub(super) fn live_allocations_of(&self, state: &mut State<P>) -> Vec<LiveAllocation> {
+    pub(super) fn live_allocations_of(&self, state: &mut LockedPool<P>) -> Vec<LiveAllocation> {
         let accounts = self.accounts_of(state).sum;
         let mut live = Vec::with_capacity(accounts.figures.live_allocs as usize);
         state.policy.visit(&mut |piece| {
@@ -95,7 +95,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Calls `work` under the lock; `None` if called back from the source.
-    pub(super) fn write<R>(&self, work: impl FnOnce(&mut State<P>) -> R) -> Option<R> {
+    pub(super) fn write<R>(&self, work: impl FnOnce(&mut LockedPool<P>) -> R) -> Option<R> {
         self.enter()?;
         Some(work(&mut self.state.lock()))
     }

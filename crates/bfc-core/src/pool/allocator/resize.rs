@@ -1,6 +1,6 @@
 //! Other sizes for live blocks of a pool.
 
-use super::{PolicyAllocator, State};
+use super::{LockedPool, PolicyAllocator};
 use crate::allocator::error::BlockError;
 use crate::base::memory::Block;
 use crate::base::placement::Placement;
@@ -10,7 +10,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Changes the size of a block in place. Every policy serves sizes within the granted bytes of a block.
     /// [`Bfc`](crate::Bfc) also takes and returns the memory behind a block. These pools and blocks keep their sizes:
     ///
-    /// - pools that follow a plan, because the plan counts their requests,
+    /// - pools that follow a packing, because the packing counts their requests,
     /// - pools with a timing counter,
     /// - blocks in thread caches, which have the size of their class.
     ///
@@ -40,7 +40,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 }
 
-impl<P: Policy> State<P> {
+impl<P: Policy> LockedPool<P> {
     /// Changes the size of a placement. A policy that cannot keeps the placement if it suffices.
     fn resize(&mut self, place: Placement, bytes: u64) -> Option<Placement> {
         self.policy.resize(place.slot, bytes).or_else(|| (bytes <= place.bytes).then_some(place))

@@ -1,7 +1,7 @@
 //! One attempt at a request, from the search to the out-of-memory report.
 
 use super::supply::Shortfall;
-use super::{PolicyAllocator, State, TimingCounter, placement_request};
+use super::{LockedPool, PolicyAllocator, TimingCounter, placement_request};
 use crate::accounting::retry::Refusal;
 use crate::allocator::Request;
 use crate::allocator::error::AllocError;
@@ -110,7 +110,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     fn attempt_with_room(
         &self,
-        state: &mut State<P>,
+        state: &mut LockedPool<P>,
         placement: PlacementRequest,
         tag: Tag,
         last: bool,
@@ -135,7 +135,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Makes room and retries, in upstream's order: grow, merge pending memory, return idle regions and grow in their
     /// place.
-    fn make_room(&self, state: &mut State<P>, request: &RoundedRequest) -> Result<Block, Shortfall> {
+    fn make_room(&self, state: &mut LockedPool<P>, request: &RoundedRequest) -> Result<Block, Shortfall> {
         if self.has_place_for(state, request) {
             self.release_unwanted(state, Release::BeforeGrowth);
         }
@@ -156,13 +156,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Returns idle regions if a larger one in their place could hold the request. Returns whether there were any.
-    fn release_for(&self, state: &mut State<P>, request: &RoundedRequest) -> bool {
+    fn release_for(&self, state: &mut LockedPool<P>, request: &RoundedRequest) -> bool {
         self.has_place_for(state, request) && self.release_idle(state, 0) > 0
     }
 
     /// Whether the limit leaves enough for the request, after returning idle regions. If not, the pool keeps them for
     /// other requests.
-    fn has_place_for(&self, state: &State<P>, request: &RoundedRequest) -> bool {
+    fn has_place_for(&self, state: &LockedPool<P>, request: &RoundedRequest) -> bool {
         let unreserved = available(self.limit.bytes, state.policy.status().reserved_bytes);
         request.rounded <= unreserved.saturating_add(state.policy.idle_bytes())
     }
@@ -180,7 +180,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     fn extend_and_allocate(
         &self,
-        state: &mut State<P>,
+        state: &mut LockedPool<P>,
         request: &RoundedRequest,
     ) -> Result<Block, Shortfall> {
         if self.extend_in_place(state, request) {
@@ -213,7 +213,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Returns the largest size that a request can have now: the largest free chunk, or what the pool can take from the
     /// source after returning idle regions, if that is more.
     #[cold]
-    pub(super) fn max_satisfiable_bytes_of(&self, state: &State<P>) -> u64 {
+    pub(super) fn max_satisfiable_bytes_of(&self, state: &LockedPool<P>) -> u64 {
         if state.policy.status().has_pending {
             return u64::MAX;
         }
@@ -226,7 +226,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     #[cold]
     fn refuse(
         &self,
-        state: &State<P>,
+        state: &LockedPool<P>,
         request: &RoundedRequest,
         cause: Shortfall,
         can_free: bool,
@@ -251,7 +251,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Whether waiting can help: another thread may free a live block, or frees are pending.
-    fn could_be_freed(&self, state: &State<P>) -> bool {
+    fn could_be_freed(&self, state: &LockedPool<P>) -> bool {
         let live = state.accounts.figures.bytes_in_use > 0;
         let others = || self.retry.others_may_free(|| self.has_orphaned_blocks_of(state, &[]));
         (live && others()) || state.policy.status().has_pending
@@ -260,7 +260,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Builds the part of the report that costs little.
     pub(super) fn report(
         &self,
-        state: &State<P>,
+        state: &LockedPool<P>,
         stats: Stats,
         request: &RoundedRequest,
         verdict: Verdict,
@@ -296,7 +296,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         Some(report)
     }
 
-    fn verdict(&self, state: &State<P>, request: &RoundedRequest, cause: &Shortfall) -> Verdict {
+    fn verdict(&self, state: &LockedPool<P>, request: &RoundedRequest, cause: &Shortfall) -> Verdict {
         if request.rounded > self.limit.bytes {
             return Verdict::OverLimit;
         }

@@ -1,7 +1,7 @@
 //! Regions in and out of a pool: growth from the source, and returns to it.
 
 use super::slow_path::RoundedRequest;
-use super::{PolicyAllocator, State};
+use super::{LockedPool, PolicyAllocator};
 use crate::base::memory::Span;
 use crate::policy::{ConfiguredPolicy, GRANULE, NotAdded, Release, whole_granules};
 use crate::pool::growth::{Growth, RegionRequest, available};
@@ -19,12 +19,16 @@ pub(super) enum Shortfall {
 
 impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Calls the source under the lock, with detection of calls back.
-    pub(super) fn call_source<R>(&self, state: &State<P>, call: impl FnOnce(&dyn SubAllocator) -> R) -> R {
+    pub(super) fn call_source<R>(
+        &self,
+        state: &LockedPool<P>,
+        call: impl FnOnce(&dyn SubAllocator) -> R,
+    ) -> R {
         self.reentrancy.call(self.stats_of(state), || call(&*self.source))
     }
 
     /// Extends the last region by the missing bytes, if the source supports it.
-    pub(super) fn extend_in_place(&self, state: &mut State<P>, request: &RoundedRequest) -> bool {
+    pub(super) fn extend_in_place(&self, state: &mut LockedPool<P>, request: &RoundedRequest) -> bool {
         // Without a free tail this saves nothing: a new region merges wherever the source puts it.
         let tail =
             state.policy.status().tail.filter(|tail| tail.bytes > 0 && self.source.supports_coalescing());
@@ -34,7 +38,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let available = available(self.limit.bytes, reserved);
         let Some(region) = state.growth.next_region(missing, reserved, available) else { return false };
         if state.policy.region_bytes(missing, region.bytes) > region.bytes {
-            // The policy requires more than the missing bytes: a plan's range.
+            // The policy requires more than the missing bytes: a packing's range.
             return false;
         }
         let Ok(span) = self.take_region(state, GRANULE, region.bytes, missing) else { return false };
@@ -48,7 +52,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Takes a region that holds the request: as large as the growth rule prefers, or as much less as the source
     /// provides.
-    pub(super) fn extend(&self, state: &mut State<P>, request: &RoundedRequest) -> Result<(), Shortfall> {
+    pub(super) fn extend(
+        &self,
+        state: &mut LockedPool<P>,
+        request: &RoundedRequest,
+    ) -> Result<(), Shortfall> {
         // A source that honors the alignment leaves no padding before the block. One that does not is asked a second
         // time, for a region that suffices at any start. Upstream takes the first region and then finds no room in it.
         let (mut needed, mut alignment) = (request.rounded, request.placement.alignment.max(GRANULE));
@@ -78,7 +86,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Adds a region to the policy.
-    fn add(&self, state: &mut State<P>, span: Span, region: RegionRequest) -> Result<(), Shortfall> {
+    fn add(&self, state: &mut LockedPool<P>, span: Span, region: RegionRequest) -> Result<(), Shortfall> {
         match state.policy.add_region(span, self.source.supports_coalescing()) {
             Ok(()) => {
                 state.accounts.note_reserved(state.policy.status().reserved_bytes);
@@ -99,7 +107,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// also smaller if the source delivers more than requested and thus exceeds the limit.
     fn take_region(
         &self,
-        state: &State<P>,
+        state: &LockedPool<P>,
         alignment: u64,
         bytes: u64,
         needed: u64,
@@ -134,7 +142,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Returns idle regions while `keep` bytes stay reserved. Returns the bytes released.
-    pub(super) fn release_idle(&self, state: &mut State<P>, keep: u64) -> u64 {
+    pub(super) fn release_idle(&self, state: &mut LockedPool<P>, keep: u64) -> u64 {
         let mut bytes = 0;
         loop {
             let at_most = state.policy.status().reserved_bytes.saturating_sub(keep);
@@ -148,7 +156,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Returns the free end of the last region, as far as the source allows and while `keep` bytes stay reserved.
     /// Returns the bytes released.
-    pub(super) fn release_tail(&self, state: &mut State<P>, keep: u64) -> u64 {
+    pub(super) fn release_tail(&self, state: &mut LockedPool<P>, keep: u64) -> u64 {
         let at_most = whole_granules(state.policy.status().reserved_bytes.saturating_sub(keep));
         let tail = state.policy.status().tail.map(|tail| (tail.bytes.min(at_most), tail.end()));
         let Some((bytes, Some(end))) = tail else { return 0 };
@@ -168,7 +176,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     /// Returns regions that the policy releases.
     #[inline]
-    pub(super) fn release_unwanted(&self, state: &mut State<P>, unwanted: Release) {
+    pub(super) fn release_unwanted(&self, state: &mut LockedPool<P>, unwanted: Release) {
         while let Some(span) = state.policy.release(unwanted) {
             state.accounts.note_reserved(state.policy.status().reserved_bytes);
             // SAFETY: the policy has just removed the region, in which no block was live.
@@ -180,7 +188,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     ///
     /// # Safety
     /// The region came from the source, no policy holds it, and nothing uses it.
-    pub(super) unsafe fn give_back(&self, state: &State<P>, span: Span) {
+    pub(super) unsafe fn give_back(&self, state: &LockedPool<P>, span: Span) {
         self.call_source(state, |source| {
             // SAFETY: guaranteed by the caller.
             unsafe { source.free(span) }

@@ -10,7 +10,7 @@ use crate::allocator::{AllocatorSnapshot, LiveAllocation, PoolView, Request, Wai
 use crate::base::ledger::{Category, Ledger, OwnerBytes, Tag};
 use crate::base::memory::{Block, Span};
 use crate::base::owner::OwnerId;
-use crate::base::placement::{Inconsistent, PlanCounts};
+use crate::base::placement::{Inconsistent, PackingCounts};
 use crate::base::units::Bytes;
 use crate::policy::ConfiguredPolicy;
 
@@ -84,8 +84,8 @@ impl<P: ConfiguredPolicy> PoolView for PolicyAllocator<P> {
         Self::check_invariants(self)
     }
 
-    fn plan_counts(&self) -> Option<PlanCounts> {
-        self.with_policy(|policy| policy.plan_follower().map(|follower| follower.counts()))?
+    fn packing_counts(&self) -> Option<PackingCounts> {
+        self.with_policy(|policy| policy.packing_follower().map(|follower| follower.counts()))?
     }
 
     fn wait_key(&self, request: &Request<'_>) -> WaitKey {
@@ -125,7 +125,7 @@ impl<P: ConfiguredPolicy> PoolView for PolicyAllocator<P> {
 
     fn begin_step(&self) {
         self.with_policy(|policy| {
-            if let Some(follower) = policy.plan_follower() {
+            if let Some(follower) = policy.packing_follower() {
                 follower.begin_step();
             }
         });

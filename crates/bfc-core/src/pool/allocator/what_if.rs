@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::cached::MergedAccounts;
 use super::slow_path::RoundedRequest;
-use super::{PolicyAllocator, State};
+use super::{LockedPool, PolicyAllocator};
 use crate::accounting::number;
 use crate::allocator::Request;
 use crate::allocator::oom::{CheckpointedScope, HOLDERS, Holdings, OomReport, Verdict, WhatIf};
@@ -33,7 +33,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     #[cold]
     pub(super) fn full_report(
         &self,
-        state: &State<P>,
+        state: &LockedPool<P>,
         request: &RoundedRequest,
         verdict: Verdict,
         short: bool,
@@ -54,7 +54,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         report
     }
 
-    fn reserved_by_others(&self, state: &State<P>) -> Option<u64> {
+    fn reserved_by_others(&self, state: &LockedPool<P>) -> Option<u64> {
         let used = self.call_source(state, |source| {
             Some(source.total_bytes()?.saturating_sub(source.available_bytes()?))
         });
@@ -63,7 +63,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     fn what_if(
         &self,
-        state: &State<P>,
+        state: &LockedPool<P>,
         cached: &HashSet<u32>,
         request: &RoundedRequest,
         short: bool,
@@ -87,7 +87,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Whether a request fits on a copy of the policy after these slots are free.
     fn fits_without(
         &self,
-        state: &State<P>,
+        state: &LockedPool<P>,
         cached: &HashSet<u32>,
         request: &PlacementRequest,
         slots: impl Iterator<Item = u32>,
@@ -114,7 +114,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.replaces_idle(policy) && idle > idle_before && rounded <= room
     }
 
-    fn fits_when_done(&self, state: &State<P>, cached: &HashSet<u32>, request: &PlacementRequest) -> bool {
+    fn fits_when_done(
+        &self,
+        state: &LockedPool<P>,
+        cached: &HashSet<u32>,
+        request: &PlacementRequest,
+    ) -> bool {
         let mut policy = state.policy_without(cached);
         let idle = policy.idle_bytes();
         merge_all(&mut *policy);
@@ -124,7 +129,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// Blocks keep their granted bytes: they move and are not allocated again.
     fn fits_compacted(
         &self,
-        state: &State<P>,
+        state: &LockedPool<P>,
         request: &PlacementRequest,
         live: &[&ChunkInfo],
     ) -> Option<bool> {
@@ -136,7 +141,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// has no more memory.
     fn fits_in_one_region(
         &self,
-        state: &State<P>,
+        state: &LockedPool<P>,
         request: &PlacementRequest,
         short: bool,
         live: &[&ChunkInfo],
@@ -153,7 +158,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     fn fits_with_other_splits(
         &self,
-        state: &State<P>,
+        state: &LockedPool<P>,
         request: &PlacementRequest,
         live: &[&ChunkInfo],
     ) -> Vec<(Cow<'static, str>, bool)> {
@@ -180,7 +185,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         request: &PlacementRequest,
         live: impl Iterator<Item = PlacementRequest>,
     ) -> Option<bool> {
-        if fresh.capabilities().follows_plan {
+        if fresh.capabilities().follows_packing {
             return None;
         }
         for &region in regions {
@@ -197,7 +202,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// If the source is out of memory, its reuse of returned regions is unknown.
     fn fits_trimmed(
         &self,
-        state: &State<P>,
+        state: &LockedPool<P>,
         cached: &HashSet<u32>,
         request: &RoundedRequest,
         short: bool,
@@ -216,7 +221,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 
     fn fits_checkpointed(
         &self,
-        state: &State<P>,
+        state: &LockedPool<P>,
         cached: &HashSet<u32>,
         request: &PlacementRequest,
         live: &[&ChunkInfo],

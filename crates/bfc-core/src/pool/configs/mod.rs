@@ -3,9 +3,9 @@
 mod auto_growth;
 mod bfc;
 mod buddy;
-mod planned;
+mod packed;
 
 pub use auto_growth::{AutoGrowthAllocator, AutoGrowthConfig};
 pub use bfc::{BfcAllocator, BfcConfig};
 pub use buddy::{BuddyAllocator, BuddyConfig};
-pub use planned::{PlannedAllocator, PlannedConfig};
+pub use packed::{PackedAllocator, PackedConfig};

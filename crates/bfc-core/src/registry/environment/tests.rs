@@ -4,7 +4,7 @@ use super::*;
 use crate::base::units::Bytes;
 use crate::policy::bfc::{CutRule, JoinRule};
 use crate::pool::{GrowthRule, ThreadCache};
-use crate::registry::{CacheChoice, DeviceId, DeviceKind, SplitChoice};
+use crate::registry::{AllocatorChoice, CacheChoice, DeviceId, DeviceKind, SplitChoice};
 
 fn cpu_options(variables: &[(&str, &str)]) -> PoolOptions {
     Environment::from_vars(variables.iter().copied()).unwrap().settings().options(DeviceId::CPU)
@@ -109,7 +109,8 @@ fn the_variables_of_others_and_empty_values_choose_nothing() {
         ("HIGHWATER_ALLOCATOR", ""),
         ("HIGHWATER_SPLIT", " \t "),
     ];
-    assert_eq!(Environment::from_vars(variables), Ok(Environment::default()));
+    let environment = Environment::from_vars(variables).unwrap();
+    assert_eq!((environment.settings(), environment.device()), (&PoolSettings::default(), None));
     assert_eq!(Environment::from_vars(Vec::<(String, String)>::new()), Ok(Environment::default()));
 }
 
@@ -180,7 +181,7 @@ fn an_unknown_name_is_listed_with_the_closest_known_one() {
         ("HIGHWATER_ALLOCATOR_CUDA_4294967296", Some("HIGHWATER_ALLOCATOR")),
         ("HIGHWATER_DEVICES", Some("HIGHWATER_DEVICE")),
         ("HIGHWATER_DEVICE_CUDA", Some("HIGHWATER_DEVICE")),
-        ("HIGHWATER_CUBLASS", Some("HIGHWATER_CUBLAS")),
+        ("HIGHWATER_SOAK_STEP", Some("HIGHWATER_SOAK_STEPS")),
         ("HIGHWATER_allocator", None),
         ("HIGHWATER_COLOUR_OF_THE_SKY", None),
         ("HIGHWATER_", None),
@@ -188,19 +189,45 @@ fn an_unknown_name_is_listed_with_the_closest_known_one() {
     for (name, nearest) in cases {
         let environment = Environment::from_vars([(name, "bfc")]).unwrap();
         let expected = UnknownVariable { name: name.to_owned(), nearest: nearest.map(str::to_owned) };
-        assert_eq!(environment.unknown(), [expected]);
+        assert_eq!(environment.unknown(&[]), [expected]);
         assert_eq!(environment.settings(), &PoolSettings::default());
     }
-    assert!(Environment::from_vars([("HIGHWATER_POOLLIMIT", "")]).unwrap().unknown().is_empty());
+    assert!(Environment::from_vars([("HIGHWATER_POOLLIMIT", "")]).unwrap().unknown(&[]).is_empty());
     let nothing_like_it = Environment::from_vars([("HIGHWATER_", "x")]).unwrap();
-    assert_eq!(nothing_like_it.unknown()[0].to_string(), "unknown variable HIGHWATER_");
+    assert_eq!(nothing_like_it.unknown(&[])[0].to_string(), "unknown variable HIGHWATER_");
+}
+
+#[test]
+fn settings_of_other_crates_have_values_and_no_warning() {
+    const WORKERS: Setting = Setting {
+        name: "workers",
+        variable: Some("HIGHWATER_WORKERS"),
+        option: None,
+        scope: SettingScope::Run,
+        kind: crate::setting::SettingKind::Number { least: 1, most: 64, unit: "" },
+        default: "4",
+        help: "Threads that load data",
+        example: "8",
+    };
+    let environment = |value: &str| {
+        Environment::from_vars([("HIGHWATER_WORKERS", value), ("HIGHWATER_WORKER", "1")]).unwrap()
+    };
+    assert_eq!(environment(" 8 ").number(&WORKERS), Ok(Some(8)));
+    assert_eq!(environment(" ").number(&WORKERS), Ok(None));
+    let error = environment("65").number(&WORKERS).unwrap_err().to_string();
+    let expected = "\"65\" is not valid: expected a whole number from 1 to 64";
+    assert_eq!(error, format!("environment variable HIGHWATER_WORKERS: {expected}"));
+    let unknown = environment("8").unknown(&[WORKERS]);
+    assert_eq!(unknown.len(), 1);
+    assert_eq!(unknown[0].nearest.as_deref(), Some("HIGHWATER_WORKERS"));
 }
 
 #[test]
 fn unknown_names_do_not_hide_a_choice_or_an_invalid_value() {
     let known = [("HIGHWATER_ALOCATOR", "x"), ("HIGHWATER_DEVICE", "cpu"), ("HIGHWATER_SPLITS", "x")];
     let environment = Environment::from_vars(known).unwrap();
-    let names: Vec<&str> = environment.unknown().iter().map(|unknown| unknown.name.as_str()).collect();
+    let unknown = environment.unknown(&[]);
+    let names: Vec<&str> = unknown.iter().map(|unknown| unknown.name.as_str()).collect();
     assert_eq!(
         (names, environment.device()),
         (vec!["HIGHWATER_ALOCATOR", "HIGHWATER_SPLITS"], Some(DeviceId::CPU))
@@ -216,7 +243,7 @@ fn texts_of_any_length_are_quoted_in_part() {
     };
     assert_eq!(value.len(), MAX_QUOTED);
     let environment = Environment::from_vars([(format!("{PREFIX}{}", "é".repeat(1 << 16)), "x")]).unwrap();
-    assert_eq!(environment.unknown()[0].name.chars().count(), MAX_QUOTED);
+    assert_eq!(environment.unknown(&[])[0].name.chars().count(), MAX_QUOTED);
 }
 
 #[cfg(unix)]
@@ -230,7 +257,7 @@ fn what_is_not_text_is_an_error_and_no_panic() {
         "{value}"
     );
     let name = Environment::from_vars([(broken(b"HIGHWATER_SPLIT"), broken(b"always"))]).unwrap();
-    assert_eq!(name.unknown().len(), 1);
+    assert_eq!(name.unknown(&[]).len(), 1);
     // Variables of other programs may have any value.
     assert!(Environment::from_vars([(broken(b"OTHER"), broken(b"x"))]).is_ok());
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::pattern::{self, Difference, Pattern};
 use super::quarantine::Freed;
 use super::zones::Zones;
-use super::{GuardAllocator, State};
+use super::{GuardAllocator, GuardedBlocks};
 use crate::allocator::damage::{Damage, DamageKind};
 use crate::base::ledger::Tag;
 use crate::base::memory::Block;
@@ -81,7 +81,7 @@ impl GuardAllocator {
     /// Returns the current figures of the guard.
     #[must_use]
     pub fn report(&self) -> GuardReport {
-        let State { live, quarantine, findings, .. } = &*lock(&self.state);
+        let GuardedBlocks { live, quarantine, findings, .. } = &*lock(&self.state);
         GuardReport {
             live_blocks: live.iter().count() as u64,
             overhead_bytes: live.iter().map(|(_, live)| live.zones.overhead()).sum(),
@@ -123,7 +123,7 @@ impl GuardAllocator {
     }
 
     /// Returns the blocks that `next` removes from the quarantine to the inner allocator. Returns how many.
-    fn release(&self, next: impl Fn(&mut State) -> Option<Freed>) -> usize {
+    fn release(&self, next: impl Fn(&mut GuardedBlocks) -> Option<Freed>) -> usize {
         let mut count = 0;
         while let Some(freed) = { next(&mut lock(&self.state)) } {
             if let Some(damage) = freed.damage() {
@@ -148,7 +148,7 @@ impl GuardAllocator {
     }
 }
 
-impl State {
+impl GuardedBlocks {
     /// Returns the unreported damage around live blocks.
     fn check_live(&mut self) -> Vec<Damage> {
         let mut found = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{GuardAllocator, Live, State, place_of, with_source_figures};
+use super::{GuardAllocator, GuardedBlocks, Live, place_of, with_source_figures};
 use crate::allocator::{
     Allocator, AllocatorSnapshot, BlockError, Damage, LiveAllocation, PoolView, RecordError, Request, WaitKey,
 };
@@ -23,7 +23,7 @@ impl PoolView for GuardAllocator {
     }
 
     fn block_at(&self, address: u64) -> Result<Block, BlockError> {
-        let State { accounts, live, .. } = &mut *lock(&self.state);
+        let GuardedBlocks { accounts, live, .. } = &mut *lock(&self.state);
         let span_of = |slot: u32| live.get(slot as usize).map(|live: &Live| live.zones.user());
         let slot = accounts.slot_at(address, |slot| span_of(slot).map(|span| span.address))?;
         let span = span_of(slot).ok_or(BlockError::NoBlockAt { address })?;
@@ -77,7 +77,7 @@ impl PoolView for GuardAllocator {
     }
 
     fn live_allocations(&self) -> Vec<LiveAllocation> {
-        let State { accounts, live, .. } = &*lock(&self.state);
+        let GuardedBlocks { accounts, live, .. } = &*lock(&self.state);
         live.iter()
             .filter_map(|(slot, live)| accounts.live_allocation(slot as u32, live.zones.user().bytes))
             .collect()

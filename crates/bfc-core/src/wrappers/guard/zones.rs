@@ -1,4 +1,4 @@
-//! The layout of a guarded block in its inner block, as numbers.
+//! The zones of a guarded block in its inner block, as numbers.
 
 use crate::base::memory::{Block, Span};
 use crate::base::units::round_up;
@@ -18,13 +18,13 @@ impl Zones {
     /// Returns the bytes before the user's and the total. The front is a multiple of the alignment, a power of two, so
     /// that an aligned inner block gives an aligned user address. At least `zone` bytes follow. `None` if the total
     /// exceeds the address space.
-    pub(super) fn plan(bytes: u64, alignment: u64, zone: u64) -> Option<(u64, u64)> {
+    pub(super) fn measure(bytes: u64, alignment: u64, zone: u64) -> Option<(u64, u64)> {
         let front = round_up(zone, alignment)?;
         let total = front.checked_add(bytes)?.checked_add(zone)?;
         Some((front, total))
     }
 
-    /// Creates the zones of `bytes` user bytes, `front` bytes into `inner`, which [`plan`](Self::plan) has sized.
+    /// Creates the zones of `bytes` user bytes, `front` bytes into `inner`, which [`measure`](Self::measure) has sized.
     pub(super) const fn new(inner: Block, front: u64, bytes: u64) -> Self {
         Self { inner, front, bytes }
     }
@@ -60,7 +60,7 @@ mod tests {
         for (bytes, alignment, zone) in
             [(1, 1, 64), (1000, 64, 64), (100, 4096, 64), (7, 256, 100), (5, 8, 0)]
         {
-            let (front, total) = Zones::plan(bytes, alignment, zone).unwrap();
+            let (front, total) = Zones::measure(bytes, alignment, zone).unwrap();
             let inner = Block { address: 1 << 20, bytes: total + 24, ..Block::EMPTY };
             let zones = Zones::new(inner, front, bytes);
             assert_eq!(zones.user().address % alignment, 0);
@@ -73,9 +73,9 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_leave_the_address_space_have_no_plan() {
-        assert_eq!(Zones::plan(u64::MAX - 100, 64, 64), None);
-        assert_eq!(Zones::plan(1, 1 << 63, u64::MAX), None);
-        assert_eq!(Zones::plan(1 << 63, 1 << 63, 64), None);
+    fn sizes_that_leave_the_address_space_have_no_zones() {
+        assert_eq!(Zones::measure(u64::MAX - 100, 64, 64), None);
+        assert_eq!(Zones::measure(1, 1 << 63, u64::MAX), None);
+        assert_eq!(Zones::measure(1 << 63, 1 << 63, 64), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The view of an allocator without a pool.
 
-use super::{PassthroughAllocator, State, place_of};
+use super::{LiveBlocks, PassthroughAllocator, place_of};
 use crate::allocator::{
     AllocatorSnapshot, BlockError, LiveAllocation, OomReport, PoolView, Request, Stats, Verdict, WaitKey,
 };
@@ -16,7 +16,7 @@ impl PoolView for PassthroughAllocator {
 
     fn block_at(&self, address: u64) -> Result<Block, BlockError> {
         self.with_state(|state| {
-            let State { accounts, live, .. } = state;
+            let LiveBlocks { accounts, live, .. } = state;
             let slot =
                 accounts.slot_at(address, |slot| live.get(slot as usize).map(|live| live.user.address))?;
             let Span { address, bytes } =
@@ -39,7 +39,7 @@ impl PoolView for PassthroughAllocator {
     }
 
     fn snapshot(&self) -> AllocatorSnapshot {
-        let read = |state: &mut State| (self.stats_of(state), state.accounts.ledger.clone());
+        let read = |state: &mut LiveBlocks| (self.stats_of(state), state.accounts.ledger.clone());
         let (stats, ledger) =
             self.with_state(read).unwrap_or_else(|| (self.reentrancy.stats(), Ledger::default()));
         AllocatorSnapshot { stats: Stats { retry: self.retry.stats(), ..stats }, ledger }
@@ -50,15 +50,15 @@ impl PoolView for PassthroughAllocator {
     }
 
     fn regions(&self) -> Vec<Span> {
-        let regions = |state: &mut State| state.live.iter().map(|(_, live)| live.region).collect();
+        let regions = |state: &mut LiveBlocks| state.live.iter().map(|(_, live)| live.region).collect();
         let mut regions: Vec<Span> = self.with_state(regions).unwrap_or_default();
         regions.sort_by_key(|region| region.address);
         regions
     }
 
     fn live_allocations(&self) -> Vec<LiveAllocation> {
-        let live = |state: &mut State| {
-            let State { accounts, live, .. } = state;
+        let live = |state: &mut LiveBlocks| {
+            let LiveBlocks { accounts, live, .. } = state;
             live.iter()
                 .filter_map(|(slot, live)| accounts.live_allocation(slot as u32, live.user.bytes))
                 .collect()

@@ -142,7 +142,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         for (owner, bytes) in &report.holders {
             assert_eq!(held.get(owner), Some(bytes));
         }
-        let refused_only_what_fits_nowhere = !matches!(self.choice, Choice::Any | Choice::Planned);
+        let refused_only_what_fits_nowhere = !matches!(self.choice, Choice::Any | Choice::Packed);
         if request.attributes.freed_before.is_none() && refused_only_what_fits_nowhere {
             assert_eq!(self.best_fit(&chunks, request), None, "this would have fitted");
         }

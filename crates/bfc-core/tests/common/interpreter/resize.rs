@@ -28,7 +28,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
 
     /// Checks the outcome: the block has room, or the memory behind it is free, unless the pool never resizes.
     fn check_resized(&mut self, block: &Block, bytes: u64, resized: Option<&Block>, chunks: &[ChunkInfo]) {
-        if bytes == 0 || self.counter.is_some() || self.choice == Choice::Planned {
+        if bytes == 0 || self.counter.is_some() || self.choice == Choice::Packed {
             assert_eq!(resized, None);
             return;
         }

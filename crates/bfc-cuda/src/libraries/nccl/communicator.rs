@@ -42,11 +42,11 @@ pub struct Communicator {
     limit: Duration,
     /// Held from a call until NCCL accepts the next one.
     turn: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<SharedHandle>,
 }
 
 /// The state that calls share with an abort by another thread.
-struct State {
+struct SharedHandle {
     /// The address of NCCL's communicator; 0 once it is destroyed or aborted.
     handle: usize,
     /// The message of the first error.
@@ -77,7 +77,7 @@ impl Communicator {
             return Err(invalid);
         }
         let (library, driver) = (Arc::clone(library), Arc::clone(driver));
-        let state = Mutex::new(State { handle: 0, failure: None });
+        let state = Mutex::new(SharedHandle { handle: 0, failure: None });
         // From here on, dropping it ends the communicator.
         let communicator = Self { library, driver, rank, size, limit, turn: Mutex::new(()), state };
         let (mut handle, mut config): (Handle, _) = (null_mut(), Config::NON_BLOCKING);
@@ -338,7 +338,7 @@ impl Communicator {
     }
 
     /// Destroys or aborts NCCL's communicator. An error changes nothing: the communicator is not used again.
-    fn release(&self, state: &mut State, call: &'static str, release: abi::End) {
+    fn release(&self, state: &mut SharedHandle, call: &'static str, release: abi::End) {
         let handle = std::mem::take(&mut state.handle);
         if handle != 0 {
             let handle: Handle = with_exposed_provenance_mut(handle);
@@ -354,7 +354,7 @@ impl Communicator {
         Instant::now().checked_add(self.limit)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SharedHandle> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

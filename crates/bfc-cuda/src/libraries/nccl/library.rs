@@ -11,10 +11,11 @@ use super::error::NcclError;
 use crate::compute::LibraryProblem;
 use crate::libraries::dynamic::{self, function};
 use crate::libraries::search::{Candidate, LibraryName, candidates_in_process};
+use crate::settings::NCCL;
 
 /// The names of the library. Its version does not follow CUDA's.
 const LIBRARY: LibraryName =
-    LibraryName { stem: "libnccl", variable: "HIGHWATER_NCCL", versions: &[2], follows_cuda: false };
+    LibraryName { stem: "libnccl", setting: &NCCL, versions: &[2], follows_cuda: false };
 
 /// The longest message of NCCL in an error, in bytes.
 const MAX_DETAIL: usize = 1024;

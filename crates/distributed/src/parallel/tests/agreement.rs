@@ -2,7 +2,7 @@
 //! difference.
 
 use super::*;
-use crate::agree::{AgreeError, Entry};
+use crate::agree::{AgreeError, AgreedValue};
 use crate::error::CollectiveError;
 use crate::reduction::RunStage;
 
@@ -287,7 +287,7 @@ fn numbers_of_a_stage_are_those_of_all_ranks() {
 #[test]
 fn stages_and_entries_of_runs_are_compared() {
     let entry = |value: usize| {
-        vec![Entry { name: "steps".into(), shape: vec![], dtype: None, options: value.to_string() }]
+        vec![AgreedValue { name: "steps".into(), shape: vec![], dtype: None, options: value.to_string() }]
     };
     let found = run_ranks(2, |world| {
         assert_eq!(world.agree_at(RunStage::Begin, entry(7)), Ok(()));

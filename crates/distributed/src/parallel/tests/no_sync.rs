@@ -282,7 +282,7 @@ fn other_scales_of_a_rank_are_named() {
     }
 }
 
-/// Also after the first passes, whose order the plan adopts.
+/// Also after the first passes, whose order the assignment adopts.
 #[test]
 fn a_dry_run_has_the_peak_of_each_rank() {
     let program = |world: &World, device: &Device, dtype, shard| {

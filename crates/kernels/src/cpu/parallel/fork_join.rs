@@ -22,19 +22,19 @@ unsafe impl Sync for WorkPointer {}
 /// The state that the calling thread shares with its helpers.
 struct ForkJoin {
     work: WorkPointer,
-    state: Mutex<State>,
+    state: Mutex<RunningTasks>,
     worker_left: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct RunningTasks {
     closed: bool,
     running: usize,
     panic: Option<Box<dyn Any + Send>>,
 }
 
 impl ForkJoin {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RunningTasks> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,6 +1,6 @@
 //! Scaled dot-product attention, without a workspace.
 
-use bfc_cuda::kernels::{Job, Output};
+use bfc_cuda::kernels::{Job, JobOutput};
 
 use super::{Attention, AttentionGrad};
 use crate::cuda::Family;
@@ -67,7 +67,7 @@ impl RunCuda for AttentionGrad<'_> {
         require_float(op, dtype)?;
         let mut job = job(of);
         job.also[..3].copy_from_slice(&[origin(&result), origin(&log_sums), origin(&grad)]);
-        job.outputs = [output(to_query), output(to_key), output(to_value), Output::default()];
+        job.outputs = [output(to_query), output(to_key), output(to_value), JobOutput::default()];
         let [queries, keys, width, values, ..] = job.counts;
         job.count = tiles(heads(of), queries, width);
         device.launch_blocks(

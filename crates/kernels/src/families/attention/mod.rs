@@ -122,10 +122,10 @@ fn inputs(
     mask: Option<CheckedOperand<'_>>,
 ) -> Result<()> {
     let &[heads, queries, width] = query.dims() else {
-        return Err(rules.misfit(&query, &key, "they must have three axes: heads, rows and columns"));
+        return Err(rules.mismatch(&query, &key, "they must have three axes: heads, rows and columns"));
     };
     let &[_, keys, values] = value.dims() else {
-        return Err(rules.misfit(&value, &query, "they must have three axes: heads, rows and columns"));
+        return Err(rules.mismatch(&value, &query, "they must have three axes: heads, rows and columns"));
     };
     rules.sized(key, &[heads, keys, width], query, "it must be [heads, keys, width]")?;
     rules.sized(value, &[heads, keys, values], query, "it must be [heads, keys, values]")?;

@@ -15,7 +15,7 @@
 
 mod strip;
 
-use super::{BatchNorm, BatchNormGrad};
+use super::{NormalizeChannels, NormalizeChannelsGrad};
 use crate::cpu::dispatch::{contiguous, float, host_mut};
 use crate::cpu::number::Number;
 use crate::cpu::parallel::{LIGHT, Workers};
@@ -24,7 +24,7 @@ use crate::families::RunCpu;
 
 use strip::{Sizes, Strip};
 
-impl RunCpu for BatchNorm<'_> {
+impl RunCpu for NormalizeChannels<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
         let Self { epsilon, input, weight, bias, ref mut out, ref mut statistics, ref mut variance, .. } =
             *self;
@@ -59,7 +59,7 @@ impl RunCpu for BatchNorm<'_> {
     }
 }
 
-impl RunCpu for BatchNormGrad<'_> {
+impl RunCpu for NormalizeChannelsGrad<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
         let Self { ref of, grad, ref mut out, weight: ref mut weight_grad, bias: ref mut bias_grad, .. } =
             *self;

@@ -1,23 +1,23 @@
 //! CUDA devices have no kernel for batches: the op consists of other kernels.
 
-use super::{BatchNorm, BatchNormGrad};
+use super::{NormalizeChannels, NormalizeChannelsGrad};
 use crate::cuda::launch::Launcher;
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::families::RunCuda;
 
-impl RunCuda for BatchNorm<'_> {
+impl RunCuda for NormalizeChannels<'_> {
     fn run_cuda(&self, _: &Launcher, op: &'static str) -> Result<()> {
         Err(unsupported(op))
     }
 }
 
-impl RunCuda for BatchNormGrad<'_> {
+impl RunCuda for NormalizeChannelsGrad<'_> {
     fn run_cuda(&self, _: &Launcher, op: &'static str) -> Result<()> {
         Err(unsupported(op))
     }
 }
 
-fn unsupported(op: &'static str) -> Error {
+fn unsupported(op: &'static str) -> KernelError {
     let (expected, got) = ("one that the backend supports", "a fused batch normalization".to_owned());
-    Error::BadArgument { op, argument: "kernel", expected, got }
+    KernelError::BadArgument { op, argument: "kernel", expected, got }
 }

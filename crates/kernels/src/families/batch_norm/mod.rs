@@ -6,7 +6,7 @@ pub(super) mod cuda;
 
 use super::{Computation, Normalized};
 use crate::cost::{Class, Work};
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::operands::{CheckedOperand, Rules, checked, operands};
 use crate::storage::{View, ViewMut};
 
@@ -15,7 +15,7 @@ use crate::storage::{View, ViewMut};
 /// μ and σ² are the mean and the variance of a channel, and s = 1/√(σ² + epsilon). Only for backends that
 /// [fuse it](crate::rules::DeviceRules::fuses_batch_norm).
 #[derive(Debug)]
-pub struct BatchNorm<'a> {
+pub struct NormalizeChannels<'a> {
     /// Added to the variance.
     pub epsilon: f64,
     /// Contiguous, of shape `[n, channels, ..]`.
@@ -32,7 +32,7 @@ pub struct BatchNorm<'a> {
     pub variance: ViewMut<'a>,
 }
 
-impl<'a> Computation<'a> for BatchNorm<'a> {
+impl<'a> Computation<'a> for NormalizeChannels<'a> {
     operands!(
         ReadContiguous input, ReadContiguous weight, ReadContiguous bias,
         Write out, Write statistics, Write variance,
@@ -54,10 +54,10 @@ impl<'a> Computation<'a> for BatchNorm<'a> {
     }
 }
 
-/// The gradients of [`BatchNorm`], with x̂ = (input - μ) · s:
+/// The gradients of [`NormalizeChannels`], with x̂ = (input - μ) · s:
 /// `out = s · weight · (grad - mean(grad) - x̂ · mean(x̂ · grad))`, `weight = Σ x̂ · grad` and `bias = Σ grad`.
 #[derive(Debug)]
-pub struct BatchNormGrad<'a> {
+pub struct NormalizeChannelsGrad<'a> {
     /// The normalization, with the weight and the statistics of the forward pass. The input is contiguous.
     pub of: Normalized<'a>,
     /// The gradient of the output. Contiguous.
@@ -70,7 +70,7 @@ pub struct BatchNormGrad<'a> {
     pub bias: ViewMut<'a>,
 }
 
-impl<'a> Computation<'a> for BatchNormGrad<'a> {
+impl<'a> Computation<'a> for NormalizeChannelsGrad<'a> {
     operands!(
         ReadContiguous of.input, ReadContiguous of.weight, ReadContiguous of.statistics, ReadContiguous grad,
         Write out, Write weight, Write bias,
@@ -104,7 +104,7 @@ fn channels(
 ) -> Result<usize> {
     let &[_, channels, ..] = input.dims() else {
         let expected = "at least two axes: batch, channels, positions";
-        return Err(Error::BadRank { op: rules.op, expected, shape: *input.shape() });
+        return Err(KernelError::BadRank { op: rules.op, expected, shape: *input.shape() });
     };
     for &operand in of_channels.iter().flatten() {
         rules.sized(operand, &[channels], input, CHANNELS)?;

@@ -25,7 +25,7 @@ mod winograd;
 use half::{bf16, f16};
 
 use self::depthwise::Depthwise;
-use self::run::Run;
+use self::run::ConvolutionRun;
 use self::stage::{Axis, Planes};
 use self::winograd::Winograd;
 use super::{Conv2d, Conv2dInputGrad, Conv2dWeightGrad};
@@ -380,7 +380,7 @@ pub(crate) fn forward(
             })
         });
     }
-    let run = Run { workers, sizes, precision };
+    let run = ConvolutionRun { workers, sizes, precision };
     by_elements!(op, dtype, precision, [P, S, A, I] => {
         let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &weight)?];
         let factors: [&[A]; 2] = factors.map(bytemuck::cast_slice);
@@ -418,7 +418,7 @@ pub(crate) fn input_grad(
             })
         });
     }
-    let run = Run { workers, sizes, precision };
+    let run = ConvolutionRun { workers, sizes, precision };
     by_elements!(op, dtype, precision, [P, S, A, I] => {
         let factors = [contiguous::<I>(op, &weight)?, contiguous::<I>(op, &grad)?];
         let factors: [&[A]; 2] = factors.map(bytemuck::cast_slice);
@@ -456,7 +456,7 @@ pub(crate) fn weight_grad(
             })
         });
     }
-    let run = Run { workers, sizes, precision };
+    let run = ConvolutionRun { workers, sizes, precision };
     by_elements!(op, dtype, precision, [P, S, A, I] => {
         let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &grad)?];
         let factors: [&[A]; 2] = factors.map(bytemuck::cast_slice);

@@ -1,6 +1,6 @@
 //! Convolutions on CUDA devices.
 
-use bfc_cuda::kernels::{Job, Operand, Output};
+use bfc_cuda::kernels::{Job, JobInput, JobOutput};
 
 use super::{Conv2d, Conv2dInputGrad, Conv2dWeightGrad};
 use crate::cuda::Family;
@@ -101,10 +101,11 @@ impl RunCuda for Conv2dWeightGrad<'_> {
         job.inner_dims[6] = products as u64;
         let bytes = gemm.partial_elements() * out.dtype().computed_as().size();
         let partial = (parts > 1).then(|| factors.required_workspace(op, bytes)).transpose()?;
-        job.outputs[0] = partial.map_or_else(|| output(out), |address| Output::new(address).of_floats(true));
+        job.outputs[0] =
+            partial.map_or_else(|| output(out), |address| JobOutput::new(address).of_floats(true));
         device.launch_blocks(op, named("conv2d_weight_grad_tiled"), job.count, &job)?;
         let Some(partial) = partial else { return Ok(()) };
-        let partial = Operand::contiguous(partial).of_floats(true);
+        let partial = JobInput::contiguous(partial).of_floats(true);
         sum_rows(device, op, partial, [parts, out.layout().shape().elements()], out)
     }
 }

@@ -157,13 +157,13 @@ fn fits(
     let (&[images, channels, height, width], &[outputs, of_group, high, wide]) =
         (large.dims(), filters.dims())
     else {
-        return Err(rules.misfit(&filters, &large, IMAGES));
+        return Err(rules.mismatch(&filters, &large, IMAGES));
     };
     let Convolution { windows: [down, across], groups } = *conv;
     let of_groups =
         groups > 0 && outputs.is_multiple_of(groups) && of_group.checked_mul(groups) == Some(channels);
     if !of_groups || [down.size, across.size] != [high, wide] {
-        return Err(rules.misfit(&filters, &large, FILTERS));
+        return Err(rules.mismatch(&filters, &large, FILTERS));
     }
     // A transposed convolution with output padding has fewer outputs than the window has places.
     let places = |window: &Window, len: usize, places: usize| {
@@ -177,7 +177,7 @@ fn fits(
         {
             Ok(())
         }
-        _ => Err(rules.misfit(&small, &large, OUTPUTS)),
+        _ => Err(rules.mismatch(&small, &large, OUTPUTS)),
     }
 }
 

@@ -108,7 +108,7 @@ impl<'a> Computation<'a> for CopyInto<'a> {
         if from.shape().rank() != to.shape().rank()
             || to.shape().with_dim(axis, from.dims()[axis]) != *from.shape()
         {
-            return Err(rules.misfit(
+            return Err(rules.mismatch(
                 &from,
                 &to,
                 "their sizes must be equal except along the axis of the copy",

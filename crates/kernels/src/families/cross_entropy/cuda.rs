@@ -1,6 +1,6 @@
 //! The cross entropy on CUDA devices.
 
-use bfc_cuda::kernels::Operand;
+use bfc_cuda::kernels::JobInput;
 
 use super::{CrossEntropy, CrossEntropyGrad};
 use crate::cuda::launch::{Launcher, job_over, kernel_dtype, operand, output, require_float, strided};
@@ -17,7 +17,7 @@ impl RunCuda for CrossEntropy<'_> {
         index::check(device, op, &targets, classes)?;
         let mut job = job_over(logits.layout());
         (job.count, job.counts[0]) = (losses.layout().shape().elements() as u64, classes as u64);
-        job.inputs = [operand(&logits), strided(&targets), Operand::default()];
+        job.inputs = [operand(&logits), strided(&targets), JobInput::default()];
         job.outputs[0] = output(losses);
         let dtype = kernel_dtype([losses.dtype(), logits.dtype()]);
         launch_rows(device, op, ("cross_entropy", 1), dtype, job)

@@ -6,13 +6,13 @@ pub(super) mod cuda;
 
 use super::Computation;
 use crate::cost::{Class, Work};
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::operands::{CheckedOperand, Rules, checked, operands};
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
 /// `losses[i] = -log softmax(logits[i])[targets[i]]` (PyTorch's `cross_entropy` without reduction). A target outside the
-/// classes is [`Error::IndexOutOfRange`](crate::error::Error::IndexOutOfRange), before the kernel writes anything.
+/// classes is [`KernelError::IndexOutOfRange`](crate::error::KernelError::IndexOutOfRange), before the kernel writes anything.
 #[derive(Debug)]
 pub struct CrossEntropy<'a> {
     /// Shape `[n, classes]`.
@@ -42,7 +42,11 @@ impl<'a> Computation<'a> for CrossEntropy<'a> {
 fn targets_of_rows(rules: &Rules<'_>, logits: CheckedOperand<'_>, targets: CheckedOperand<'_>) -> Result<()> {
     rules.typed(targets, DType::I64)?;
     let &[rows, _] = logits.dims() else {
-        return Err(Error::BadRank { op: rules.op, expected: "logits of two axes", shape: *logits.shape() });
+        return Err(KernelError::BadRank {
+            op: rules.op,
+            expected: "logits of two axes",
+            shape: *logits.shape(),
+        });
     };
     rules.sized(targets, &[rows], logits, "there must be one for each row of logits")
 }

@@ -7,7 +7,7 @@ use crate::cpu::number::{Number, Summed};
 use crate::cpu::operands::Source;
 use crate::cpu::parallel::{LIGHT, Workers, light_runs};
 use crate::cpu::simd::{self, Loop};
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::families::RunCpu;
 use crate::families::grid::are_many_per_index;
 use crate::layout::Layout;
@@ -26,7 +26,7 @@ pub(crate) fn check(op: &'static str, indices: View<'_>, len: usize) -> Result<(
             bad = block.iter().copied().find(|index| index.cast_unsigned() >= len as u64);
         }
     });
-    bad.map_or(Ok(()), |index| Err(Error::IndexOutOfRange { op, index, len }))
+    bad.map_or(Ok(()), |index| Err(KernelError::IndexOutOfRange { op, index, len }))
 }
 
 /// Whether all indices are below `len`. Without a branch per element, so that the loop vectorizes.

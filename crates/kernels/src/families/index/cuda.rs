@@ -1,6 +1,6 @@
 //! Gather, scatter and one-hot. The device checks all indices before a kernel writes.
 
-use bfc_cuda::kernels::{ElementType, Job, Operand, Output};
+use bfc_cuda::kernels::{ElementType, Job, JobInput, JobOutput};
 
 use super::{Gather, OneHot, ScatterAdd};
 use crate::cuda::Family;
@@ -8,7 +8,7 @@ use crate::cuda::launch::{
     Launcher, job_over, kernel, kernel_dtype, operand, origin, output, require_number, required_workspace,
     strided,
 };
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::families::RunCuda;
 use crate::families::fill::cuda::fill;
 use crate::families::grid::{are_many_per_index, sorts_indices};
@@ -33,11 +33,11 @@ pub(crate) fn check(device: &Launcher, op: &'static str, indices: &View<'_>, len
     let place = indices.layout().positions().nth(first as usize).unwrap_or(0);
     let mut index = [0; 8];
     device.download(op, indices, place * size_of::<i64>(), &mut index)?;
-    Err(Error::IndexOutOfRange { op, index: i64::from_ne_bytes(index), len })
+    Err(KernelError::IndexOutOfRange { op, index: i64::from_ne_bytes(index), len })
 }
 
 /// The operand with stride 0 along `axis`.
-fn without_axis(view: &View<'_>, axis: usize) -> Operand {
+fn without_axis(view: &View<'_>, axis: usize) -> JobInput {
     let mut operand = strided(view);
     operand.strides[axis] = 0;
     operand
@@ -52,7 +52,7 @@ impl RunCuda for Gather<'_> {
         let Self { input, indices, axis, ref out } = *self;
         check(device, op, &indices, input.layout().shape().dims().get(axis).copied().unwrap_or(0))?;
         let mut job = job_over(indices.layout());
-        job.inputs = [without_axis(&input, axis), operand(&indices), Operand::default()];
+        job.inputs = [without_axis(&input, axis), operand(&indices), JobInput::default()];
         job.outputs[0] = output(out);
         job.counts[1] = stride(&input, axis);
         device.launch_elementwise(op, kernel(Family::Index, "gather", out.dtype()), job.count, &job)
@@ -78,7 +78,7 @@ impl RunCuda for ScatterAdd<'_> {
         let dims: Vec<usize> = others().map(|(_, &size)| size).collect();
         let lines = |view: &View<'_>| {
             let strides: Vec<usize> = others().map(|(other, _)| view.layout().strides()[other]).collect();
-            Operand::strided(origin(view), &strides).of_floats(view.dtype() == DType::F32)
+            JobInput::strided(origin(view), &strides).of_floats(view.dtype() == DType::F32)
         };
         let mut job = Job::over(dims.iter().product::<usize>() as u64, &dims);
         job.inputs = [lines(&input), lines(&indices), lines(&to)];
@@ -92,9 +92,9 @@ impl RunCuda for ScatterAdd<'_> {
         let bytes = along * size_of::<i64>();
         let order = output(required_workspace(op, workspace, 2 * bytes)?);
         let mut one_line = Job::over(along as u64, &[]);
-        one_line.inputs[0] = Operand::strided(origin(&indices), &[]);
+        one_line.inputs[0] = JobInput::strided(origin(&indices), &[]);
         (one_line.counts[0], one_line.counts[2]) = (along as u64, job.counts[2]);
-        let beside = Output::new(order.address + bytes as u64);
+        let beside = JobOutput::new(order.address + bytes as u64);
         merge(device, op, DType::I64, one_line, [order, beside])?;
         job.also[0] = order.address;
         job.count *= along as u64;

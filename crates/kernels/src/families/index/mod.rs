@@ -22,7 +22,7 @@ fn within(indices: &[usize], of: &[usize], axis: usize) -> bool {
 }
 
 /// `out[i, j] = input[indices[i, j], j]` for axis 0 (PyTorch's `gather`). An index out of range is
-/// [`Error::IndexOutOfRange`](crate::error::Error::IndexOutOfRange), before the kernel writes anything.
+/// [`KernelError::IndexOutOfRange`](crate::error::KernelError::IndexOutOfRange), before the kernel writes anything.
 #[derive(Debug)]
 pub struct Gather<'a> {
     /// The elements to select from.
@@ -53,7 +53,7 @@ impl<'a> Computation<'a> for Gather<'a> {
         rules.same_type(out, input)?;
         rules.same_shape(out, indices)?;
         if !within(indices.dims(), input.dims(), self.axis) {
-            return Err(rules.misfit(&indices, &input, WITHIN));
+            return Err(rules.mismatch(&indices, &input, WITHIN));
         }
         Ok(())
     }
@@ -90,7 +90,7 @@ impl<'a> Computation<'a> for ScatterAdd<'a> {
         rules.same_computed(&[out, input])?;
         rules.same_shape(input, indices)?;
         if !within(indices.dims(), out.dims(), self.axis) {
-            return Err(rules.misfit(&indices, &out, WITHIN));
+            return Err(rules.mismatch(&indices, &out, WITHIN));
         }
         rules.workspace(workspace, &ScatterAddWorkspace { indices: indices.layout(), axis: self.axis })
     }
@@ -142,7 +142,7 @@ impl<'a> Computation<'a> for OneHot<'a> {
         rules.typed(indices, DType::I64)?;
         match out.dims() {
             [leading @ .., _] if leading == indices.dims() => Ok(()),
-            _ => Err(rules.misfit(&out, &indices, "it must have the same axes and a last axis of classes")),
+            _ => Err(rules.mismatch(&out, &indices, "it must have the same axes and a last axis of classes")),
         }
     }
 

@@ -4,7 +4,7 @@ mod parameters;
 mod row;
 mod sums;
 
-use super::{LayerNorm, LayerNormGrad, LayerNormSums};
+use super::{NormalizeRows, NormalizeRowsGrad, NormalizeRowsSums};
 use crate::cpu::dispatch::{float, host, host_mut};
 use crate::cpu::number::Number;
 use crate::cpu::operands::Source;
@@ -22,7 +22,7 @@ pub(crate) use sums::{layer_norm_sums, workspace};
 /// The mean μ of a row and its scale 1/√(σ² + ε).
 type Statistics<T> = [T; 2];
 
-impl RunCpu for LayerNorm<'_> {
+impl RunCpu for NormalizeRows<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
         let Self { centered, epsilon, input, ref mut out, ref mut statistics, .. } = *self;
         let affine = [self.weight, self.bias];
@@ -50,7 +50,7 @@ impl RunCpu for LayerNorm<'_> {
     }
 }
 
-impl RunCpu for LayerNormGrad<'_> {
+impl RunCpu for NormalizeRowsGrad<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
         let Self { ref of, grad, ref mut out } = *self;
         let width = width(&of.input, of.statistics.layout());
@@ -88,7 +88,7 @@ fn chunk_sizes(width: usize) -> (usize, usize) {
     (rows.saturating_mul(width), rows * 2)
 }
 
-impl RunCpu for LayerNormSums<'_> {
+impl RunCpu for NormalizeRowsSums<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
         let (grad, outputs) = ((self.grad, self.places), (&mut self.weight, &mut self.bias));
         layer_norm_sums(workers, op, &self.of, grad, &mut self.workspace, outputs)

@@ -1,8 +1,8 @@
 //! Normalization of rows on CUDA devices.
 
-use bfc_cuda::kernels::{Job, Operand, Output};
+use bfc_cuda::kernels::{Job, JobInput, JobOutput};
 
-use super::{LayerNorm, LayerNormGrad, LayerNormSums};
+use super::{NormalizeRows, NormalizeRowsGrad, NormalizeRowsSums};
 use crate::cuda::Family;
 use crate::cuda::launch::{
     Launcher, job_over, kernel, kernel_dtype, operand, origin, output, require_float, required_workspace,
@@ -31,12 +31,12 @@ fn norm_function(centered: bool, weight: bool, bias: bool) -> u64 {
 
 /// The operands of weight and bias, and the flag of the kernels if both are the same for each row of `width` elements, and
 /// contiguous.
-fn affine_operands(views: [Option<View<'_>>; 2], width: u64) -> ([Operand; 2], u64) {
+fn affine_operands(views: [Option<View<'_>>; 2], width: u64) -> ([JobInput; 2], u64) {
     if views.iter().flatten().all(|view| repeats_one_row(view.layout(), width)) {
-        let row = |view: &View<'_>| Operand::contiguous(origin(view)).of_floats(view.dtype() == DType::F32);
-        return (views.map(|view| view.as_ref().map_or_else(Operand::default, row)), 8);
+        let row = |view: &View<'_>| JobInput::contiguous(origin(view)).of_floats(view.dtype() == DType::F32);
+        return (views.map(|view| view.as_ref().map_or_else(JobInput::default, row)), 8);
     }
-    (views.map(|view| view.as_ref().map_or_else(Operand::default, operand)), 0)
+    (views.map(|view| view.as_ref().map_or_else(JobInput::default, operand)), 0)
 }
 
 /// Whether the last axes are `width` contiguous elements, and all other axes have stride 0.
@@ -52,7 +52,7 @@ fn repeats_one_row(layout: &Layout, width: u64) -> bool {
     elements == width
 }
 
-impl RunCuda for LayerNorm<'_> {
+impl RunCuda for NormalizeRows<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
         let Self { centered, epsilon, input, weight, bias, ref out, ref statistics } = *self;
         require_float(op, out.dtype())?;
@@ -66,7 +66,7 @@ impl RunCuda for LayerNorm<'_> {
     }
 }
 
-impl RunCuda for LayerNormGrad<'_> {
+impl RunCuda for NormalizeRowsGrad<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
         let Self { ref of, grad, ref out } = *self;
         require_float(op, out.dtype())?;
@@ -80,7 +80,7 @@ impl RunCuda for LayerNormGrad<'_> {
     }
 }
 
-impl RunCuda for LayerNormSums<'_> {
+impl RunCuda for NormalizeRowsSums<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
         let Self { ref of, grad, places, ref weight, .. } = *self;
         let workspace = self.workspace.as_ref();
@@ -98,13 +98,13 @@ impl RunCuda for LayerNormSums<'_> {
         let mut job = job_over(of.input.layout());
         job.count = parameters as u64;
         job.counts[..5].copy_from_slice(&[width, places, rows, slab, slabs].map(|count| count as u64));
-        job.inputs = [operand(&of.input), operand(&grad), Operand::default()];
+        job.inputs = [operand(&of.input), operand(&grad), JobInput::default()];
         job.also[0] = origin(&of.statistics);
         job.function = u64::from(bias.is_some());
         let dtype = kernel_dtype([weight.dtype(), of.input.dtype(), grad.dtype()]);
         if slabs == 1 {
             job.outputs[0] = output(weight);
-            job.outputs[1] = bias.map_or_else(Output::default, output);
+            job.outputs[1] = bias.map_or_else(JobOutput::default, output);
         }
         if places > 1 {
             return device.launch_blocks(

@@ -32,7 +32,7 @@ const STATISTICS: &str = "it must be [rows, 2], where a row spans one or several
 /// μ is the mean (0 unless centered), σ² the mean of (input - μ)², and s = 1/√(σ² + epsilon). A row spans one or
 /// several of the last axes: its length is the number of elements divided by the number of rows of `statistics`.
 #[derive(Debug)]
-pub struct LayerNorm<'a> {
+pub struct NormalizeRows<'a> {
     /// Whether the mean is subtracted.
     pub centered: bool,
     /// Added to the variance.
@@ -49,7 +49,7 @@ pub struct LayerNorm<'a> {
     pub statistics: ViewMut<'a>,
 }
 
-impl<'a> Computation<'a> for LayerNorm<'a> {
+impl<'a> Computation<'a> for NormalizeRows<'a> {
     operands!(Read input, Read weight, Read bias, Write out, Write statistics);
 
     fn check(&self, rules: &Rules<'_>) -> Result<()> {
@@ -93,14 +93,14 @@ fn row_length(rules: &Rules<'_>, input: CheckedOperand<'_>, statistics: CheckedO
         [rows, 2] if rows > 0 && elements.is_multiple_of(rows) && elements > 0 && is_row(elements / rows) => {
             Ok(elements / rows)
         }
-        _ => Err(rules.misfit(&statistics, &input, STATISTICS)),
+        _ => Err(rules.mismatch(&statistics, &input, STATISTICS)),
     }
 }
 
 /// `out = s · (h - mean(h) - x̂ · mean(h x̂))` with x̂ = (input - μ) · s and h = grad · weight: the input gradient of
-/// [`LayerNorm`]. Without mean(h) unless centered.
+/// [`NormalizeRows`]. Without mean(h) unless centered.
 #[derive(Debug)]
-pub struct LayerNormGrad<'a> {
+pub struct NormalizeRowsGrad<'a> {
     /// The normalization.
     pub of: Normalized<'a>,
     /// The gradient of the output.
@@ -109,7 +109,7 @@ pub struct LayerNormGrad<'a> {
     pub out: ViewMut<'a>,
 }
 
-impl<'a> Computation<'a> for LayerNormGrad<'a> {
+impl<'a> Computation<'a> for NormalizeRowsGrad<'a> {
     operands!(Read of.input, Read of.weight, ReadContiguous of.statistics, Read grad, Write out);
 
     fn check(&self, rules: &Rules<'_>) -> Result<()> {
@@ -127,19 +127,19 @@ impl<'a> Computation<'a> for LayerNormGrad<'a> {
     }
 }
 
-/// `weight = Σ x̂ · grad` and `bias = Σ grad` over all rows: the parameter gradients of [`LayerNorm`].
+/// `weight = Σ x̂ · grad` and `bias = Σ grad` over all rows: the parameter gradients of [`NormalizeRows`].
 ///
 /// The elements have the shape `[rows, parameters, places]`. A row of the normalization is a whole row of it, or
 /// the part of a row that belongs to some of the parameters (the channels of a group).
 #[derive(Debug)]
-pub struct LayerNormSums<'a> {
+pub struct NormalizeRowsSums<'a> {
     /// The normalization, whose weight is ignored.
     pub of: Normalized<'a>,
     /// The gradient of the output.
     pub grad: View<'a>,
     /// The number of neighboring elements that share one parameter.
     pub places: usize,
-    /// At least as many bytes as [`LayerNormSumsWorkspace`] requires; `None` if
+    /// At least as many bytes as [`NormalizeRowsSumsWorkspace`] requires; `None` if
     /// it requires none.
     pub workspace: Option<ViewMut<'a>>,
     /// The weight's gradient, with one element per parameter.
@@ -148,7 +148,7 @@ pub struct LayerNormSums<'a> {
     pub bias: Option<ViewMut<'a>>,
 }
 
-impl<'a> Computation<'a> for LayerNormSums<'a> {
+impl<'a> Computation<'a> for NormalizeRowsSums<'a> {
     operands!(
         Read of.input, Read of.weight, ReadContiguous of.statistics, Read grad,
         Scratch workspace, Write weight, Write bias,
@@ -180,11 +180,11 @@ impl<'a> Computation<'a> for LayerNormSums<'a> {
             _ => {
                 let rule =
                     "elements must be [rows, parameters, places], and it must have one for each parameter";
-                return Err(rules.misfit(&weight, &input, rule));
+                return Err(rules.mismatch(&weight, &input, rule));
             }
         };
         let sums = 1 + usize::from(bias.is_some());
-        let of = LayerNormSumsWorkspace { sizes: [rows, parameters, places], sums, dtype: input.dtype() };
+        let of = NormalizeRowsSumsWorkspace { sizes: [rows, parameters, places], sums, dtype: input.dtype() };
         rules.workspace(workspace, &of)
     }
 
@@ -193,9 +193,9 @@ impl<'a> Computation<'a> for LayerNormSums<'a> {
     }
 }
 
-/// The workspace of [`LayerNormSums`].
+/// The workspace of [`NormalizeRowsSums`].
 #[derive(Clone, Copy, Debug)]
-pub struct LayerNormSumsWorkspace {
+pub struct NormalizeRowsSumsWorkspace {
     /// Rows, parameters, and elements per row and parameter.
     pub sizes: [usize; 3],
     /// The number of gradients: 2, or 1 without a bias.
@@ -204,7 +204,7 @@ pub struct LayerNormSumsWorkspace {
     pub dtype: DType,
 }
 
-impl Workspace for LayerNormSumsWorkspace {
+impl Workspace for NormalizeRowsSumsWorkspace {
     fn cpu_bytes(&self) -> usize {
         cpu::workspace(self.sizes, self.sums, self.dtype.computed_as())
     }

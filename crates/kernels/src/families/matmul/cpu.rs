@@ -25,7 +25,7 @@ use crate::cpu::loop_nest::LoopNest;
 use crate::cpu::number::{Float, Number};
 use crate::cpu::parallel::Workers;
 use crate::cpu::sums;
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::families::RunCpu;
 use crate::families::grid::product;
 use crate::layout::Layout;
@@ -56,7 +56,7 @@ impl RunCpu for MatMul<'_> {
         }
         let (Some(a), Some(b)) = (MatrixBatch::new(lhs.layout()), MatrixBatch::new(rhs.layout())) else {
             let shape = *lhs.layout().shape();
-            return Err(Error::BadRank { op, expected: "at least two axes", shape });
+            return Err(KernelError::BadRank { op, expected: "at least two axes", shape });
         };
         let factors = Factors { op, bias, lhs, rhs, a, b };
         let in_loops = uses_loops(&factors.a, &factors.b, precision);

@@ -3,7 +3,7 @@
 //! Before cuBLAS runs, the bias is broadcast to the output, to which cuBLAS adds the product. So it rounds 16-bit
 //! floats once. With an activation, an epilogue kernel adds the bias, which rounds 16-bit floats once more.
 
-use bfc_cuda::kernels::{Job, Output, named};
+use bfc_cuda::kernels::{Job, JobOutput, named};
 use bfc_cuda::{Factor, Product};
 
 use super::MatMul;
@@ -155,7 +155,7 @@ fn apply_epilogue(
     }
     job.counts[0] = out.layout().shape().dims().last().copied().unwrap_or(1) as u64;
     (job.outputs[0], job.outputs[1]) =
-        (output(out), epilogue.arguments().map_or_else(Output::default, output));
+        (output(out), epilogue.arguments().map_or_else(JobOutput::default, output));
     job.function = epilogue.function();
     device.launch_elementwise(op, kernel(Family::Float, "bias_activation", out.dtype()), job.count, &job)
 }
@@ -212,7 +212,7 @@ fn matmul_tiled(
     let stride = |n: usize, axis: usize| factors.both[n].layout.strides()[batch + axis] as u64;
     (job.inputs[0], job.inputs[1]) = (lhs.strided(batch), rhs.strided(batch));
     (job.outputs[0], job.outputs[1]) =
-        (output(out), epilogue.arguments().map_or_else(Output::default, output));
+        (output(out), epilogue.arguments().map_or_else(JobOutput::default, output));
     job.function = epilogue.function();
     job.counts = [rows, columns, depth, stride(0, 0), stride(0, 1), stride(1, 0)];
     job.integers[0] = stride(1, 1) as i64;

@@ -110,7 +110,7 @@ impl<'a> Computation<'a> for MatMul<'a> {
             rules.same_type(bias, out)?;
             // A product has at least two axes.
             if bias.dims().len() != 1 || bias.dims().last() != out.dims().last() {
-                return Err(rules.misfit(&bias, &out, "it must be one row of the product"));
+                return Err(rules.mismatch(&bias, &out, "it must be one row of the product"));
             }
         }
         if let Some(arguments) = arguments {
@@ -165,13 +165,13 @@ impl<'a> Computation<'a> for MatMul<'a> {
 fn batched(rules: &Rules<'_>, [lhs, rhs, out]: [CheckedOperand<'_>; 3]) -> Result<()> {
     let [left, right, product] = [lhs, rhs, out].map(|operand| operand.dims().split_last_chunk::<2>());
     let (Some((batch, &[rows, depth])), Some((other, &[inner, columns]))) = (left, right) else {
-        return Err(rules.misfit(&lhs, &rhs, FACTORS));
+        return Err(rules.mismatch(&lhs, &rhs, FACTORS));
     };
     if batch != other || depth != inner {
-        return Err(rules.misfit(&rhs, &lhs, FACTORS));
+        return Err(rules.mismatch(&rhs, &lhs, FACTORS));
     }
     if product != Some((batch, &[rows, columns])) {
-        return Err(rules.misfit(&out, &lhs, PRODUCT));
+        return Err(rules.mismatch(&out, &lhs, PRODUCT));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ pub(super) mod cuda;
 
 use super::Computation;
 use crate::cost::{Class, Work, times};
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::layout::Layout;
 use crate::operands::{CheckedOperand, Rules, checked, field, operands};
 use crate::storage::{View, ViewMut};
@@ -91,7 +91,7 @@ fn fits(rules: &Rules<'_>, axes: &[PoolAxis; 2], [large, small]: [CheckedOperand
     {
         return Ok(());
     }
-    Err(rules.misfit(
+    Err(rules.mismatch(
         &small,
         &large,
         "it must have the same axes, with one place per window along the last two",
@@ -105,7 +105,7 @@ fn slides(rules: &Rules<'_>, axis: &PoolAxis) -> Result<()> {
         return Ok(());
     }
     let expected = "a window without dilation, and padding of at most half its size";
-    Err(Error::BadArgument { op: rules.op, argument: "axes", expected, got: format!("{window:?}") })
+    Err(KernelError::BadArgument { op: rules.op, argument: "axes", expected, got: format!("{window:?}") })
 }
 
 /// The work of a pool. Its first class is for windows that do not overlap.

@@ -6,7 +6,7 @@ use bfc_cuda::kernels::named;
 use super::Random;
 use crate::cuda::Family;
 use crate::cuda::launch::{Launcher, job_over, kernel, output, set_constant};
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::families::{Distribution, RunCuda};
 use crate::shape::{DType, Scalar};
 
@@ -38,7 +38,7 @@ impl RunCuda for Random<'_> {
                 };
             }
             Distribution::Normal { .. } if !dtype.is_float() => {
-                return Err(Error::UnsupportedDType { op, dtype });
+                return Err(KernelError::UnsupportedDType { op, dtype });
             }
             Distribution::Normal { mean, std } => {
                 (job.constants[0], job.constants[1]) = (mean, std);

@@ -1,6 +1,6 @@
 //! Recurrent layers: for each step a product and an elementwise kernel.
 
-use bfc_cuda::kernels::{Job, Operand, Output};
+use bfc_cuda::kernels::{Job, JobInput, JobOutput};
 use bfc_cuda::{Factor, Product};
 
 use super::{Recurrent, RecurrentGrad};
@@ -132,8 +132,8 @@ impl<'a> Layer<'a> {
             }
         }
         let mut job = Job::over(1, &[]);
-        (job.inputs[0], job.inputs[1]) = (Operand::strided(lhs.0, &[]), Operand::strided(rhs.0, &[]));
-        job.outputs[0] = Output::new(out);
+        (job.inputs[0], job.inputs[1]) = (JobInput::strided(lhs.0, &[]), JobInput::strided(rhs.0, &[]));
+        job.outputs[0] = JobOutput::new(out);
         let [down, across] = lhs.1;
         job.counts = [self.sequences, columns, depth, down, across, rhs.1[0]].map(|count| count as u64);
         job.integers[0] = rhs.1[1] as i64;
@@ -145,10 +145,10 @@ impl<'a> Layer<'a> {
     fn write_initial_grad(&self, product: bool, direct: bool, out: &ViewMut<'_>) -> Result<()> {
         let mut job = Job::over((self.sequences * self.hidden) as u64, &[self.sequences, self.hidden]);
         if product {
-            job.inputs[0] = Operand::contiguous(self.state_grad);
+            job.inputs[0] = JobInput::contiguous(self.state_grad);
         }
         if direct {
-            job.inputs[1] = Operand::contiguous(self.carry).of_floats(true);
+            job.inputs[1] = JobInput::contiguous(self.carry).of_floats(true);
         }
         job.outputs[0] = output(out);
         self.launch("recurrent_initial_grad", &job)
@@ -177,11 +177,11 @@ impl RunCuda for Recurrent<'_> {
             let mut job = layer.job(step);
             if let Some(before) = before {
                 layer.multiply(before, weight, [width, hidden], layer.shares)?;
-                job.inputs[0] = Operand::contiguous(layer.shares);
+                job.inputs[0] = JobInput::contiguous(layer.shares);
             }
             job.inputs[1] = strided(&bias);
             (job.outputs[0], job.outputs[2]) = (output(gates), output(out));
-            job.outputs[1] = extra.map_or_else(Output::default, output);
+            job.outputs[1] = extra.map_or_else(JobOutput::default, output);
             layer.launch("recurrent_step", &job)?;
         }
         Ok(())
@@ -204,7 +204,7 @@ impl RunCuda for RecurrentGrad<'_> {
             let mut job = layer.job(step);
             job.inputs[0] = strided(&grad);
             if step + 1 < of.len {
-                job.inputs[1] = Operand::contiguous(layer.state_grad);
+                job.inputs[1] = JobInput::contiguous(layer.state_grad);
             }
             job.also = [of_states, layer.carry, if is_gru { layer.shares } else { 0 }, 0];
             job.integers = strides.map(|stride| stride as i64);
@@ -212,7 +212,7 @@ impl RunCuda for RecurrentGrad<'_> {
                 job = job.with_inner(cell_grad.layout().strides());
                 job.also[3] = origin(cell_grad);
             }
-            job.outputs[..2].copy_from_slice(&[output(gates), extra.map_or_else(Output::default, output)]);
+            job.outputs[..2].copy_from_slice(&[output(gates), extra.map_or_else(JobOutput::default, output)]);
             layer.launch("recurrent_step_grad", &job)?;
             if step > 0 || state_grad.is_some() {
                 let shares = match is_gru {

@@ -135,14 +135,14 @@ impl<'r, 'a> Sizes<'r, 'a> {
         weight: CheckedOperand<'a>,
         gates: CheckedOperand<'a>,
     ) -> Result<Self> {
-        let &[hidden, width] = weight.dims() else { return Err(rules.misfit(&weight, &gates, WEIGHT)) };
+        let &[hidden, width] = weight.dims() else { return Err(rules.mismatch(&weight, &gates, WEIGHT)) };
         if hidden.checked_mul(cell.gates()) != Some(width) {
-            return Err(rules.misfit(&weight, &gates, WEIGHT));
+            return Err(rules.mismatch(&weight, &gates, WEIGHT));
         }
         rules.same_type(weight, gates)?;
         let rows = match *gates.dims() {
             [rows, columns] if columns == width && (rows.is_multiple_of(len) || rows == 0) => rows,
-            _ => return Err(rules.misfit(&gates, &weight, GATES)),
+            _ => return Err(rules.mismatch(&gates, &weight, GATES)),
         };
         let sequences = rows.checked_div(len).unwrap_or(0);
         Ok(Self { rules, cell, gates, sequences, len, rows, hidden, width })

@@ -1,6 +1,6 @@
 //! Reductions over axes. A long reduction of few outputs is split into slabs, whose partial results a second kernel reduces.
 
-use bfc_cuda::kernels::{Job, Operand, named};
+use bfc_cuda::kernels::{Job, JobInput, named};
 
 use super::cpu::is_reduced;
 use super::{ArgReduce, Fold};
@@ -8,7 +8,7 @@ use crate::cuda::Family;
 use crate::cuda::launch::{
     Launcher, kernel, kernel_dtype, origin, output, required_workspace, workspace_operand, workspace_output,
 };
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::families::fill::cuda::fill;
 use crate::families::grid::{COLUMNS_PER_BLOCK, split_reduction};
 use crate::families::{Identity, Reduce, ReduceDomain, RunCuda};
@@ -32,7 +32,7 @@ impl RunCuda for Fold<'_> {
             ReduceDomain::Floats => dtype.is_float(),
         };
         if !defined {
-            return Err(Error::UnsupportedDType { op, dtype });
+            return Err(KernelError::UnsupportedDType { op, dtype });
         }
         if input.layout().shape().elements() == 0 {
             let value = empty_result(f, dtype);
@@ -107,7 +107,7 @@ impl RunCuda for ArgReduce<'_> {
 pub(crate) fn sum_rows(
     device: &Launcher,
     op: &'static str,
-    input: Operand,
+    input: JobInput,
     [rows, columns]: [usize; 2],
     out: &ViewMut<'_>,
 ) -> Result<()> {
@@ -125,10 +125,10 @@ fn fold_rows(device: &Launcher, op: &'static str, job: &Job, dtype: DType) -> Re
 }
 
 /// Creates a job that reduces the columns of a `[rows, columns]` workspace.
-fn rows_of(input: Operand, [rows, columns]: [usize; 2], out: &ViewMut<'_>) -> Job {
+fn rows_of(input: JobInput, [rows, columns]: [usize; 2], out: &ViewMut<'_>) -> Job {
     let mut job = Job::over(columns as u64, &[columns]).with_inner(&[rows]);
     job.inputs[0] = input;
-    job.inputs[1] = Operand::strided(0, &[columns]);
+    job.inputs[1] = JobInput::strided(0, &[columns]);
     job.outputs[0] = output(out);
     (job.counts[0], job.counts[1], job.counts[2]) = (rows as u64, 1, rows as u64);
     job
@@ -140,8 +140,8 @@ fn reduction_job(input: &View<'_>, axes: &[bool]) -> Job {
     let (inner, inner_strides) = merged_axes(input.layout(), axes, true);
     let count = outer.iter().product::<usize>() as u64;
     let mut job = Job::over(count, &outer).with_inner(&inner);
-    job.inputs[0] = Operand::strided(origin(input), &outer_strides).of_floats(input.dtype() == DType::F32);
-    job.inputs[1] = Operand::strided(0, &inner_strides);
+    job.inputs[0] = JobInput::strided(origin(input), &outer_strides).of_floats(input.dtype() == DType::F32);
+    job.inputs[1] = JobInput::strided(0, &inner_strides);
     job
 }
 

@@ -7,7 +7,7 @@ pub(super) mod functions;
 
 use super::{Computation, Workspace};
 use crate::cost::{Class, Work};
-use crate::error::{Error, Result};
+use crate::error::{KernelError, Result};
 use crate::families::grid::split_reduction;
 use crate::families::{Reduce, fast};
 use crate::operands::{Rules, checked, operands};
@@ -47,17 +47,17 @@ impl<'a> Computation<'a> for Fold<'a> {
             }
         }
         if kept != out.elements() {
-            return Err(rules.misfit(
+            return Err(rules.mismatch(
                 &out,
                 &input,
                 "it must have one element for each combination of the kept axes",
             ));
         }
         if self.divisor != 1.0 && !input.dtype().is_float() {
-            return Err(Error::UnsupportedDType { op: rules.op, dtype: input.dtype() });
+            return Err(KernelError::UnsupportedDType { op: rules.op, dtype: input.dtype() });
         }
         if self.f.requires_elements() && kept > 0 && input.elements() == 0 {
-            return Err(Error::EmptyReduction { op: rules.op, shape: *input.shape() });
+            return Err(KernelError::EmptyReduction { op: rules.op, shape: *input.shape() });
         }
         // A reduction without a workspace is valid on every backend.
         if workspace.is_none() {
@@ -142,10 +142,10 @@ impl<'a> Computation<'a> for ArgReduce<'a> {
         rules.axis(self.axis, input)?;
         rules.typed(out, DType::I64)?;
         if input.shape().with_dim(self.axis, 1) != *out.shape() {
-            return Err(rules.misfit(&out, &input, "it must have the same sizes, except 1 along the axis"));
+            return Err(rules.mismatch(&out, &input, "it must have the same sizes, except 1 along the axis"));
         }
         if input.elements() == 0 && out.elements() > 0 {
-            return Err(Error::EmptyReduction { op: rules.op, shape: *input.shape() });
+            return Err(KernelError::EmptyReduction { op: rules.op, shape: *input.shape() });
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 pub(crate) mod row;
 
 use self::row::{Gradient, LogSoftmax, rows_together};
-use super::{Softmax, SoftmaxGrad};
+use super::{SoftmaxRows, SoftmaxRowsGrad};
 use crate::cpu::dispatch::{float, host_mut};
 use crate::cpu::number::Float;
 use crate::cpu::operands::Source;
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::families::RunCpu;
 use crate::storage::ViewMut;
 
-impl RunCpu for Softmax<'_> {
+impl RunCpu for SoftmaxRows<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
         let Self { log, input, ref mut out } = *self;
         let classes = classes(out);
@@ -35,7 +35,7 @@ impl RunCpu for Softmax<'_> {
     }
 }
 
-impl RunCpu for SoftmaxGrad<'_> {
+impl RunCpu for SoftmaxRowsGrad<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
         let Self { log, output, grad, ref mut out } = *self;
         let classes = classes(out);

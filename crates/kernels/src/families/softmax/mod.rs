@@ -12,7 +12,7 @@ use crate::storage::{View, ViewMut};
 
 /// PyTorch's `softmax` or `log_softmax` along the last axis: `out[i] = exp(input[i]) / Σⱼ exp(input[j])`.
 #[derive(Debug)]
-pub struct Softmax<'a> {
+pub struct SoftmaxRows<'a> {
     /// Whether to compute the logarithm.
     pub log: bool,
     /// The logits.
@@ -21,7 +21,7 @@ pub struct Softmax<'a> {
     pub out: ViewMut<'a>,
 }
 
-impl<'a> Computation<'a> for Softmax<'a> {
+impl<'a> Computation<'a> for SoftmaxRows<'a> {
     operands!(Read input, Write out);
 
     fn check(&self, rules: &Rules<'_>) -> Result<()> {
@@ -33,9 +33,9 @@ impl<'a> Computation<'a> for Softmax<'a> {
     }
 }
 
-/// The gradient of [`Softmax`]: s·(g - Σ g·s), or g - eˢ·Σ g for the logarithm.
+/// The gradient of [`SoftmaxRows`]: s·(g - Σ g·s), or g - eˢ·Σ g for the logarithm.
 #[derive(Debug)]
-pub struct SoftmaxGrad<'a> {
+pub struct SoftmaxRowsGrad<'a> {
     /// Whether the output is the logarithm.
     pub log: bool,
     /// The output of softmax: s.
@@ -46,7 +46,7 @@ pub struct SoftmaxGrad<'a> {
     pub out: ViewMut<'a>,
 }
 
-impl<'a> Computation<'a> for SoftmaxGrad<'a> {
+impl<'a> Computation<'a> for SoftmaxRowsGrad<'a> {
     operands!(Read output, Read grad, Write out);
 
     fn check(&self, rules: &Rules<'_>) -> Result<()> {

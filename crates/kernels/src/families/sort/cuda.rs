@@ -1,6 +1,6 @@
 //! Merge sort of indices. Each pass merges pairs of sorted runs and alternates between the output and the workspace.
 
-use bfc_cuda::kernels::{Job, Operand, Output};
+use bfc_cuda::kernels::{Job, JobInput, JobOutput};
 
 use super::ArgSort;
 use crate::cuda::Family;
@@ -25,7 +25,7 @@ impl RunCuda for ArgSort<'_> {
             _ => (1, 1),
         };
         let mut job = Job::over(elements as u64, &layout.shape().dims()[..lines]);
-        job.inputs[0] = Operand::strided(origin(&input), &layout.strides()[..lines]);
+        job.inputs[0] = JobInput::strided(origin(&input), &layout.strides()[..lines]);
         (job.counts[0], job.counts[2]) = (length as u64, stride as u64);
         job.function = u64::from(descending);
         merge(device, op, input.dtype(), job, [output(out), output(workspace)])
@@ -38,7 +38,7 @@ pub(crate) fn merge(
     op: &'static str,
     dtype: DType,
     mut job: Job,
-    [out, workspace]: [Output; 2],
+    [out, workspace]: [JobOutput; 2],
 ) -> Result<()> {
     // At least one pass, because the first pass also writes the indices.
     let merges = job.counts[0].next_power_of_two().trailing_zeros().max(1);

@@ -13,14 +13,14 @@ pub const MAX_STATES: usize = 3;
 
 /// A state tensor of a rule. It has the shape of the parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct State {
+pub struct StateTensor {
     /// The name in checkpoints and errors.
     pub name: &'static str,
     /// The initial value of the elements; `None` if the options require no such tensor.
     pub initial: Option<f64>,
 }
 
-impl State {
+impl StateTensor {
     /// No state, of a rule with fewer than [`MAX_STATES`].
     const UNUSED: Self = Self { name: "states", initial: None };
 
@@ -36,7 +36,7 @@ impl State {
 }
 
 /// The states of a rule, in the order of [`OptimizerStep::states`](super::OptimizerStep::states).
-pub type States = [State; MAX_STATES];
+pub type States = [StateTensor; MAX_STATES];
 
 /// The constants of a formula, which the CPU and the GPU compute with. Unused ones are 0.
 pub(super) type Constants<T> = [T; 9];
@@ -174,7 +174,7 @@ impl StepRule for SgdRule {
 
     #[inline(always)]
     fn states(&self) -> States {
-        [State::zeros_if(self.momentum != 0.0, "momentum"), State::UNUSED, State::UNUSED]
+        [StateTensor::zeros_if(self.momentum != 0.0, "momentum"), StateTensor::UNUSED, StateTensor::UNUSED]
     }
 
     fn constants(&self, _: u64) -> Constants<f64> {
@@ -232,7 +232,11 @@ impl StepRule for AdamRule {
 
     #[inline(always)]
     fn states(&self) -> States {
-        [State::zeros("mean"), State::zeros("variance"), State::zeros_if(self.amsgrad, "max_variance")]
+        [
+            StateTensor::zeros("mean"),
+            StateTensor::zeros("variance"),
+            StateTensor::zeros_if(self.amsgrad, "max_variance"),
+        ]
     }
 
     fn constants(&self, step: u64) -> Constants<f64> {
@@ -295,7 +299,11 @@ impl RmsPropRule {
 impl StepRule for RmsPropRule {
     #[inline(always)]
     fn states(&self) -> States {
-        [State::zeros("variance"), State::zeros_if(self.momentum != 0.0, "momentum"), State::UNUSED]
+        [
+            StateTensor::zeros("variance"),
+            StateTensor::zeros_if(self.momentum != 0.0, "momentum"),
+            StateTensor::UNUSED,
+        ]
     }
 
     fn constants(&self, _: u64) -> Constants<f64> {
@@ -345,7 +353,7 @@ impl StepRule for LionRule {
 
     #[inline(always)]
     fn states(&self) -> States {
-        [State::zeros("mean"), State::UNUSED, State::UNUSED]
+        [StateTensor::zeros("mean"), StateTensor::UNUSED, StateTensor::UNUSED]
     }
 
     fn constants(&self, _: u64) -> Constants<f64> {
@@ -398,7 +406,11 @@ impl StepRule for AdagradRule {
 
     #[inline(always)]
     fn states(&self) -> States {
-        [State { name: "sum", initial: Some(self.initial_sum) }, State::UNUSED, State::UNUSED]
+        [
+            StateTensor { name: "sum", initial: Some(self.initial_sum) },
+            StateTensor::UNUSED,
+            StateTensor::UNUSED,
+        ]
     }
 
     fn constants(&self, step: u64) -> Constants<f64> {
@@ -437,7 +449,7 @@ impl AdadeltaRule {
 impl StepRule for AdadeltaRule {
     #[inline(always)]
     fn states(&self) -> States {
-        [State::zeros("variance"), State::zeros("step_variance"), State::UNUSED]
+        [StateTensor::zeros("variance"), StateTensor::zeros("step_variance"), StateTensor::UNUSED]
     }
 
     fn constants(&self, _: u64) -> Constants<f64> {
@@ -517,7 +529,7 @@ impl StepRule for NAdamRule {
 
     #[inline(always)]
     fn states(&self) -> States {
-        [State::zeros("mean"), State::zeros("variance"), State::UNUSED]
+        [StateTensor::zeros("mean"), StateTensor::zeros("variance"), StateTensor::UNUSED]
     }
 
     fn constants(&self, step: u64) -> Constants<f64> {

@@ -48,7 +48,7 @@ const MAX_DTYPE: usize = 40;
 const MAX_SHOWN: usize = 100;
 
 /// A tensor in the file.
-pub(super) struct Entry {
+pub(super) struct ListedTensor {
     pub(super) name: String,
     /// Its element type and shape, or the reason why it is not supported.
     pub(super) contents: Result<(Kind, Shape), FileError>,
@@ -58,7 +58,7 @@ pub(super) struct Entry {
 
 /// The contents of the header: tensors without gaps between them, in the order of their data.
 pub(super) struct Header {
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<ListedTensor>,
     pub(super) metadata: BTreeMap<String, String>,
     /// The offset of the data in the file.
     pub(super) data_start: u64,
@@ -132,7 +132,7 @@ impl Header {
                 let elements = bytes / kind.size() as u64;
                 kept = kept.saturating_add(elements.saturating_mul(kind.dtype().size() as u64));
             }
-            entries.push(Entry { name, contents, bytes });
+            entries.push(ListedTensor { name, contents, bytes });
         }
         if kept > limits.data_bytes {
             return too_large(LENGTH_BYTES, "bytes of data", kept, limits.data_bytes);

@@ -9,7 +9,7 @@ use highwater_files::pickle::Pickle;
 
 use super::{Budget, Reading};
 use crate::io::FileError;
-use crate::io::archive::{Archive, ArchiveLimits, Entry, Source};
+use crate::io::archive::{Archive, ArchiveEntry, ArchiveLimits, Source};
 use crate::io::skipped::Loaded;
 
 /// The first bytes of every zip archive with entries.
@@ -46,7 +46,7 @@ pub(super) fn read(source: &mut dyn Source, reading: &Reading<'_>) -> Result<Loa
 /// The entries, all in one folder.
 struct Files<'a> {
     archive: &'a Archive<'a>,
-    by_name: BTreeMap<&'a str, &'a Entry>,
+    by_name: BTreeMap<&'a str, &'a ArchiveEntry>,
     folder: &'a str,
     path: &'a Path,
 }
@@ -80,7 +80,7 @@ impl<'a> Files<'a> {
         format!("{}/{}{file}", self.path.display(), self.folder)
     }
 
-    fn entry(&self, file: &str) -> Option<&'a Entry> {
+    fn entry(&self, file: &str) -> Option<&'a ArchiveEntry> {
         self.by_name.get(&*format!("{}{file}", self.folder)).copied()
     }
 

@@ -1,4 +1,4 @@
-//! The optimum, compared with all schedules of small chains in the same model.
+//! The optimum, compared with all recomputations of small chains in the same model.
 
 use super::super::model::evaluate;
 use super::*;
@@ -61,81 +61,88 @@ fn random_stages(seed: u64, chains: &[usize]) -> Vec<Stage> {
     stages
 }
 
-/// All schedules of a number of blocks, except for parts that consist of one other part that runs again.
-fn all_schedules(blocks: usize) -> Vec<Vec<Part>> {
-    // The schedules that are no single part, and the parts, by number of blocks.
-    let (mut inner, mut parts) = (vec![Vec::new()], vec![Vec::new()]);
+/// All recomputations of a number of blocks, except for segments that consist of one other segment that runs again.
+fn all_recomputations(blocks: usize) -> Vec<Vec<Segment>> {
+    // The recomputations that are no single segment, and the segments, by number of blocks.
+    let (mut inner, mut segments) = (vec![Vec::new()], vec![Vec::new()]);
     for count in 1..=blocks {
-        let mut longer: Vec<Vec<Part>> = Vec::new();
+        let mut longer: Vec<Vec<Segment>> = Vec::new();
         for first in 1..count {
-            for part in &parts[first] {
-                for rest in all_with(&inner, &parts, count - first) {
-                    longer.push([vec![Part::clone(part)], rest].concat());
+            for segment in &segments[first] {
+                for rest in all_with(&inner, &segments, count - first) {
+                    longer.push([vec![Segment::clone(segment)], rest].concat());
                 }
             }
         }
         if count == 1 {
-            longer.push(vec![Part::Keep]);
+            longer.push(vec![Segment::Keep]);
         }
-        let mut single: Vec<Part> = longer.iter().map(|inside| Part::Again(inside.clone())).collect();
+        let mut single: Vec<Segment> = longer.iter().map(|inside| Segment::Again(inside.clone())).collect();
         if count == 1 {
-            single.push(Part::Keep);
+            single.push(Segment::Keep);
         }
         inner.push(longer);
-        parts.push(single);
+        segments.push(single);
     }
-    all_with(&inner, &parts, blocks)
+    all_with(&inner, &segments, blocks)
 }
 
-fn all_with(inner: &[Vec<Vec<Part>>], parts: &[Vec<Part>], count: usize) -> Vec<Vec<Part>> {
-    let single = parts[count].iter().map(|part| vec![part.clone()]).filter(|parts| parts[..] != [Part::Keep]);
+fn all_with(inner: &[Vec<Vec<Segment>>], segments: &[Vec<Segment>], count: usize) -> Vec<Vec<Segment>> {
+    let single = segments[count]
+        .iter()
+        .map(|segment| vec![segment.clone()])
+        .filter(|segments| segments[..] != [Segment::Keep]);
     inner[count].iter().cloned().chain(single).collect()
 }
 
-/// Checks that no schedule of the sequence is better than the optimum, and that the optimum has the costs that it claims.
-fn assert_optimal(stages: &[Stage], schedules: &[Vec<Part>]) {
+/// Checks that no recomputation of the sequence is better than the optimum, and that the optimum has the costs that it claims.
+fn assert_optimal(stages: &[Stage], recomputations: &[Vec<Segment>]) {
     let optimum = Optimum::new(stages, usize::MAX, usize::MAX);
     let front = optimum.points();
     for (index, point) in front.iter().enumerate() {
-        let parts = optimum.step_parts(index);
-        assert_eq!(parts.iter().map(Part::blocks).sum::<usize>(), stages.len());
-        assert_eq!(evaluate(stages, &parts, 0, true), (point.bytes, point.seconds), "{parts:?}");
+        let segments = optimum.step_segments(index);
+        assert_eq!(segments.iter().map(Segment::blocks).sum::<usize>(), stages.len());
+        assert_eq!(evaluate(stages, &segments, 0, true), (point.bytes, point.seconds), "{segments:?}");
     }
     let mut found = vec![false; front.len()];
-    for parts in schedules {
-        let (bytes, seconds) = evaluate(stages, parts, 0, true);
+    for segments in recomputations {
+        let (bytes, seconds) = evaluate(stages, segments, 0, true);
         let fitting = front.iter().rposition(|point| point.bytes <= bytes);
-        let best = fitting.unwrap_or_else(|| panic!("{parts:?} needs {bytes} bytes, less than the optimum"));
+        let best =
+            fitting.unwrap_or_else(|| panic!("{segments:?} needs {bytes} bytes, less than the optimum"));
         assert!(
             front[best].seconds <= seconds,
-            "{parts:?}: {bytes} bytes, {seconds} s; optimum {:?}",
+            "{segments:?}: {bytes} bytes, {seconds} s; optimum {:?}",
             front[best]
         );
         found[best] |= (front[best].bytes, front[best].seconds) == (bytes, seconds);
     }
-    assert!(found.iter().all(|&found| found), "a way that no schedule has");
+    assert!(found.iter().all(|&found| found), "a way that no recomputation has");
 }
 
-fn with_head(schedules: &[Vec<Part>]) -> Vec<Vec<Part>> {
-    schedules.iter().map(|parts| [&parts[..], &[Part::Keep]].concat()).collect()
+fn with_head(recomputations: &[Vec<Segment>]) -> Vec<Vec<Segment>> {
+    recomputations.iter().map(|segments| [&segments[..], &[Segment::Keep]].concat()).collect()
 }
 
 #[test]
-fn the_optimum_equals_the_best_of_all_nested_schedules() {
-    assert_eq!((1..=5).map(|blocks| all_schedules(blocks).len()).collect::<Vec<_>>(), [2, 8, 48, 352, 2880]);
+fn the_optimum_equals_the_best_of_all_nested_recomputations() {
+    assert_eq!(
+        (1..=5).map(|blocks| all_recomputations(blocks).len()).collect::<Vec<_>>(),
+        [2, 8, 48, 352, 2880]
+    );
     for blocks in 1..=6 {
-        let schedules = with_head(&all_schedules(blocks));
+        let recomputations = with_head(&all_recomputations(blocks));
         for seed in 0..20 {
-            assert_optimal(&random_stages(seed, &[blocks]), &schedules);
+            assert_optimal(&random_stages(seed, &[blocks]), &recomputations);
         }
     }
-    assert_optimal(&random_stages(99, &[7]), &with_head(&all_schedules(7)));
+    assert_optimal(&random_stages(99, &[7]), &with_head(&all_recomputations(7)));
 }
 
 #[test]
 fn no_part_crosses_the_border_of_a_chain() {
     for (chains, seed) in [([2, 3], 1), ([3, 2], 2), ([1, 4], 3), ([4, 1], 4)] {
-        let [first, second] = chains.map(|blocks| with_head(&all_schedules(blocks)));
+        let [first, second] = chains.map(|blocks| with_head(&all_recomputations(blocks)));
         let pairs: Vec<_> = first
             .iter()
             .flat_map(|first| second.iter().map(move |second| [&first[..], second].concat()))
@@ -152,11 +159,11 @@ fn the_optimum_is_never_worse_than_a_set_of_single_blocks() {
         let optimum = Optimum::new(&stages, POINTS, STEP_POINTS);
         for set in 0..1_u32 << blocks {
             let which = (0..blocks).filter(|block| set >> block & 1 == 1);
-            let mut parts = Schedule::recompute(blocks, which).parts().to_vec();
-            parts.push(Part::Keep);
-            let (bytes, seconds) = evaluate(&stages, &parts, 0, true);
+            let mut segments = Recomputation::of_blocks(blocks, which).segments().to_vec();
+            segments.push(Segment::Keep);
+            let (bytes, seconds) = evaluate(&stages, &segments, 0, true);
             let best = optimum.points().iter().rfind(|point| point.bytes <= bytes).unwrap();
-            assert!(best.seconds <= seconds, "{parts:?}: {bytes} bytes, {seconds} s; optimum {best:?}");
+            assert!(best.seconds <= seconds, "{segments:?}: {bytes} bytes, {seconds} s; optimum {best:?}");
         }
     }
 }
@@ -183,10 +190,10 @@ fn equal_blocks_need_no_more_than_chen_et_al() {
         let root = blocks.isqrt();
         let kept = 10;
         let stages = equal_stages(blocks, kept);
-        let mut segments = vec![Part::Again(vec![Part::Keep; root]); root];
-        segments.push(Part::Keep);
+        let mut segments = vec![Segment::Again(vec![Segment::Keep; root]); root];
+        segments.push(Segment::Keep);
         let (bytes, seconds) = evaluate(&stages, &segments, 0, true);
-        // The inputs of √n parts, one complete part and one gradient; one more forward pass.
+        // The inputs of √n segments, one complete segment and one gradient; one more forward pass.
         assert_eq!((bytes, seconds), ((root as i64 - 1) + root as i64 * kept + 1, blocks as f64));
         let optimum = Optimum::new(&stages, POINTS, STEP_POINTS);
         let best = optimum.points().iter().rfind(|point| point.bytes <= bytes).unwrap();

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, RwLock};
 use bfc_core::sim::SimDevice;
 use bfc_core::{
     AllocatorChoice, BfcConfig, Bytes, DeviceId, DeviceScope, Environment, EnvironmentError, HostMemory,
-    JoinRule, MemoryKind, Plan, Pool, PoolOptions, PoolSettings, Registry, Span, SubAllocator,
+    JoinRule, MemoryKind, Packing, Pool, PoolOptions, PoolSettings, Registry, Span, SubAllocator,
     default_reserve,
 };
 use highwater_tracking::{Tracker, UsableMemory};
@@ -17,6 +17,7 @@ use super::{DRY, Inner, Runtime};
 use crate::backend::{Backend, DeviceRules};
 use crate::device::{DeviceProfile, DryRead, DryValues};
 use crate::error::{Error, Result};
+use crate::settings::{TF32, THREADS};
 use crate::shape::Scalar;
 
 /// Options of a [`Runtime`].
@@ -39,7 +40,7 @@ use crate::shape::Scalar;
 pub struct RuntimeBuilder {
     pools: PoolSettings,
     config: Option<BfcConfig>,
-    plans: BTreeMap<DeviceScope, Arc<Plan>>,
+    packings: BTreeMap<DeviceScope, Arc<Packing>>,
     environment: Option<Environment>,
     threads: Option<usize>,
     registry: Option<Arc<Registry>>,
@@ -47,7 +48,7 @@ pub struct RuntimeBuilder {
     tracker: Option<Arc<Tracker>>,
     dry_profile: Option<DeviceProfile>,
     dry_values: DryValues,
-    tf32: bool,
+    tf32: Option<bool>,
 }
 
 /// A device that the program adds.
@@ -93,19 +94,19 @@ impl RuntimeBuilder {
         self.pool_options(devices, PoolOptions::default().with_allocator(choice))
     }
 
-    /// Places blocks by the plan of a training step. Requests outside of the plan use best fit with
-    /// coalescing. Selects [`AllocatorChoice::Planned`] for these devices; a later
+    /// Places blocks by the packing of a training step. Requests outside of the packing use best fit with
+    /// coalescing. Selects [`AllocatorChoice::Packed`] for these devices; a later
     /// [`allocator`](Self::allocator) takes precedence. If a pool grows, its first region is large enough for
-    /// the plan.
+    /// the packing.
     ///
-    /// [`plan_counts`](bfc_core::PoolView::plan_counts) of the device's allocator counts the blocks that
-    /// follow the plan. A step that follows the plan to its end restarts the plan. Other steps restart it
+    /// [`packing_counts`](bfc_core::PoolView::packing_counts) of the device's allocator counts the blocks that
+    /// follow the packing. A step that follows the packing to its end restarts the packing. Other steps restart it
     /// with [`begin_step`](bfc_core::PoolView::begin_step).
     ///
     /// ```
-    /// use highwater::alloc::{Bytes, DeviceId, PlanOptions};
+    /// use highwater::alloc::{Bytes, DeviceId, PackingOptions};
     /// use highwater::{Device, Runtime, Tensor};
-    /// use highwater::traces::{Step, Trace, plan_of};
+    /// use highwater::traces::{Step, Trace, packing_of};
     /// use std::sync::Arc;
     ///
     /// fn step(device: &Device) -> highwater::Result<()> {
@@ -119,21 +120,21 @@ impl RuntimeBuilder {
     /// dry.tracker().start_log(Bytes::mib(1));
     /// step(&dry)?;
     /// let trace = Trace::from_recording(&dry.tracker().take_log())?;
-    /// let plan = plan_of(&trace, &Step::Whole, &PlanOptions::default(), &mut |_| true)?;
+    /// let packing = packing_of(&trace, &Step::Whole, &PackingOptions::default(), &mut |_| true)?;
     ///
-    /// let device = Runtime::builder().plan(DeviceId::CPU, Arc::new(plan)).build()?.cpu()?;
+    /// let device = Runtime::builder().packing(DeviceId::CPU, Arc::new(packing)).build()?.cpu()?;
     /// for _ in 0..3 {
     ///     step(&device)?;
     /// }
-    /// let counts = device.default_allocator()?.plan_counts().expect("the pool has a plan");
+    /// let counts = device.default_allocator()?.packing_counts().expect("the pool has a packing");
     /// assert_eq!((counts.steps, counts.unexpected), (3, 0));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn plan(mut self, devices: impl Into<DeviceScope>, plan: Arc<Plan>) -> Self {
+    pub fn packing(mut self, devices: impl Into<DeviceScope>, packing: Arc<Packing>) -> Self {
         let devices = devices.into();
-        self.plans.insert(devices, plan);
-        self.allocator(devices, AllocatorChoice::Planned)
+        self.packings.insert(devices, packing);
+        self.allocator(devices, AllocatorChoice::Packed)
     }
 
     /// Uses this environment instead of the process's variables. `Environment::default()` sets nothing.
@@ -143,7 +144,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Sets the number of compute threads, at least 1. Default: one per core. Results do not depend on it.
+    /// Sets the number of compute threads, at least 1. Default: the variable `HIGHWATER_THREADS`, else one per core.
+    /// Results do not depend on it.
     #[must_use]
     pub const fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
@@ -203,10 +205,10 @@ impl RuntimeBuilder {
     }
 
     /// Allows CUDA devices to round the factors of f32 matrix products to TF32 (11 significant bits), which
-    /// tensor cores multiply several times faster. Sums stay in f32. Default: off.
+    /// tensor cores multiply several times faster. Sums stay in f32. Default: the variable `HIGHWATER_TF32`, else off.
     #[must_use]
     pub const fn tf32(mut self, tf32: bool) -> Self {
-        self.tf32 = tf32;
+        self.tf32 = Some(tf32);
         self
     }
 
@@ -242,9 +244,13 @@ impl RuntimeBuilder {
         environment_error: Option<EnvironmentError>,
     ) -> Result<Runtime> {
         let profile = self.dry_profile.unwrap_or_default();
+        let threads_of_environment =
+            environment.number(&THREADS)?.map(|threads| usize::try_from(threads).unwrap_or(usize::MAX));
+        let tf32 = self.tf32.or(environment.switch(&TF32)?).unwrap_or(false);
         let threads = self
             .threads
             .or(profile.threads())
+            .or(threads_of_environment)
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
             .max(1);
         let usable = UsableMemory::of_this_process();
@@ -267,8 +273,8 @@ impl RuntimeBuilder {
                 _ => config,
             };
             let (name, index) = (id.to_string(), id.ordinal as usize);
-            match plan_for(&self.plans, id) {
-                Some(plan) => Pool::planned(name, source, index, config, plan),
+            match packing_for(&self.packings, id) {
+                Some(packing) => Pool::packed(name, source, index, config, packing),
                 None => Pool::new(name, source, index, config),
             }
             .with_options(options)
@@ -303,7 +309,7 @@ impl RuntimeBuilder {
                     Arc::new(device),
                     reserve,
                     options,
-                    plan_for(&self.plans, DRY),
+                    packing_for(&self.packings, DRY),
                 )?;
                 MemoryKind::Device
             }
@@ -334,11 +340,11 @@ impl RuntimeBuilder {
             threads,
             devices: RwLock::default(),
             pools: [self.pools.clone(), environment.settings().clone()],
-            plans: self.plans,
+            packings: self.packings,
             dry_rules: profile.rules(),
             dry_speed: profile.speed().cloned(),
             dry_values: self.dry_values,
-            tf32: self.tf32,
+            tf32,
             environment_device: environment.device(),
             gpu: OnceLock::new(),
             custom: self.devices.iter().map(|device| (device.id, Arc::clone(&device.backend))).collect(),
@@ -347,9 +353,12 @@ impl RuntimeBuilder {
     }
 }
 
-/// Returns the plan of a device's pool. Scopes are sorted: the scope with the fewest devices comes first.
-pub(super) fn plan_for(plans: &BTreeMap<DeviceScope, Arc<Plan>>, id: DeviceId) -> Option<Arc<Plan>> {
-    plans.iter().find(|(scope, _)| scope.includes(id)).map(|(_, plan)| Arc::clone(plan))
+/// Returns the packing of a device's pool. Scopes are sorted: the scope with the fewest devices comes first.
+pub(super) fn packing_for(
+    packings: &BTreeMap<DeviceScope, Arc<Packing>>,
+    id: DeviceId,
+) -> Option<Arc<Packing>> {
+    packings.iter().find(|(scope, _)| scope.includes(id)).map(|(_, packing)| Arc::clone(packing))
 }
 
 /// Records the regions that a device's pool reserves and releases.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bfc_core::{DeviceId, MemoryKind, Stream};
 use bfc_cuda::{CudaDriver, RegisterError, StreamCompute, register_stream, self_check};
 
-use super::builder::{plan_for, record_regions};
+use super::builder::{packing_for, record_regions};
 use super::{OpenCheck, Runtime, page_locked};
 use crate::backend::Backend;
 use crate::backend::cuda::CudaBackend;
@@ -28,8 +28,8 @@ impl Runtime {
         if check == OpenCheck::SelfCheck {
             self_check(&driver, &compute)?;
         }
-        let plan = plan_for(&self.0.plans, id);
-        register_stream(registry, &driver, &stream, options, plan).map_err(|error| match error {
+        let packing = packing_for(&self.0.packings, id);
+        register_stream(registry, &driver, &stream, options, packing).map_err(|error| match error {
             RegisterError::Unavailable(error) => DeviceFault::Cuda(error),
             RegisterError::Driver(error) => DeviceFault::Driver(error),
             RegisterError::Registry(error) => DeviceFault::Registry(error),

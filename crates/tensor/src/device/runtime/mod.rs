@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use bfc_core::{
-    AllocatorAttributes, Bytes, DeviceId, DeviceKind, DeviceScope, Environment, EnvironmentError, Plan,
+    AllocatorAttributes, Bytes, DeviceId, DeviceKind, DeviceScope, Environment, EnvironmentError, Packing,
     PoolSettings, Registry,
 };
 use highwater_tracking::Tracker;
@@ -53,9 +53,9 @@ struct Inner {
     /// The pool settings, from code and from the environment, of devices that open on first use.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs open on first use"))]
     pools: [PoolSettings; 2],
-    /// The plans of such pools.
+    /// The packings of such pools.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs open on first use"))]
-    plans: BTreeMap<DeviceScope, Arc<Plan>>,
+    packings: BTreeMap<DeviceScope, Arc<Packing>>,
     /// The rules that `dry:0` follows.
     dry_rules: DeviceRules,
     /// The speed of the imitated device.

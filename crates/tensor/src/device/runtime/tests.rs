@@ -113,6 +113,24 @@ fn an_out_of_memory_report_names_the_origin_of_the_limit() {
 }
 
 #[test]
+fn the_environment_sets_threads_and_tf32_that_code_leaves_unset() {
+    let build = |variables: &[(&str, &str)], builder: super::RuntimeBuilder| {
+        builder.environment(environment(variables)).build()
+    };
+    let set = [("HIGHWATER_THREADS", "3"), ("HIGHWATER_TF32", "yes")];
+    let runtime = build(&set, Runtime::builder()).unwrap();
+    assert_eq!((runtime.threads(), runtime.0.tf32), (3, true));
+    let runtime = build(&set, Runtime::builder().threads(2).tf32(false)).unwrap();
+    assert_eq!((runtime.threads(), runtime.0.tf32), (2, false));
+    for (name, value) in
+        [("HIGHWATER_THREADS", "0"), ("HIGHWATER_THREADS", "1025"), ("HIGHWATER_TF32", "maybe")]
+    {
+        let error = build(&[(name, value)], Runtime::builder()).unwrap_err();
+        assert!(matches!(&error, Error::Environment(_)) && error.to_string().contains(name), "{error}");
+    }
+}
+
+#[test]
 fn no_device_opens_after_an_environment_error() {
     let error = Environment::from_vars([("HIGHWATER_SPLIT", "x")]).unwrap_err();
     let builder = Runtime::builder();
@@ -123,15 +141,15 @@ fn no_device_opens_after_an_environment_error() {
 }
 
 #[test]
-fn the_most_specific_plan_applies_unless_overridden() {
-    use bfc_core::{Lifetime, Plan, PlanOptions};
-    let plan = |bytes| {
+fn the_most_specific_packing_applies_unless_overridden() {
+    use bfc_core::{Lifetime, Packing, PackingOptions};
+    let packing = |bytes| {
         let step = [Lifetime { bytes, start: 0, end: 1 }];
-        Arc::new(Plan::solve(&step, &PlanOptions::default()).unwrap())
+        Arc::new(Packing::solve(&step, &PackingOptions::default()).unwrap())
     };
     let builder = || {
         let builder = Runtime::builder().environment(environment(&[("HIGHWATER_ALLOCATOR", "passthrough")]));
-        builder.plan(DeviceScope::All, plan(400)).plan(DeviceKind::Dry, plan(1 << 25))
+        builder.packing(DeviceScope::All, packing(400)).packing(DeviceKind::Dry, packing(1 << 25))
     };
     let runtime = builder().build().unwrap();
     let counts = |device: Device, elements: usize| {
@@ -139,10 +157,10 @@ fn the_most_specific_plan_applies_unless_overridden() {
             drop(crate::Tensor::zeros(&device, [elements]).unwrap());
         }
         let allocator = device.default_allocator().unwrap();
-        (allocator.plan_counts().map(|counts| counts.planned), allocator.stats().bytes_reserved)
+        (allocator.packing_counts().map(|counts| counts.packed), allocator.stats().bytes_reserved)
     };
     assert_eq!(counts(runtime.cpu().unwrap(), 100), (Some(3), 2 << 20));
-    // A growing pool starts with the range of the plan.
+    // A growing pool starts with the range of the packing.
     assert_eq!(counts(runtime.dry().unwrap(), 1 << 23), (Some(3), 1 << 25));
     // So do the pools of GPUs, real and dry.
     let card = builder().dry_profile(DeviceProfile::cuda(Bytes::gib(8), (8, 6))).build().unwrap();

@@ -97,11 +97,11 @@ impl Equation {
     }
 
     /// Whether an operand of `rank` axes matches its labels: one axis per letter, and more only with `...`.
-    pub(super) fn fits(labels: &[u8], rank: usize) -> bool {
+    pub(super) fn accepts_rank(labels: &[u8], rank: usize) -> bool {
         if labels.contains(&ELLIPSIS) { letters(labels) <= rank } else { labels.len() == rank }
     }
 
-    /// Replaces `...` by one label per axis, for operands of these ranks, which [fit](Self::fits). The labels count
+    /// Replaces `...` by one label per axis, for operands of ranks that their labels [accept](Self::accepts_rank). The labels count
     /// from the last axis, as in broadcasting: an operand with fewer axes lacks the first ones.
     pub(super) fn with_ellipsis_labels(mut self, text: &str, ranks: &[usize]) -> Result<Self> {
         let unnamed = |(labels, rank): (&Labels, &usize)| rank - letters(labels);
@@ -168,8 +168,12 @@ mod tests {
         );
         let many = spelled("abcde...,f...", &[8, 4]);
         assert!(matches!(many, Err(Error::RankTooLarge { rank: 9, .. })), "{many:?}");
-        assert!(Equation::fits(b"i.", 1) && Equation::fits(b"i.", 4) && !Equation::fits(b"ij.", 1));
-        assert!(Equation::fits(b"ij", 2) && !Equation::fits(b"ij", 3));
+        assert!(
+            Equation::accepts_rank(b"i.", 1)
+                && Equation::accepts_rank(b"i.", 4)
+                && !Equation::accepts_rank(b"ij.", 1)
+        );
+        assert!(Equation::accepts_rank(b"ij", 2) && !Equation::accepts_rank(b"ij", 3));
     }
 
     #[test]

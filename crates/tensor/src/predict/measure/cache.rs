@@ -15,7 +15,7 @@ const LARGEST: u64 = 1 << 20;
 
 /// The contents of a file: the speed of a machine.
 #[derive(Debug, Serialize, Deserialize)]
-struct Entry {
+struct CachedSpeed {
     machine: String,
     speed: DeviceSpeed,
 }
@@ -44,7 +44,7 @@ impl SpeedCache {
     pub(super) fn get(&self) -> Option<DeviceSpeed> {
         let mut text = Vec::new();
         fs::File::open(self.file.as_ref()?).ok()?.take(LARGEST).read_to_end(&mut text).ok()?;
-        let entry: Entry = serde_json::from_slice(&text).ok()?;
+        let entry: CachedSpeed = serde_json::from_slice(&text).ok()?;
         (entry.machine == self.machine && entry.speed.is_valid()).then_some(entry.speed)
     }
 
@@ -53,7 +53,7 @@ impl SpeedCache {
         let Some((file, folder)) = self.file.as_ref().and_then(|file| Some((file, file.parent()?))) else {
             return;
         };
-        let entry = Entry { machine: self.machine.clone(), speed: speed.clone() };
+        let entry = CachedSpeed { machine: self.machine.clone(), speed: speed.clone() };
         let own = file.with_extension(std::process::id().to_string());
         let kept = fs::create_dir_all(folder)
             .and_then(|()| fs::write(&own, serde_json::to_vec(&entry)?))

@@ -1,18 +1,18 @@
 //! The speed of this machine's CPU, measured with small training steps and cached on disk.
 //!
 //! ```text
-//! programs → kernels with their work and time → rates per class of kernels and size (fit)
+//! programs → kernels with their work and time → rates per class of kernels and size (rates)
 //! ```
 
 mod cache;
-mod fit;
 mod programs;
+mod rates;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bfc_core::{DeviceId, DeviceKind, HostMemory};
-use highwater_kernels::backend::timed::{Sample, TimedBackend};
+use highwater_kernels::backend::timed::{KernelTime, TimedBackend};
 
 use self::cache::SpeedCache;
 use self::programs::{Program, programs};
@@ -73,15 +73,15 @@ fn measure(threads: usize) -> Result<DeviceSpeed> {
     }
     let small = fastest(&backend, &measured, programs::SMALL)?;
     let launch = launch(&small, step_seconds(&plain, programs::SMALL)?);
-    Ok(fit::speed(&samples, launch, &cache::machine(threads)))
+    Ok(rates::speed(&samples, launch, &cache::machine(threads)))
 }
 
 /// Runs the steps of a program. Returns the samples of the fastest step.
-fn fastest(backend: &TimedBackend, device: &Device, program: Program) -> Result<Vec<Sample>> {
+fn fastest(backend: &TimedBackend, device: &Device, program: Program) -> Result<Vec<KernelTime>> {
     let mut step = program(device)?;
     step()?;
     backend.take();
-    let (mut fastest, mut shortest) = (Vec::<Sample>::new(), f64::INFINITY);
+    let (mut fastest, mut shortest) = (Vec::<KernelTime>::new(), f64::INFINITY);
     let start = Instant::now();
     for number in 0..STEPS[1] {
         if number >= STEPS[0] && start.elapsed() > BUDGET {
@@ -115,7 +115,7 @@ fn step_seconds(device: &Device, program: Program) -> Result<f64> {
 }
 
 /// Returns the seconds that a kernel takes besides its computation: the op, its accounts and its memory.
-fn launch(samples: &[Sample], step: f64) -> f64 {
+fn launch(samples: &[KernelTime], step: f64) -> f64 {
     let kernels = samples.iter().filter(|sample| sample.work.is_some()).count().max(1) as f64;
     let computed: f64 = samples.iter().map(|sample| sample.seconds).sum();
     ((step - computed) / kernels).max(0.0)

@@ -1,4 +1,4 @@
-//! Problems of MiniMalloc and of other offline planners: one buffer per line with its lifetime and its size.
+//! Problems of MiniMalloc and of other offline packers: one buffer per line with its lifetime and its size.
 //!
 //! The columns `id`, `lower`, `upper` and `size` may have any order. A buffer lives from `lower` to before `upper`. At
 //! one moment, frees come before allocations, in the order of lines. Older files use the names `buffer` or `buffer_id`,
@@ -7,7 +7,7 @@
 //! Cells may be quoted. `alignment` is a power of two. `gaps` lists intervals, separated by spaces, in which other buffers may use
 //! a buffer's bytes. An interval is `LOWER-UPPER`, or `LOWER-UPPER@FROM:TO` for a buffer that keeps its bytes
 //! from FROM up to TO. The reader notes all other columns as [skipped](Trace::skipped), such as the `offset`
-//! of another planner.
+//! of another packer.
 
 use std::borrow::Cow;
 use std::io::BufRead;

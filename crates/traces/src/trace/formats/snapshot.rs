@@ -54,7 +54,7 @@ const MOST_ENTRIES: usize = 64;
 const MOST_FRAMES: usize = 256;
 
 /// The reason why a snapshot has no trace.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotProblem {
     /// A value has another type than in snapshots.
@@ -82,8 +82,6 @@ pub enum SnapshotProblem {
         second: u32,
     },
 }
-
-bfc_core::debug_as_message!(SnapshotProblem);
 
 fn of_device(device: Option<u32>) -> String {
     device.map_or_else(String::new, |device| format!(" for device {device}"))

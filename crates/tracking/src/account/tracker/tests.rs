@@ -541,7 +541,7 @@ fn regions_are_recorded_under_the_pool_that_takes_them() {
         };
         if taken { visitors.on_alloc(record) } else { visitors.on_free(record) }
     }
-    let memory = Arc::new(bfc_core::Visited::new(Arc::new(AddressOnlyMemory::new()), 0, visitors));
+    let memory = Arc::new(bfc_core::VisitedMemory::new(Arc::new(AddressOnlyMemory::new()), 0, visitors));
     let config = BfcConfig::new(Bytes(4096)).with_allow_growth(false);
     let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("bfc", memory, config));
     tracker.start_log(Bytes::mib(1));

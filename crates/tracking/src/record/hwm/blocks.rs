@@ -40,12 +40,12 @@ pub(in crate::record) struct BlockReader<R> {
     offset: u64,
     /// The offset of the last block.
     last: u64,
-    state: State,
+    state: ExpectedBlock,
 }
 
 /// The blocks that may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ExpectedBlock {
     Beginning,
     Facts,
     Events,
@@ -54,7 +54,7 @@ enum State {
 
 impl<R: Read> BlockReader<R> {
     pub(in crate::record) const fn new(reader: R, limit: u64) -> Self {
-        Self { reader, limit, rest: Vec::new(), offset: 0, last: 0, state: State::Beginning }
+        Self { reader, limit, rest: Vec::new(), offset: 0, last: 0, state: ExpectedBlock::Beginning }
     }
 
     pub(in crate::record) const fn reader(&self) -> &R {
@@ -88,8 +88,8 @@ impl<R: Read> BlockReader<R> {
     /// If the beginning of a recording is missing.
     pub(in crate::record) fn cut(&self) -> Result<Option<Cut>, HwmError> {
         let reason = match (self.state, self.rest.len()) {
-            (State::End, _) => return Ok(None),
-            (State::Beginning, _) => {
+            (ExpectedBlock::End, _) => return Ok(None),
+            (ExpectedBlock::Beginning, _) => {
                 return Err(self.error(HwmProblem::NotHwm { found: FileKind::of(&self.rest) }));
             }
             (_, 0) => "the file ends without a summary: the run did not end, or was killed",
@@ -101,13 +101,13 @@ impl<R: Read> BlockReader<R> {
 
     /// Returns the next block; `None` while it is incomplete.
     pub(in crate::record) fn next(&mut self) -> Result<Option<Piece>, HwmError> {
-        if self.state == State::Beginning {
+        if self.state == ExpectedBlock::Beginning {
             if !self.has(BEGINNING)? {
                 return Ok(None);
             }
             self.check_beginning()?;
             self.take(BEGINNING);
-            self.state = State::Facts;
+            self.state = ExpectedBlock::Facts;
         }
         loop {
             if !self.has(HEAD_BYTES)? {
@@ -133,8 +133,8 @@ impl<R: Read> BlockReader<R> {
             self.last = self.offset;
             self.take(whole);
             match &piece {
-                Some(Piece::Facts(_)) => self.state = State::Events,
-                Some(Piece::Summary(_)) => self.state = State::End,
+                Some(Piece::Facts(_)) => self.state = ExpectedBlock::Events,
+                Some(Piece::Summary(_)) => self.state = ExpectedBlock::End,
                 Some(Piece::Events(_)) => {}
                 None => continue,
             }
@@ -158,9 +158,9 @@ impl<R: Read> BlockReader<R> {
     /// Returns the contents of a block; `None` for a block to skip.
     fn piece(&self, kind: u8, contents: Vec<u8>) -> Result<Option<Piece>, HwmError> {
         match (kind, self.state) {
-            (kind::FACTS, State::Facts) => Ok(Some(Piece::Facts(contents))),
-            (kind::EVENTS, State::Events) => Ok(Some(Piece::Events(contents))),
-            (kind::SUMMARY, State::Events) => Ok(Some(Piece::Summary(contents))),
+            (kind::FACTS, ExpectedBlock::Facts) => Ok(Some(Piece::Facts(contents))),
+            (kind::EVENTS, ExpectedBlock::Events) => Ok(Some(Piece::Events(contents))),
+            (kind::SUMMARY, ExpectedBlock::Events) => Ok(Some(Piece::Summary(contents))),
             (kind::FACTS | kind::EVENTS | kind::SUMMARY, _) => Err(self.error(HwmProblem::OutOfOrder)),
             (kind, _) if kind.is_ascii_lowercase() => Ok(None),
             (kind, _) => Err(self.error(HwmProblem::UnknownBlock { kind })),

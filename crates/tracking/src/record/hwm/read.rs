@@ -23,7 +23,7 @@ pub struct HwmError {
 bfc_core::debug_as_message!(HwmError);
 
 /// A problem in a file.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HwmProblem {
     /// The file could not be read.
@@ -76,8 +76,6 @@ pub enum HwmProblem {
     #[error(transparent)]
     Events(#[from] BlockProblem),
 }
-
-bfc_core::debug_as_message!(HwmProblem);
 
 impl Recording {
     /// Reads an `.hwm` file. If the file ends early, for example because its program was killed, reads up to the end.

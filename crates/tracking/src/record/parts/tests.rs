@@ -11,18 +11,18 @@ use crate::scope::module;
 
 /// Runs of ops in one of four nested modules; each takes blocks, frees some that live, and passes some on.
 #[derive(Clone, Debug)]
-struct Run {
+struct ModuleRun {
     module: usize,
     blocks: Vec<(u64, usize)>,
     frees: Vec<usize>,
     kept: Option<(usize, usize)>,
 }
 
-fn runs() -> impl Strategy<Value = Vec<Run>> {
+fn runs() -> impl Strategy<Value = Vec<ModuleRun>> {
     let blocks = prop::collection::vec((1_u64..20_000, 0..Category::COUNT), 0..4);
     let frees = prop::collection::vec(any::<usize>(), 0..4);
     let kept = prop::option::of((any::<usize>(), 0..Category::COUNT));
-    let run = (0_usize..4, blocks, frees, kept).prop_map(|(module, blocks, frees, kept)| Run {
+    let run = (0_usize..4, blocks, frees, kept).prop_map(|(module, blocks, frees, kept)| ModuleRun {
         module,
         blocks,
         frees,
@@ -35,7 +35,7 @@ fn parts_of(recording: &Recording) -> PeakParts {
     peak_parts(recording).unwrap_or_default()
 }
 
-fn record(runs: &[Run]) -> Recording {
+fn record(runs: &[ModuleRun]) -> Recording {
     let config = BfcConfig::new(Bytes::gib(1));
     let pool: Arc<dyn Allocator> =
         Arc::new(BfcAllocator::new("cpu", Arc::new(AddressOnlyMemory::new()), config));
@@ -99,7 +99,7 @@ proptest! {
 
 #[test]
 fn savings_are_limited_by_the_next_highest_moment() {
-    let run = |module, bytes, frees: usize| Run {
+    let run = |module, bytes, frees: usize| ModuleRun {
         module,
         blocks: vec![(bytes, 0)],
         frees: vec![0; frees],

@@ -9,12 +9,12 @@ use crate::scope::{module, phase};
 use crate::test_pool::TestPool;
 
 /// A recorded run of a network with one layer.
-struct Run {
+struct RecordedRun {
     tracker: Arc<Tracker>,
     pool: Arc<dyn Allocator>,
 }
 
-impl Run {
+impl RecordedRun {
     fn new() -> Self {
         let run = Self { tracker: Tracker::new(), pool: TestPool::tracking() };
         run.tracker.start_log(Bytes::mib(16));
@@ -60,7 +60,7 @@ fn summary(rows: &[GrowthRow]) -> Vec<(String, u64, u64, u64)> {
 
 #[test]
 fn results_that_a_loop_keeps_are_growth() {
-    let (run, mut losses) = (Run::new(), Vec::new());
+    let (run, mut losses) = (RecordedRun::new(), Vec::new());
     let parameter = run.op("init", 1000, Category::Parameter);
     let recording = run.train(10, |_| {
         drop(run.op("matmul", 500, Category::Output));
@@ -74,7 +74,7 @@ fn results_that_a_loop_keeps_are_growth() {
 
 #[test]
 fn growth_begins_where_it_begins() {
-    let (run, mut kept) = (Run::new(), Vec::new());
+    let (run, mut kept) = (RecordedRun::new(), Vec::new());
     let recording = run.train(40, |step| {
         // The same op holds memory from the start.
         if step == 0 {
@@ -89,7 +89,7 @@ fn growth_begins_where_it_begins() {
 
 #[test]
 fn a_normal_run_does_not_grow() {
-    let run = Run::new();
+    let run = RecordedRun::new();
     let (mut cache, mut epoch, mut last) = (Vec::new(), Vec::new(), None);
     let recording = run.train(64, |step| {
         // A cache that fills, slower and slower, and then stays.
@@ -110,14 +110,14 @@ fn a_normal_run_does_not_grow() {
 
 #[test]
 fn few_steps_are_no_evidence() {
-    let (run, mut kept) = (Run::new(), Vec::new());
+    let (run, mut kept) = (RecordedRun::new(), Vec::new());
     let recording = run.train(4, |_| kept.push(run.op("matmul", 10, Category::Output)));
     assert_eq!(recording.growth(), []);
 }
 
 #[test]
 fn marks_are_steps_where_no_optimizer_runs() {
-    let (run, mut kept) = (Run::new(), Vec::new());
+    let (run, mut kept) = (RecordedRun::new(), Vec::new());
     run.tracker.mark("warm-up");
     let recording = {
         for step in 0..10 {
@@ -141,7 +141,7 @@ fn marks_are_steps_where_no_optimizer_runs() {
 
 #[test]
 fn marks_have_their_time_steps_and_live_bytes() {
-    let (run, mut kept) = (Run::new(), Vec::new());
+    let (run, mut kept) = (RecordedRun::new(), Vec::new());
     run.tracker.mark("data loaded");
     kept.push(run.op("init", 1000, Category::Parameter));
     let recording = run.train(3, |step| {
@@ -172,7 +172,7 @@ fn marks_have_their_time_steps_and_live_bytes() {
 
 #[test]
 fn a_report_lists_the_first_marks_and_counts_all() {
-    let run = Run::new();
+    let run = RecordedRun::new();
     (0..1200).for_each(|number| run.tracker.mark(&number.to_string()));
     let report = Report::from_recording(&run.tracker.take_log());
     assert_eq!((report.marks.len(), report.run.as_ref().unwrap().marks), (1000, 1200));
@@ -181,7 +181,7 @@ fn a_report_lists_the_first_marks_and_counts_all() {
 
 #[test]
 fn live_memory_has_its_age() {
-    let (run, mut kept) = (Run::new(), Vec::new());
+    let (run, mut kept) = (RecordedRun::new(), Vec::new());
     let parameter = run.op("init", 1000, Category::Parameter);
     let recording = run.train(5, |step| {
         if step % 2 == 1 {

@@ -9,7 +9,7 @@ use bfc_core::printable;
 const MAX_RANKS: u64 = 1 << 20;
 
 /// The reason why recordings cannot be compared as ranks of one run.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankError {
     /// A fact of a recording is not a valid number.
@@ -57,8 +57,6 @@ pub enum RankError {
         second_size: u64,
     },
 }
-
-bfc_core::debug_as_message!(RankError);
 
 /// The rank and the number of ranks that a recording states.
 pub(super) struct Identity {

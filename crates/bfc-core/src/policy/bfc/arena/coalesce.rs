@@ -1,10 +1,10 @@
 //! Coalescing of free neighbors, immediately or when the frontier allows it.
 
 use super::super::bins::SizeClass;
-use super::super::chunk::{Chunk, ChunkId, State};
+use super::super::chunk::{Chunk, ChunkId, ChunkState};
 use super::super::pending::PendingFree;
 use super::super::timed::TimedPolicy;
-use super::{Bfc, Fit};
+use super::{Bfc, ChunkRequest};
 use crate::base::hint::cold_path;
 use crate::policy::NotLive;
 
@@ -15,7 +15,7 @@ impl Bfc {
     pub(super) fn join_and_bin(&mut self, id: ChunkId) {
         let (mut id, Chunk { mut bytes, prev, next, .. }) = (id, self.chunks[id]);
         let after = &self.chunks[next];
-        if after.state == State::Free {
+        if after.state == ChunkState::Free {
             let class = SizeClass::of(after.bytes);
             bytes += after.bytes;
             self.bins.remove(&mut self.chunks, next, class);
@@ -23,7 +23,7 @@ impl Bfc {
             id = next;
         }
         let before = &self.chunks[prev];
-        if before.state == State::Free {
+        if before.state == ChunkState::Free {
             cold_path();
             let class = SizeClass::of(before.bytes);
             bytes += before.bytes;
@@ -31,7 +31,7 @@ impl Bfc {
             self.chunks.join_to_prev(id, prev, bytes);
             id = prev;
         }
-        self.chunks[id].state = State::Free;
+        self.chunks[id].state = ChunkState::Free;
         self.bins.insert(&mut self.chunks, id, SizeClass::of(bytes));
     }
 
@@ -60,7 +60,7 @@ impl Bfc {
     /// Merges pending frees regardless of the frontier, oldest first, until the request fits. Returns whether it does.
     /// Only for requests without `freed_before`. Stops as soon as the request fits, because a merged chunk carries the
     /// latest count of its parts. Upstream merges all neighbors.
-    pub(super) fn merge_until(&mut self, fit: &Fit) -> bool {
+    pub(super) fn merge_until(&mut self, request: &ChunkRequest) -> bool {
         self.join_recent();
         let mut satisfied = false;
         for _ in 0..self.pending.begin_pass() {
@@ -70,10 +70,10 @@ impl Bfc {
                 continue;
             }
             self.unbin(free.chunk);
-            let joined = self.join_any(free.chunk, fit);
+            let joined = self.join_any(free.chunk, request);
             self.bin(joined);
             self.pending.push(PendingFree { chunk: joined, freed_at: self.chunks.freed_at(joined) });
-            satisfied = self.holds(joined, fit);
+            satisfied = self.holds(joined, request);
         }
         satisfied
     }
@@ -85,9 +85,9 @@ impl Bfc {
 
     /// Merges a free chunk outside of the bins with free neighbors until it fits the request or none is left. The
     /// result, outside of the bins too, carries the latest count of its parts.
-    fn join_any(&mut self, id: ChunkId, fit: &Fit) -> ChunkId {
+    fn join_any(&mut self, id: ChunkId, request: &ChunkRequest) -> ChunkId {
         let (mut id, mut freed_at) = (id, self.chunks.freed_at(id));
-        while !self.holds(id, fit) {
+        while !self.holds(id, request) {
             let next = self.chunks[id].next;
             if !self.chunks[next].is_free() {
                 break;
@@ -96,7 +96,7 @@ impl Bfc {
             self.unbin(next);
             id = self.join_to_next(id, next);
         }
-        while !self.holds(id, fit) {
+        while !self.holds(id, request) {
             let prev = self.chunks[id].prev;
             if !self.chunks[prev].is_free() {
                 break;
@@ -110,9 +110,9 @@ impl Bfc {
     }
 
     /// Whether the request fits in a free chunk.
-    fn holds(&self, id: ChunkId, fit: &Fit) -> bool {
+    fn holds(&self, id: ChunkId, request: &ChunkRequest) -> bool {
         let chunk = &self.chunks[id];
-        fit.fits(chunk.address, chunk.bytes)
+        request.fits(chunk.address, chunk.bytes)
     }
 
     /// Merges a chunk into the next one, and empties its slot.

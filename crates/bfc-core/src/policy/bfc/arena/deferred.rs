@@ -1,6 +1,6 @@
 //! Deferred coalescing: see the [blocks freed last](super::super::recent).
 
-use super::super::chunk::{Chunk, ChunkId, State};
+use super::super::chunk::{Chunk, ChunkId, ChunkState};
 use super::super::region::AllocationRegion;
 use super::Bfc;
 use crate::base::memory::Span;
@@ -19,7 +19,7 @@ impl Bfc {
             return None;
         };
         let chunk = &mut self.chunks[id];
-        chunk.state = State::Live;
+        chunk.state = ChunkState::Live;
         Some(Placement { address: chunk.address, bytes: rounded, slot: id.0 })
     }
 
@@ -29,7 +29,7 @@ impl Bfc {
         if bytes > self.deferred_up_to {
             return Some(id);
         }
-        self.chunks[id].state = State::Recent;
+        self.chunks[id].state = ChunkState::Recent;
         self.recent.push(id, bytes)
     }
 

@@ -1,6 +1,6 @@
 //! Other sizes for live blocks: taking memory from the free chunk behind a block, and returning the end of a block.
 
-use super::super::chunk::{ChunkId, State};
+use super::super::chunk::{ChunkId, ChunkState};
 use super::Bfc;
 use crate::base::placement::Placement;
 
@@ -23,7 +23,7 @@ impl Bfc {
         self.join_recent();
         let next = self.chunks[id].next;
         let after = &self.chunks[next];
-        if after.state != State::Free || after.bytes < missing {
+        if after.state != ChunkState::Free || after.bytes < missing {
             return None;
         }
         let both = self.chunks[id].bytes + after.bytes;
@@ -36,7 +36,7 @@ impl Bfc {
     fn cut_rest(&mut self, id: ChunkId, rounded: u64) {
         let whole = self.chunks[id].bytes;
         if self.split.cuts(whole, rounded) && self.chunks.has_room_for(1) {
-            let (rest, _) = self.chunks.cut_high(id, whole, whole - rounded, State::Live);
+            let (rest, _) = self.chunks.cut_high(id, whole, whole - rounded, ChunkState::Live);
             self.join_and_bin(rest);
         }
     }

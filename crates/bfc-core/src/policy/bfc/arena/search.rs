@@ -1,7 +1,7 @@
 //! The best-fit search, and cutting a block out of the result.
 
 use super::super::bins::SizeClass;
-use super::super::chunk::{Chunk, ChunkId, GRANULE, Slab, State, whole_granules};
+use super::super::chunk::{Chunk, ChunkId, ChunkState, GRANULE, Slab, whole_granules};
 use super::super::pending::PendingFree;
 use super::Bfc;
 use crate::base::hint::cold_path;
@@ -10,7 +10,7 @@ use crate::policy::{PlacementRequest, round_to_granule};
 
 /// A request in whole granules.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Fit {
+pub(in super::super) struct ChunkRequest {
     /// The bytes, in whole granules.
     pub(super) rounded: u64,
     /// The alignment: a power of two, at least [`GRANULE`].
@@ -19,7 +19,7 @@ pub(in super::super) struct Fit {
     freed_before: Option<u64>,
 }
 
-impl Fit {
+impl ChunkRequest {
     /// Returns `None` if the request exceeds the address space once rounded and aligned.
     pub(super) fn of(request: &PlacementRequest) -> Option<Self> {
         let rounded = round_to_granule(request.bytes.max(1), request.alignment, GRANULE)?;
@@ -84,7 +84,7 @@ impl Bfc {
         }
         let (class, best) = self.bins.first_from(&mut self.chunks, SizeClass::of(rounded))?;
         let Chunk { bytes, state, .. } = self.chunks[best];
-        if bytes < rounded || state != State::Free {
+        if bytes < rounded || state != ChunkState::Free {
             cold_path();
             return None;
         }
@@ -92,7 +92,7 @@ impl Bfc {
         if !self.split.cuts(bytes, rounded) {
             self.bins.remove_first(&mut self.chunks, best, class);
             let chunk = &mut self.chunks[best];
-            chunk.state = State::Live;
+            chunk.state = ChunkState::Live;
             return Some(Placement { address: chunk.address, bytes, slot: best.0 });
         }
         let rest = SizeClass::of(bytes - rounded);
@@ -101,8 +101,8 @@ impl Bfc {
             self.bins.remove_first(&mut self.chunks, best, class);
         }
         let (live, address) = match large {
-            true => self.chunks.cut_high(best, bytes, rounded, State::Live),
-            false => self.chunks.cut_low(best, bytes, rounded, State::Live),
+            true => self.chunks.cut_high(best, bytes, rounded, ChunkState::Live),
+            false => self.chunks.cut_low(best, bytes, rounded, ChunkState::Live),
         };
         if rest != class {
             self.bins.insert(&mut self.chunks, best, rest);
@@ -116,31 +116,32 @@ impl Bfc {
     #[inline(never)]
     pub(super) fn take_otherwise(&mut self, request: &PlacementRequest) -> Option<ChunkId> {
         self.join_recent();
-        self.take_special(&Fit::of(request)?)
+        self.take_special(&ChunkRequest::of(request)?)
     }
 
     /// Takes the smallest free chunk that fits with padding and count, the lowest among equals, and cuts off the rest.
-    fn take_special(&mut self, fit: &Fit) -> Option<ChunkId> {
+    fn take_special(&mut self, request: &ChunkRequest) -> Option<ChunkId> {
         // The chunk may be cut into three. Pools of addresses without memory can exhaust the four billion slots.
         if !self.chunks.has_room_for(2) {
             return None;
         }
-        let best = self.bins.best_fit(&mut self.chunks, fit.rounded, |chunks, id| fit.suits(chunks, id))?;
+        let best =
+            self.bins.best_fit(&mut self.chunks, request.rounded, |chunks, id| request.suits(chunks, id))?;
         self.unbin(best);
-        let before = self.bytes_before(best, fit);
+        let before = self.bytes_before(best, request);
         if before > 0 {
             let freed_at = self.chunks.freed_at(best);
-            let front = self.cut_low(best, before, State::Free);
+            let front = self.cut_low(best, before, ChunkState::Free);
             self.leave(front, freed_at);
         }
         let mut live = best;
-        if self.split.cuts(self.chunks[best].bytes, fit.rounded) {
+        if self.split.cuts(self.chunks[best].bytes, request.rounded) {
             // The rest of a pending chunk keeps its slot, so it stays pending. Upstream loses it, and it never merges
             // again.
-            live = self.cut_low(best, fit.rounded, State::Live);
+            live = self.cut_low(best, request.rounded, ChunkState::Live);
             self.bin(best);
         }
-        self.chunks[live].state = State::Live;
+        self.chunks[live].state = ChunkState::Live;
         Some(live)
     }
 
@@ -154,12 +155,12 @@ impl Bfc {
     }
 
     /// Returns the bytes to leave free before the block: the padding, or for a block at the high end all spare bytes.
-    fn bytes_before(&mut self, chunk: ChunkId, fit: &Fit) -> u64 {
+    fn bytes_before(&mut self, chunk: ChunkId, request: &ChunkRequest) -> u64 {
         let Chunk { address, bytes, .. } = self.chunks[chunk];
-        if !self.is_large(fit.rounded) || !self.split.cuts(bytes, fit.rounded) {
-            return fit.padding_at(address);
+        if !self.is_large(request.rounded) || !self.split.cuts(bytes, request.rounded) {
+            return request.padding_at(address);
         }
-        fit.most_before(address, bytes)
+        request.most_before(address, bytes)
     }
 
     /// Whether a new block is cut from the high end.
@@ -168,7 +169,7 @@ impl Bfc {
     }
 
     /// As [`Slots::cut_low`](Slab::cut_low).
-    fn cut_low(&mut self, id: ChunkId, bytes: u64, state: State) -> ChunkId {
+    fn cut_low(&mut self, id: ChunkId, bytes: u64, state: ChunkState) -> ChunkId {
         let whole = self.chunks[id].bytes;
         self.chunks.cut_low(id, whole, bytes, state).0
     }
@@ -191,18 +192,18 @@ mod tests {
 
     #[test]
     fn alignment_padding_works_at_the_address_space_end() {
-        let fit = Fit::of(&PlacementRequest::new(300).with_alignment(4096)).unwrap();
-        assert_eq!(fit.rounded, 512);
-        assert_eq!(fit.padding_at(0), 0);
-        assert_eq!(fit.padding_at(256), 3840);
-        assert_eq!(fit.padding_at(u64::MAX - 255), 256);
-        assert!(fit.fits(256, 4352) && !fit.fits(256, 4096));
+        let request = ChunkRequest::of(&PlacementRequest::new(300).with_alignment(4096)).unwrap();
+        assert_eq!(request.rounded, 512);
+        assert_eq!(request.padding_at(0), 0);
+        assert_eq!(request.padding_at(256), 3840);
+        assert_eq!(request.padding_at(u64::MAX - 255), 256);
+        assert!(request.fits(256, 4352) && !request.fits(256, 4096));
     }
 
     #[test]
     fn a_need_that_leaves_the_address_space_is_none() {
-        assert!(Fit::of(&PlacementRequest::new(u64::MAX)).is_none());
-        assert!(Fit::of(&PlacementRequest::new(u64::MAX - 4096).with_alignment(1 << 63)).is_none());
-        assert!(Fit::of(&PlacementRequest::new(u64::MAX - 4096).with_alignment(64)).is_some());
+        assert!(ChunkRequest::of(&PlacementRequest::new(u64::MAX)).is_none());
+        assert!(ChunkRequest::of(&PlacementRequest::new(u64::MAX - 4096).with_alignment(1 << 63)).is_none());
+        assert!(ChunkRequest::of(&PlacementRequest::new(u64::MAX - 4096).with_alignment(64)).is_some());
     }
 }

@@ -1,6 +1,6 @@
 //! Adding and removing regions.
 
-use super::super::chunk::{Chunk, ChunkId, GRANULE, State, whole_granules};
+use super::super::chunk::{Chunk, ChunkId, ChunkState, GRANULE, whole_granules};
 use super::super::region::AllocationRegion;
 use super::Bfc;
 use crate::base::memory::Span;
@@ -20,7 +20,7 @@ impl Bfc {
             return Err(NotAdded::Full);
         }
         let alone = (ChunkId::NONE, ChunkId::NONE);
-        let id = self.chunks.insert(span.address, bytes, alone, State::Free);
+        let id = self.chunks.insert(span.address, bytes, alone, ChunkState::Free);
         if place.joins_below {
             let below = self.regions.get_mut(place.index - 1);
             below.span.bytes += span.bytes;

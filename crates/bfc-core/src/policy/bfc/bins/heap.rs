@@ -148,7 +148,7 @@ fn meld(chunks: &mut [Chunk], one: ChunkId, other: ChunkId) -> ChunkId {
     first
 }
 
-/// Returns the first member of a heap that `fits`. Visits unfit members and their children.
+/// Returns the first member of a heap that `fits`. Visits unsuitable members and their children.
 pub(super) fn first(chunks: &[Chunk], root: ChunkId, fits: impl Fn(ChunkId) -> bool) -> Option<ChunkId> {
     let mut best: Option<ChunkId> = None;
     let mut next = Some(root);

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::super::chunk::{Slab, State};
+use super::super::chunk::{ChunkState, Slab};
 use super::*;
 
 /// Checks upstream's `Log2FloorNonZeroSlow`, and examples that articles on the allocator often get wrong.
@@ -37,7 +37,7 @@ fn filled(chunks: &[(u64, u64)]) -> (Slab, Bins) {
 }
 
 fn add(slab: &mut Slab, bins: &mut Bins, bytes: u64, address: u64) -> ChunkId {
-    let id = slab.insert(address, bytes, (ChunkId::NONE, ChunkId::NONE), State::Free);
+    let id = slab.insert(address, bytes, (ChunkId::NONE, ChunkId::NONE), ChunkState::Free);
     bins.insert(slab, id, SizeClass::of(bytes));
     id
 }

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::{Chunk, ChunkId, State};
+use super::{Chunk, ChunkId, ChunkState};
 
 /// The slots of a pool's chunks. A chunk keeps its slot while it exists.
 #[derive(Clone, Debug)]
@@ -40,11 +40,11 @@ impl Slab {
         address: u64,
         bytes: u64,
         (prev, next): (ChunkId, ChunkId),
-        state: State,
+        state: ChunkState,
     ) -> ChunkId {
         let id = self.unused.pop().unwrap_or_else(|| self.add_slot());
         let slot = &mut self[id];
-        debug_assert_eq!(slot.state, State::Unused);
+        debug_assert_eq!(slot.state, ChunkState::Unused);
         // Heap links are left unset: they are meaningless outside of the bins.
         slot.address = address;
         slot.bytes = bytes;
@@ -63,7 +63,7 @@ impl Slab {
 
     /// Inserts the border of a region, which is its own neighbor.
     pub(crate) fn insert_border(&mut self) -> ChunkId {
-        let border = self.insert(0, 0, (ChunkId::NONE, ChunkId::NONE), State::Border);
+        let border = self.insert(0, 0, (ChunkId::NONE, ChunkId::NONE), ChunkState::Border);
         (self[border].prev, self[border].next) = (border, border);
         border
     }
@@ -72,15 +72,21 @@ impl Slab {
     #[inline(always)]
     pub(crate) fn remove(&mut self, id: ChunkId) {
         let slot = &mut self[id];
-        debug_assert!(slot.state != State::Unused && !id.is_none());
-        slot.state = State::Unused;
+        debug_assert!(slot.state != ChunkState::Unused && !id.is_none());
+        slot.state = ChunkState::Unused;
         self.unused.push(id);
     }
 
     /// Cuts the first `bytes` bytes off a chunk of `whole` bytes. Returns the new chunk, which is in no bin, and its address.
     // Callers pass the sizes that they just computed, so that no load waits for a store.
     #[inline(always)]
-    pub(crate) fn cut_low(&mut self, id: ChunkId, whole: u64, bytes: u64, state: State) -> (ChunkId, u64) {
+    pub(crate) fn cut_low(
+        &mut self,
+        id: ChunkId,
+        whole: u64,
+        bytes: u64,
+        state: ChunkState,
+    ) -> (ChunkId, u64) {
         debug_assert!(0 < bytes && bytes < whole && whole == self[id].bytes);
         let Chunk { address, prev, .. } = self[id];
         let front = self.insert(address, bytes, (prev, id), state);
@@ -94,7 +100,13 @@ impl Slab {
 
     /// Cuts the last `bytes` bytes off a chunk of `whole` bytes. Returns the new chunk, which is in no bin, and its address.
     #[inline(always)]
-    pub(crate) fn cut_high(&mut self, id: ChunkId, whole: u64, bytes: u64, state: State) -> (ChunkId, u64) {
+    pub(crate) fn cut_high(
+        &mut self,
+        id: ChunkId,
+        whole: u64,
+        bytes: u64,
+        state: ChunkState,
+    ) -> (ChunkId, u64) {
         debug_assert!(0 < bytes && bytes < whole && whole == self[id].bytes);
         let Chunk { address, next, .. } = self[id];
         let start = address + (whole - bytes);
@@ -134,7 +146,7 @@ impl Slab {
     #[inline]
     pub(crate) fn live(&self, id: ChunkId) -> Option<&Chunk> {
         match self.slots.get(id.0 as usize) {
-            Some(chunk) if chunk.state == State::Live => Some(chunk),
+            Some(chunk) if chunk.state == ChunkState::Live => Some(chunk),
             _ => None,
         }
     }
@@ -142,20 +154,20 @@ impl Slab {
     /// Iterates over all chunks in the order of their slots.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = (ChunkId, &Chunk)> {
         let numbered = self.slots.iter().enumerate().map(|(slot, chunk)| (ChunkId(slot as u32), chunk));
-        numbered.filter(|(_, chunk)| !matches!(chunk.state, State::Unused | State::Border))
+        numbered.filter(|(_, chunk)| !matches!(chunk.state, ChunkState::Unused | ChunkState::Border))
     }
 
     /// Returns the count at which a chunk was freed; 0 if it is reusable or in use.
     pub(crate) fn freed_at(&self, id: ChunkId) -> u64 {
         match self[id].state {
-            State::Pending => self.freed_at[id.0 as usize],
+            ChunkState::Pending => self.freed_at[id.0 as usize],
             _ => 0,
         }
     }
 
     /// Frees a chunk at the count `freed_at`; 0 makes it reusable immediately.
     pub(crate) fn set_free(&mut self, id: ChunkId, freed_at: u64) {
-        self[id].state = if freed_at == 0 { State::Free } else { State::Pending };
+        self[id].state = if freed_at == 0 { ChunkState::Free } else { ChunkState::Pending };
         if freed_at > 0 {
             let slots = self.slots.len().max(self.freed_at.len());
             self.freed_at.resize(slots, 0);
@@ -194,7 +206,7 @@ mod tests {
     /// Creates four chunks in the first four slots.
     fn four() -> (Slab, Vec<ChunkId>) {
         let mut slab = Slab::new();
-        let ids = (0..4).map(|n| slab.insert(n * 256, 256, BETWEEN_NONE, State::Free));
+        let ids = (0..4).map(|n| slab.insert(n * 256, 256, BETWEEN_NONE, ChunkState::Free));
         let ids = ids.collect();
         (slab, ids)
     }
@@ -206,16 +218,16 @@ mod tests {
         slab.remove(ids[1]);
         slab.remove(ids[3]);
         assert_eq!((slab.chunks().count(), slab.unused_slots().count()), (2, others + 2));
-        assert_eq!(slab.insert(1024, 256, BETWEEN_NONE, State::Free), ids[3]);
-        assert_eq!(slab.insert(2048, 256, BETWEEN_NONE, State::Free), ids[1]);
-        assert_eq!(slab.insert(4096, 256, BETWEEN_NONE, State::Free), ChunkId(5));
+        assert_eq!(slab.insert(1024, 256, BETWEEN_NONE, ChunkState::Free), ids[3]);
+        assert_eq!(slab.insert(2048, 256, BETWEEN_NONE, ChunkState::Free), ids[1]);
+        assert_eq!(slab.insert(4096, 256, BETWEEN_NONE, ChunkState::Free), ChunkId(5));
     }
 
     #[test]
     fn only_a_live_chunk_is_found_from_outside() {
         let (mut slab, ids) = four();
         assert!(slab.live(ids[2]).is_none());
-        slab[ids[2]].state = State::Live;
+        slab[ids[2]].state = ChunkState::Live;
         assert!(slab.live(ids[2]).is_some());
         slab.remove(ids[2]);
         assert!(slab.live(ids[2]).is_none());
@@ -229,9 +241,9 @@ mod tests {
         slab.set_free(ids[3], 7);
         assert_eq!(
             (slab[ids[3]].state, slab.freed_at(ids[3]), slab.freed_at(ids[0])),
-            (State::Pending, 7, 0)
+            (ChunkState::Pending, 7, 0)
         );
         slab.set_free(ids[3], 0);
-        assert_eq!((slab[ids[3]].state, slab.freed_at(ids[3])), (State::Free, 0));
+        assert_eq!((slab[ids[3]].state, slab.freed_at(ids[3])), (ChunkState::Free, 0));
     }
 }

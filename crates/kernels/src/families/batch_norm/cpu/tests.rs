@@ -53,7 +53,7 @@ fn channels_are_normalized_for_any_number_of_threads() {
             let mut out = Buffer::output(&dims, DType::F32);
             let mut statistics = Buffer::output(&[channels, 2], DType::F32);
             let mut variance = Buffer::output(&[channels], DType::F32);
-            let kernel = families::BatchNorm {
+            let kernel = families::NormalizeChannels {
                 epsilon: EPSILON,
                 input: input.view(),
                 weight: weight.view(),
@@ -115,7 +115,7 @@ fn gradients_agree_with_their_formulas() {
                     weight: Some(weight.view()),
                     statistics: statistics.view(),
                 };
-                let kernel = families::BatchNormGrad {
+                let kernel = families::NormalizeChannelsGrad {
                     of,
                     grad: grad.view(),
                     out: with_input.then(|| out.out()),

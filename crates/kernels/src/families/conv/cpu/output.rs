@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::patches::{Places, Run};
+use super::patches::{PlaceRun, Places};
 use crate::cpu::gemm::{Destination, Output, Tile};
 use crate::cpu::number::Float;
 use crate::cpu::short;
@@ -26,7 +26,7 @@ impl<T: Float> Destination<T> for Pixels<'_, T> {
         while column < columns.end {
             let (image, pixel) = (column / pixels, column % pixels);
             let end = columns.end.min((image + 1) * pixels);
-            for Run { number, len, offset } in self.pixels.runs(pixel..pixel + (end - column)) {
+            for PlaceRun { number, len, offset } in self.pixels.runs(pixel..pixel + (end - column)) {
                 let from = column + number - columns.start;
                 for (row, sums) in rows.clone().zip(&tile.0) {
                     let first = (row - self.first_row) * self.plane + self.first + offset;

@@ -93,7 +93,7 @@ pub(super) struct Places {
 
 /// Places of a row.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(super) struct PlaceRun {
     /// The number of the first place, counted from the start of the range.
     pub(super) number: usize,
     pub(super) len: usize,
@@ -141,7 +141,7 @@ impl Places {
     }
 
     /// Splits a range of numbers into runs within a row, without gaps.
-    pub(super) fn runs(&self, range: Range<usize>) -> impl Iterator<Item = Run> + use<> {
+    pub(super) fn runs(&self, range: Range<usize>) -> impl Iterator<Item = PlaceRun> + use<> {
         let (Self { size: [_, rows, columns], step, gap }, per_image) = (*self, self.per_image());
         let (image, in_image) = (range.start / per_image, range.start % per_image);
         let (mut at, mut row) = (range.start, in_image / (columns + gap) + image * rows);
@@ -156,7 +156,7 @@ impl Places {
                 return None;
             }
             let offset = row / rows * step[0] + row % rows * step[1] + column * step[2];
-            let run = Run { number: at - range.start, len, offset };
+            let run = PlaceRun { number: at - range.start, len, offset };
             row += 1;
             // There is no gap behind the last row of an image.
             at += len + if row % rows == 0 { 0 } else { gap };
@@ -199,7 +199,7 @@ impl<const MOST: usize> Pieces<MOST> {
     /// Divides places.
     fn new(places: &Places, range: Range<usize>) -> Self {
         let mut all = Self { pieces: [Piece::default(); MOST], count: 0, places: 0 };
-        for Run { len, offset, .. } in places.runs(range) {
+        for PlaceRun { len, offset, .. } in places.runs(range) {
             for start in (0..len).step_by(PIECE) {
                 let len = PIECE.min(len - start);
                 all.pieces[all.count] = Piece { number: all.places, len, offset: offset + start };

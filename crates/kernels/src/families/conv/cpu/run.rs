@@ -11,13 +11,13 @@ use crate::cpu::parallel::Workers;
 use crate::precision::Precision;
 
 /// One run of a convolution. The methods name the element types of packed panels, staged images and stored images.
-pub(super) struct Run<'a> {
+pub(super) struct ConvolutionRun<'a> {
     pub(super) workers: &'a Workers,
     pub(super) sizes: Sizes,
     pub(super) precision: Precision,
 }
 
-impl Run<'_> {
+impl ConvolutionRun<'_> {
     pub(super) fn forward<P, S, I>(
         &self,
         [input, weight]: [&[I]; 2],

@@ -42,7 +42,7 @@ where
     S: PackInto<P> + StageAs<S> + bytemuck::Pod,
 {
     let workers = Workers::new(1).unwrap();
-    let run = Run { workers: &workers, sizes, precision: Precision::Full };
+    let run = ConvolutionRun { workers: &workers, sizes, precision: Precision::Full };
     let space = |slot: Slot, more: usize| vec![P::Sum::ZERO; slot.elements() * sizes.slots() + more];
     let mut out = [grad.len(), input.len(), weight.len()].map(|len| vec![P::Sum::ZERO; len]);
     let [forward, input_grad, weight_grad] = &mut out;

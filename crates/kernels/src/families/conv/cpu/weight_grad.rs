@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::patches::{self, ByTap, Patches, Places, Taps};
-use super::run::Run;
+use super::run::ConvolutionRun;
 use super::stage::{Axis, Planes, StageAs, stage};
 use super::tasks::Scratch;
 use super::{SLOTS, Sizes, Slot};
@@ -59,7 +59,7 @@ impl Slot {
     }
 }
 
-impl Run<'_> {
+impl ConvolutionRun<'_> {
     pub(super) fn weight_grad<P, S, I>(
         &self,
         [input, grad]: [&[I]; 2],
@@ -274,7 +274,7 @@ impl<P: Depth> Operand<P> for ByChannel<'_, P> {
         debug_assert_eq!(width, COLUMNS, "taps are columns");
         let (panel, _) = panel.as_chunks_mut::<COLUMNS>();
         let (mut filled, first) = (0, lane / LANES - self.first * self.taps.len());
-        for patches::Run { len, offset, .. } in self.places.runs(depth) {
+        for patches::PlaceRun { len, offset, .. } in self.places.runs(depth) {
             let rows = len.div_ceil(P::PER_ROW);
             let (panel, filled_to) = (&mut panel[filled..filled + rows], filled + rows);
             for (number, lanes) in (first..).zip((0..COLUMNS).step_by(LANES)) {

@@ -2,7 +2,7 @@
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::{Backend, Checked};
-use crate::error::Error;
+use crate::error::KernelError;
 use crate::families;
 use crate::shape::{DType, Element, Scalar};
 use crate::testing::{Buffer, backends, noise};
@@ -48,7 +48,7 @@ fn a_transfer_of_the_wrong_length_is_an_error() {
     let mut buffer = Buffer::of(&[3], &[1.0_f32, 2.0, 3.0]);
     assert!(matches!(
         cpu().upload("from", &[0; 8], buffer.out(), Checked::by_test()),
-        Err(Error::ElementCount { op: "from", elements: 2, .. })
+        Err(KernelError::ElementCount { op: "from", elements: 2, .. })
     ));
     assert!(cpu().download("to", buffer.view(), &mut [0; 16], Checked::by_test()).is_err());
     assert_eq!(buffer.values::<f32>(), [1.0, 2.0, 3.0]);
@@ -217,7 +217,7 @@ fn a_range_of_integers_is_exact_and_wraps() {
     let mut out = Buffer::output(&[1], DType::Bool);
     let refused =
         cpu().run("arange", families::Arange { start: Scalar::Int(0), step: Scalar::Int(1), out: out.out() });
-    assert_eq!(refused, Err(Error::UnsupportedDType { op: "arange", dtype: DType::Bool }));
+    assert_eq!(refused, Err(KernelError::UnsupportedDType { op: "arange", dtype: DType::Bool }));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::backend::cpu::CpuBackend;
-use crate::error::Error;
+use crate::error::KernelError;
 use crate::families;
 use crate::shape::{DType, Element};
 use crate::storage::View;
@@ -109,7 +109,7 @@ fn booleans_can_be_gathered_but_not_scattered() {
     let kernel = families::ScatterAdd { input, indices, axis: 0, workspace, out: out.out() };
     assert_eq!(
         cpu().run("scatter_add", kernel),
-        Err(Error::UnsupportedDType { op: "scatter_add", dtype: DType::Bool })
+        Err(KernelError::UnsupportedDType { op: "scatter_add", dtype: DType::Bool })
     );
 }
 
@@ -140,7 +140,7 @@ fn one_hot_marks_the_index_of_each_row() {
 fn an_index_out_of_range_is_an_error_and_writes_nothing() {
     let input = Buffer::of(&[4], &[1.0_f32; 4]);
     for bad in [-1, 4, i64::MAX, i64::MIN] {
-        let refused = |op| Err(Error::IndexOutOfRange { op, index: bad, len: 4 });
+        let refused = |op| Err(KernelError::IndexOutOfRange { op, index: bad, len: 4 });
         for indices in Buffer::arrangements(&[4], &[0_i64, 3, bad, 99]) {
             let mut out = Buffer::of(&[4], &[9.0_f32; 4]);
             assert_eq!(

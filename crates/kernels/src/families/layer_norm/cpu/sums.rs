@@ -32,7 +32,7 @@ fn split_rows(rows: usize, parameters: usize) -> Split {
     Split::new(&shape, &[true, false])
 }
 
-/// See [`LayerNormSumsWorkspace`](crate::families::LayerNormSumsWorkspace).
+/// See [`NormalizeRowsSumsWorkspace`](crate::families::NormalizeRowsSumsWorkspace).
 pub(crate) fn workspace([rows, parameters, places]: [usize; 3], sums: usize, dtype: DType) -> usize {
     if places != 1 {
         return 0;
@@ -40,7 +40,7 @@ pub(crate) fn workspace([rows, parameters, places]: [usize; 3], sums: usize, dty
     split_rows(rows, parameters).workspace_elements().saturating_mul(sums * dtype.size())
 }
 
-/// See [`LayerNormSums`](crate::families::LayerNormSums).
+/// See [`NormalizeRowsSums`](crate::families::NormalizeRowsSums).
 #[inline(never)]
 pub(crate) fn layer_norm_sums(
     workers: &Workers,

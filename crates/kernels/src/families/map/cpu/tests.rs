@@ -3,7 +3,7 @@
 use super::*;
 use crate::backend::cpu::CpuBackend;
 use crate::cpu::erf::erf_f64;
-use crate::error::Error;
+use crate::error::KernelError;
 use crate::families;
 use crate::shape::{DType, Element};
 use crate::storage::View;
@@ -339,7 +339,7 @@ fn unsupported_element_types_are_an_error() {
     let mut out = Buffer::output(&[1], DType::I64);
     assert_eq!(
         backend.run("exp", families::Map { f: Unary::Exp, input: whole.view(), out: out.out() }),
-        Err(Error::UnsupportedDType { op: "exp", dtype: DType::I64 })
+        Err(KernelError::UnsupportedDType { op: "exp", dtype: DType::I64 })
     );
     let truth = Buffer::of(&[1], &[true]);
     let mut out = Buffer::output(&[1], DType::Bool);

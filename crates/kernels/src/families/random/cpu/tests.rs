@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::cpu::CpuBackend;
-use crate::error::Error;
+use crate::error::KernelError;
 use crate::families;
 use crate::shape::Element;
 use crate::testing::{Buffer, backends};
@@ -157,7 +157,7 @@ fn normal_integers_are_an_error() {
         let mut out = Buffer::output(&[3], dtype);
         assert_eq!(
             backend.run("randn", families::Random { distribution: NORMAL, key: KEY, out: out.out() }),
-            Err(Error::UnsupportedDType { op: "randn", dtype })
+            Err(KernelError::UnsupportedDType { op: "randn", dtype })
         );
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::backend::cpu::CpuBackend;
-use crate::error::Error;
+use crate::error::KernelError;
 use crate::families;
 use crate::shape::Element;
 use crate::testing::{Buffer, assert_close, backends, noise, shape};
@@ -292,7 +292,7 @@ fn booleans_have_max_and_min_but_no_sum() {
                 out: out.out()
             }
         ),
-        Err(Error::UnsupportedDType { op: "sum", dtype: DType::Bool })
+        Err(KernelError::UnsupportedDType { op: "sum", dtype: DType::Bool })
     );
 }
 

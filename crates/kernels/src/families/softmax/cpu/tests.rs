@@ -1,7 +1,7 @@
 //! Tests of softmax and cross entropy.
 
 use crate::backend::cpu::CpuBackend;
-use crate::error::Error;
+use crate::error::KernelError;
 use crate::families;
 use crate::shape::{DType, Element};
 use crate::storage::View;
@@ -15,7 +15,7 @@ fn cpu() -> CpuBackend {
 
 fn softmax<T: Element>(backend: &CpuBackend, log: bool, input: View<'_>) -> Vec<T> {
     let mut out = Buffer::output(input.layout().shape().dims(), T::DTYPE);
-    backend.run("softmax", families::Softmax { log, input, out: out.out() }).unwrap();
+    backend.run("softmax", families::SoftmaxRows { log, input, out: out.out() }).unwrap();
     out.values()
 }
 
@@ -84,7 +84,7 @@ fn gradients_of_softmax_are_those_of_finite_differences() {
                     cpu()
                         .run(
                             "softmax",
-                            families::SoftmaxGrad {
+                            families::SoftmaxRowsGrad {
                                 log,
                                 output: output.view(),
                                 grad: grad.view(),
@@ -183,7 +183,7 @@ fn a_target_outside_the_classes_is_an_error_and_writes_nothing() {
     let grad = Buffer::of(&[3], &[1.0_f32; 3]);
     for bad in [-1, 2, i64::MIN, i64::MAX] {
         let targets = Buffer::of(&[3], &[0, bad, 7]);
-        let refused = Err(Error::IndexOutOfRange { op: "cross_entropy", index: bad, len: 2 });
+        let refused = Err(KernelError::IndexOutOfRange { op: "cross_entropy", index: bad, len: 2 });
         let mut out = Buffer::of(&[3], &[9.0_f32; 3]);
         let result = cpu().run(
             "cross_entropy",
@@ -234,7 +234,7 @@ fn large_inputs_give_the_same_bits_for_any_number_of_threads() {
                 backend
                     .run(
                         "softmax",
-                        families::SoftmaxGrad {
+                        families::SoftmaxRowsGrad {
                             log,
                             output: logits.view(),
                             grad: grads.view(),
@@ -257,7 +257,7 @@ fn softmax_requires_floats() {
     let whole = Buffer::of(&[2], &[1_i64, 2]);
     let mut out = Buffer::output(&[2], DType::I64);
     assert_eq!(
-        cpu().run("softmax", families::Softmax { log: false, input: whole.view(), out: out.out() }),
-        Err(Error::UnsupportedDType { op: "softmax", dtype: DType::I64 })
+        cpu().run("softmax", families::SoftmaxRows { log: false, input: whole.view(), out: out.out() }),
+        Err(KernelError::UnsupportedDType { op: "softmax", dtype: DType::I64 })
     );
 }

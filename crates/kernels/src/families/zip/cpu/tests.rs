@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::backend::cpu::CpuBackend;
-use crate::error::Error;
+use crate::error::KernelError;
 use crate::families;
 use crate::families::{Binary, Compare, Domain};
 use crate::shape::{DType, Element};
@@ -167,7 +167,7 @@ fn integer_arithmetic_wraps_and_division_by_zero_is_zero() {
 fn functions_of_floats_reject_integers() {
     let (one, mut out) = (Buffer::of(&[1], &[1_i64]), Buffer::output(&[1], DType::I64));
     for &f in Binary::ALL.iter().filter(|f| f.domain() == Domain::Floats) {
-        let error = Err(Error::UnsupportedDType { op: f.name(), dtype: DType::I64 });
+        let error = Err(KernelError::UnsupportedDType { op: f.name(), dtype: DType::I64 });
         let (lhs, rhs) = (one.view(), one.view());
         assert_eq!(cpu().run(f.name(), families::Zip { f, lhs, rhs, out: out.out() }), error);
         assert_eq!(cpu().run(f.name(), families::Accumulate { f, input: rhs, acc: out.out() }), error);
@@ -186,7 +186,7 @@ fn boolean_functions_return_booleans() {
         let mut out = Buffer::output(&[4], DType::Bool);
         assert_eq!(
             cpu().run(f.name(), families::Zip { f, lhs: a.view(), rhs: b.view(), out: out.out() }),
-            Err(Error::UnsupportedDType { op: f.name(), dtype: DType::Bool })
+            Err(KernelError::UnsupportedDType { op: f.name(), dtype: DType::Bool })
         );
     }
 }

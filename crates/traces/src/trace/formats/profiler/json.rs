@@ -22,7 +22,7 @@ pub(super) fn read(reader: impl BufRead, builder: &mut Builder) -> Result<Events
     let bytes = Cell::new(0);
     let reader = BufReader::new(Counted { reader, bytes: &bytes });
     let (events, names) = (Events::default(), HashMap::new());
-    let mut state = State { builder, events, names, bytes: &bytes, problem: None };
+    let mut state = EventCollector { builder, events, names, bytes: &bytes, problem: None };
     let mut parser = serde_json::Deserializer::from_reader(reader);
     let read = File { state: &mut state }.deserialize(&mut parser).and_then(|()| parser.end());
     match (read, state.problem.take()) {
@@ -36,7 +36,7 @@ pub(super) fn read(reader: impl BufRead, builder: &mut Builder) -> Result<Events
     }
 }
 
-struct State<'a> {
+struct EventCollector<'a> {
     builder: &'a mut Builder,
     events: Events,
     names: HashMap<String, u32>,
@@ -46,8 +46,8 @@ struct State<'a> {
     problem: Option<TraceProblem>,
 }
 
-impl State<'_> {
-    fn take(&mut self, entry: Entry) -> Result<(), TraceProblem> {
+impl EventCollector<'_> {
+    fn take(&mut self, entry: ProfilerEvent) -> Result<(), TraceProblem> {
         self.builder.note_input(self.bytes.take());
         let nanoseconds = |number: Number| (number.0.max(0.0) * 1000.0).round() as u64;
         let (at_ns, thread) = (nanoseconds(entry.ts), entry.tid.0.to_bits());
@@ -82,7 +82,7 @@ impl State<'_> {
 
 /// The object of the file.
 struct File<'a, 'b> {
-    state: &'a mut State<'b>,
+    state: &'a mut EventCollector<'b>,
 }
 
 impl<'de> DeserializeSeed<'de> for File<'_, '_> {
@@ -114,7 +114,7 @@ impl<'de> Visitor<'de> for File<'_, '_> {
 
 /// The list of events.
 struct List<'a, 'b> {
-    state: &'a mut State<'b>,
+    state: &'a mut EventCollector<'b>,
 }
 
 impl<'de> DeserializeSeed<'de> for List<'_, '_> {
@@ -133,7 +133,7 @@ impl<'de> Visitor<'de> for List<'_, '_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> Result<(), A::Error> {
-        while let Some(entry) = events.next_element::<Entry>()? {
+        while let Some(entry) = events.next_element::<ProfilerEvent>()? {
             if let Err(problem) = self.state.take(entry) {
                 self.state.problem = Some(problem);
                 return Err(A::Error::custom("a wrong event"));
@@ -147,7 +147,7 @@ impl<'de> Visitor<'de> for List<'_, '_> {
 #[derive(Deserialize)]
 #[serde(default)]
 #[derive(Default)]
-struct Entry {
+struct ProfilerEvent {
     ph: String,
     cat: String,
     name: String,

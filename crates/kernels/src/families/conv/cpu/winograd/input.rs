@@ -3,7 +3,7 @@
 //! Tiles overlap and start at every other column. So each channel is first copied with its padding, and split into even and
 //! odd columns. All loads of the transform are then contiguous.
 
-use super::tiles::{Part, Run, parts};
+use super::tiles::{Part, TileRun, parts};
 use super::transform::{self, Lanes};
 use super::{POSITIONS, Winograd};
 use crate::cpu::gemm::{COLUMNS, Depth, PackInto};
@@ -120,7 +120,7 @@ fn transform_run<T: Float>(
     sizes: &Winograd,
     channel: usize,
     [even, odd]: [&[T]; 2],
-    run: Run,
+    run: TileRun,
     panel: &mut [[T; COLUMNS]],
 ) {
     let pitch = sizes.tiles()[1] + 1;

@@ -1,6 +1,6 @@
 //! The outputs of a block of tiles: Aᵀ m A of their products.
 
-use super::tiles::{Run, parts};
+use super::tiles::{TileRun, parts};
 use super::transform::{self, Lanes};
 use super::{POSITIONS, Winograd};
 use crate::cpu::gemm::{Block, COLUMNS, ROWS};
@@ -50,7 +50,7 @@ impl<T: Float> Loop for Outputs<'_, '_, T> {
 fn store_run<T: Float>(
     sizes: &Winograd,
     products: &[[T; COLUMNS]],
-    run: Run,
+    run: TileRun,
     plane: &mut [T],
     mut total: Lanes<T, 8>,
 ) -> Lanes<T, 8> {

@@ -15,7 +15,7 @@ pub(super) struct Part {
 
 /// Consecutive tiles of one row of tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct TileRun {
     pub(super) row: usize,
     pub(super) column: usize,
     pub(super) len: usize,
@@ -48,12 +48,12 @@ impl Part {
     }
 
     #[inline(always)]
-    pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
+    pub(super) fn runs(&self) -> impl Iterator<Item = TileRun> {
         let Self { columns, start, len, .. } = *self;
         let (mut row, mut column, mut done) = (self.first / columns, self.first % columns, 0);
         std::iter::from_fn(move || {
             let count = (columns - column).min(len - done);
-            let run = Run { row, column, len: count, lane: start + done };
+            let run = TileRun { row, column, len: count, lane: start + done };
             done += count;
             column += count;
             if column == columns {
