@@ -182,8 +182,17 @@ impl Trace {
     pub fn of_groups(
         recording: &Recording,
         limits: &TraceLimits,
-        mut group_of: impl FnMut(&BlockLife) -> Option<u16>,
+        group_of: impl FnMut(&BlockLife) -> Option<u16>,
     ) -> Result<Vec<Self>, TraceProblem> {
+        Ok(Self::groups_and_marks(recording, limits, group_of)?.0)
+    }
+
+    /// As [`of_groups`](Self::of_groups), with a trace of the marks alone.
+    fn groups_and_marks(
+        recording: &Recording,
+        limits: &TraceLimits,
+        mut group_of: impl FnMut(&BlockLife) -> Option<u16>,
+    ) -> Result<(Vec<Self>, Self), TraceProblem> {
         let mut builders: Vec<Builder> = Vec::new();
         // The marks so far, for groups whose first block comes later.
         let mut marked = Builder::new(*limits);
@@ -215,7 +224,7 @@ impl Trace {
             }
         }
         let finish = |builder: Builder| Self { cut: recording.cut().cloned(), ..builder.finish() };
-        Ok(builders.into_iter().map(finish).collect())
+        Ok((builders.into_iter().map(finish).collect(), finish(marked)))
     }
 
     /// Returns the bytes of memory that the trace holds.
@@ -231,8 +240,8 @@ impl Trace {
     }
 
     fn from_recording_within(recording: &Recording, limits: &TraceLimits) -> Result<Self, TraceProblem> {
-        let trace = Self::of_groups(recording, limits, |_| Some(0))?.pop();
-        Ok(trace.unwrap_or_else(|| Self { cut: recording.cut().cloned(), ..Self::default() }))
+        let (mut traces, marks) = Self::groups_and_marks(recording, limits, |_| Some(0))?;
+        Ok(traces.pop().unwrap_or(marks))
     }
 
     /// Writes the trace as text.

@@ -205,6 +205,15 @@ fn a_step_between_two_marks_can_be_packed() {
 }
 
 #[test]
+fn a_recording_without_blocks_keeps_its_marks() {
+    let tracker = Tracker::new();
+    tracker.start_log(Bytes::mib(1));
+    tracker.mark("step 0");
+    let trace = Trace::from_recording(&tracker.take_log()).unwrap();
+    assert_eq!(trace.marks().collect::<Vec<_>>(), [(0, "step 0")]);
+}
+
+#[test]
 fn more_marks_than_comments_are_allowed_do_not_spoil_a_trace() {
     let (tracker, pool) = (Tracker::new(), pool());
     tracker.start_log(Bytes::mib(1));
