@@ -201,12 +201,18 @@ impl Setting {
             SettingKind::Number { least, most, .. } => {
                 whole(text).is_some_and(|number| (least..=most).contains(&number))
             }
-            SettingKind::OneOf(names) => names.contains(&text),
+            // The names of allocators include earlier ones.
+            SettingKind::OneOf(names) => names.contains(&text) || self.can_set_pool(text),
             SettingKind::Device => text == "auto" || text.parse::<DeviceId>().is_ok(),
             SettingKind::Path => !text.is_empty(),
             SettingKind::Rule { check, .. } => check(text),
         };
         if valid { Ok(()) } else { Err(self.invalid(value)) }
+    }
+
+    fn can_set_pool(&self, text: &str) -> bool {
+        let row = POOL.iter().find(|row| row.setting.variable == self.variable);
+        row.is_some_and(|row| (row.set)(PoolOptions::default(), text).is_some())
     }
 
     /// Parses a number, as [`SettingKind::Number`].
@@ -282,6 +288,7 @@ mod tests {
             assert_eq!(setting.check(value).unwrap_err().expected, expected);
         }
         assert_eq!(RETRY_MS.number(" 250 "), Ok(250));
+        assert_eq!(ALLOCATOR.check("planned"), Ok(()), "the earlier name of packed");
         assert!(CUT.number("7").is_err() && RETRY_MS.number("3600001").is_err());
         assert_eq!(CUT.check(&"x".repeat(1000)).unwrap_err().value.len(), MAX_QUOTED);
     }
