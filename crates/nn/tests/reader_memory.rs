@@ -146,7 +146,7 @@ fn npy(descr: &str, fortran: bool, shape: &str, data: usize) -> Vec<u8> {
 fn metadata_of_gguf_files_and_indexes_stay_within_eight_times_their_size() {
     let _one = ONE.lock();
     let folder = tempfile::tempdir().unwrap();
-    let mut gguf = |name: &str, number: u32, item: &[u8]| {
+    let gguf = |name: &str, number: u32, item: &[u8]| {
         let count = 16 * MIB as usize / item.len();
         let mut file = b"GGUF\x03\0\0\0".to_vec();
         file.extend_from_slice(&[0, 1, 1].map(u64::to_le_bytes).concat());
