@@ -6,6 +6,8 @@ mod bert;
 #[cfg(feature = "text")]
 mod chat;
 mod configs;
+#[cfg(feature = "text")]
+mod gguf;
 mod gpt2;
 mod llama;
 mod sampling;
