@@ -220,7 +220,7 @@ impl<'a> AttentionInputs<'a> {
             if rest != key_rest {
                 return Err(mismatch(value, SIZES));
             }
-            if *heads == 0 || *key_heads == 0 || heads % key_heads != 0 {
+            if *heads == 0 || *key_heads == 0 || !heads.is_multiple_of(*key_heads) {
                 return Err(mismatch(value, GROUPS));
             }
         }
