@@ -14,6 +14,8 @@ mod batch;
 mod chat;
 mod error;
 mod file;
+mod gguf;
+mod load;
 mod stream;
 mod tokenizer;
 mod vocabulary;

@@ -6,6 +6,9 @@ mod bert;
 #[cfg(feature = "text")]
 mod chat;
 mod configs;
+mod generation;
+#[cfg(feature = "text")]
+mod gguf;
 mod gpt2;
 mod llama;
 mod sampling;
