@@ -36,7 +36,7 @@
 //! | [`Tensor`] | arrays, ops and gradients |
 //! | [`nn`], [`optim`], [`data`], [`io`] | networks, optimizers, data and files |
 //! | [`train`], [`fit`](mod@fit) | a training loop, metrics, logs and options; plans that fit a device |
-//! | `models` | pretrained models: Llama, GPT-2 and BERT (with the feature `models`) |
+//! | `models` | pretrained models: Llama, GPT-2 and BERT (with the feature `models`), and their tokenizers (`text`) |
 //! | [`distributed`] | collective operations between several processes |
 //! | [`Runtime`], [`Device`] | where programs compute, and how large their pools are |
 //! | [`memory_report`], [`dry_run`], [`largest_fit`], [`testing`] | what a program needs, now and in advance |
@@ -188,7 +188,10 @@ pub mod guide {
 
     #[doc = "[files]: mod@files"]
     #[doc = "[layers]: mod@layers#attention"]
-    #[cfg_attr(feature = "models", doc = include_str!("../docs/pretrained.md"))]
+    #[doc = "[mapped]: mod@files#mapped-files"]
+    #[doc = "[prediction]: mod@prediction"]
+    #[doc = "[training]: mod@training#options-for-your-program"]
+    #[cfg_attr(feature = "text", doc = include_str!("../docs/pretrained.md"))]
     pub mod pretrained {}
 
     #[doc = "[data]: mod@data"]
@@ -282,6 +285,7 @@ pub mod guide {
     #[doc = "[several-machines]: mod@several_machines"]
     #[doc = "[fit]: mod@fit"]
     #[doc = "[data]: mod@data"]
+    #[doc = "[pretrained]: mod@pretrained"]
     #[doc = include_str!("../docs/features.md")]
     pub mod features {}
 

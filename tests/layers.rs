@@ -102,7 +102,15 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
     (
         "crates/models",
-        &["error", "fields parameters language_model", "llama_config", "gguf", "llama gpt2 bert", "config"],
+        &[
+            "error",
+            "fields parameters language_model",
+            "llama_config",
+            "gguf",
+            "llama gpt2 bert",
+            "config generate text",
+            "load",
+        ],
     ),
     (
         "crates/distributed",
@@ -119,7 +127,6 @@ const CRATES: &[(&str, &[&str])] = &[
             "rehearse",
         ],
     ),
-    ("crates/models", &["generate text"]),
     ("crates/train", &["figures position", "metrics stop fit", "output", "saves", "trainer", "cli"]),
     (
         "crates/cli",

@@ -190,6 +190,12 @@ impl Bert {
         from_file(weights, device, names, |source| Self::build(config, source, has_pooler))
     }
 
+    /// Returns the device of the weights.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.embeddings.word_embeddings.weight().value().device().clone()
+    }
+
     /// Returns the configuration.
     #[must_use]
     pub const fn config(&self) -> &BertConfig {

@@ -76,6 +76,15 @@ pub enum ModelError {
 
 bfc_core::debug_as_message!(ModelError);
 
+impl From<ModelError> for Error {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::Tensor(error) => error,
+            other => Self::Custom { op: "model", message: other.to_string() },
+        }
+    }
+}
+
 /// The differences between the tensors of a file and those of a model.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

@@ -296,6 +296,10 @@ impl LanguageModel for Gpt2 {
         self.config.vocabulary
     }
 
+    fn stop_tokens(&self) -> &[u32] {
+        &self.config.stop_tokens
+    }
+
     fn cache_options(&self, batch: usize, capacity: usize) -> KeyValueCacheOptions {
         let Gpt2Config { layers, heads, width, .. } = self.config;
         let dtype = self.transformer.wte.weight().value().dtype();

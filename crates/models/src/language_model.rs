@@ -29,6 +29,9 @@ pub trait LanguageModel: Module {
     /// Returns the number of tokens in the vocabulary.
     fn vocabulary(&self) -> usize;
 
+    /// Returns the tokens that end a text, such as `<|im_end|>`. Empty if the configuration names none.
+    fn stop_tokens(&self) -> &[u32];
+
     /// Returns the sizes of a cache for this model, in the element type of its weights.
     fn cache_options(&self, batch: usize, capacity: usize) -> KeyValueCacheOptions;
 

@@ -277,6 +277,10 @@ impl LanguageModel for Llama {
         self.config.vocabulary
     }
 
+    fn stop_tokens(&self) -> &[u32] {
+        &self.config.stop_tokens
+    }
+
     fn cache_options(&self, batch: usize, capacity: usize) -> KeyValueCacheOptions {
         let LlamaConfig { layers, key_heads, head_width, .. } = self.config;
         let dtype = self.model.embed_tokens.weight().value().dtype();

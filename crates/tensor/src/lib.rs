@@ -64,7 +64,7 @@ pub use ops::{
 pub use predict::{
     DryPeak, DryRun, DryRunOptions, FitFailure, LargestFit, SmallestPool, dry_run, largest_fit, smallest_pool,
 };
-pub use settings::{SETTINGS, TF32, THREADS, UPDATE_GOLDEN, settings};
+pub use settings::{MODELS, SETTINGS, TF32, THREADS, UPDATE_GOLDEN, settings};
 pub use shape::{DType, Element, MAX_RANK, RawElement, Scalar, Shape};
 pub use step::StepGraph;
 pub use storage::{Storage, View, ViewMut};

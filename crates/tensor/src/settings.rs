@@ -41,8 +41,20 @@ pub const UPDATE_GOLDEN: Setting = Setting {
     example: "on",
 };
 
+/// The folder of published models for the tests of highwater-models that cargo ignores by default.
+pub const MODELS: Setting = Setting {
+    name: "models",
+    variable: Some("HIGHWATER_MODELS"),
+    option: None,
+    scope: SettingScope::Test,
+    kind: SettingKind::Path,
+    default: "unset",
+    help: "The folder of published models for cargo test -p highwater-models --test pretrained, which scripts/check-models writes",
+    example: "target/models",
+};
+
 /// The settings of this crate.
-pub const SETTINGS: &[Setting] = &[THREADS, TF32, UPDATE_GOLDEN];
+pub const SETTINGS: &[Setting] = &[THREADS, TF32, UPDATE_GOLDEN, MODELS];
 
 /// Returns the settings of programs with tensors: those of pools, kernels, CUDA and this crate.
 ///

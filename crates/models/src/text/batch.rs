@@ -1,6 +1,9 @@
 //! Padded batches of tokens.
 
+use highwater_tensor::{Device, Result as TensorResult, Tensor, no_grad};
+
 use super::error::TextError;
+use crate::bert::Bert;
 
 /// Token sequences of several texts, padded on the right to one length: the inputs of a model like BERT.
 ///
@@ -68,5 +71,39 @@ impl TokenBatch {
     #[must_use]
     pub fn mask(&self) -> &[bool] {
         &self.mask
+    }
+
+    /// Copies the token ids and the mask to a device.
+    ///
+    /// # Errors
+    /// [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory.
+    pub fn to_device(&self, device: &Device) -> TensorResult<[Tensor; 2]> {
+        let shape = [self.rows, self.columns];
+        Ok([Tensor::from_slice(device, &self.ids, shape)?, Tensor::from_slice(device, &self.mask, shape)?])
+    }
+}
+
+impl Bert {
+    /// Computes the embedding of each text of a batch, `[rows, width]`, without recording a graph. See
+    /// [`sentence_embeddings`](Self::sentence_embeddings).
+    ///
+    /// ```no_run
+    /// use highwater::Device;
+    /// use highwater::models::{SpecialTokens, Tokenizer, load_bert};
+    /// let model = load_bert("all-MiniLM-L6-v2", &Device::cpu()?)?;
+    /// let tokenizer = Tokenizer::from_file("all-MiniLM-L6-v2/tokenizer.json")?;
+    /// let sentences = ["A man is playing a guitar.", "Someone plays an instrument."];
+    /// let batch = tokenizer.encode_batch(&sentences, SpecialTokens::Include, Some(256))?;
+    /// let embeddings = model.embed(&batch)?;
+    /// let cosine = embeddings.at(0)?.mul(&embeddings.at(1)?)?.sum_all()?.item::<f32>()?;
+    /// assert!(cosine > 0.6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`forward_masked`](Self::forward_masked).
+    pub fn embed(&self, batch: &TokenBatch) -> TensorResult<Tensor> {
+        let [tokens, mask] = batch.to_device(&self.device())?;
+        no_grad(|| self.sentence_embeddings(&tokens, &mask))
     }
 }

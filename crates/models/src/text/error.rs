@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use bfc_core::printable;
 use highwater_tensor::Error;
+use highwater_tensor::error::FileError;
 
 /// A tokenizer or a chat template that cannot be read or applied. The tokenizer is unchanged.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +21,9 @@ pub enum TextError {
         /// The system's error message.
         message: String,
     },
+    /// The GGUF file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The file exceeds the limit on its length.
     #[error("{}: more than the {limit} bytes allowed", printable(path.display()))]
     TooLong {

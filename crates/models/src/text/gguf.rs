@@ -31,7 +31,8 @@ impl Vocabulary {
             model: text("model")?.ok_or_else(|| missing("model"))?,
             pre_tokenizer: text("pre")?,
             tokens: texts("tokens")?.ok_or_else(|| missing("tokens"))?,
-            token_types: value(file, "token_type", "an array of types 1 to 6", token_types)?.unwrap_or_default(),
+            token_types: value(file, "token_type", "an array of types 1 to 6", token_types)?
+                .unwrap_or_default(),
             merges: texts("merges")?.unwrap_or_default(),
             bos: id("bos_token_id")?,
             eos: id("eos_token_id")?,

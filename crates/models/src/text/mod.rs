@@ -15,6 +15,7 @@ mod chat;
 mod error;
 mod file;
 mod gguf;
+mod load;
 mod stream;
 mod tokenizer;
 mod vocabulary;

@@ -34,15 +34,19 @@ fn metadata() -> Metadata {
         ("ggml.bos_token_id", GgufValue::U32(256)),
         ("ggml.eos_token_id", GgufValue::U32(257)),
         ("ggml.add_bos_token", GgufValue::Bool(true)),
-        ("chat_template", GgufValue::String("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}".to_owned())),
+        (
+            "chat_template",
+            GgufValue::String("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}".to_owned()),
+        ),
     ];
     values.into_iter().map(|(key, value)| (format!("tokenizer.{key}"), value)).collect()
 }
 
 #[test]
 fn files_hold_tokenizers_and_templates() {
-    let (tokenizer, template) =
-        written(&metadata(), |file| (Tokenizer::from_gguf(file).unwrap(), ChatTemplate::from_gguf(file).unwrap()));
+    let (tokenizer, template) = written(&metadata(), |file| {
+        (Tokenizer::from_gguf(file).unwrap(), ChatTemplate::from_gguf(file).unwrap())
+    });
     assert_eq!(tokenizer.encode("hi hi<|end|>", SpecialTokens::Include, None).unwrap(), [256, 258, 259, 257]);
     assert_eq!((tokenizer.vocabulary_size(), tokenizer.eos()), (260, Some(257)));
     assert_eq!(template.render(&[Message::user("Hi")], true).unwrap(), "<|start|>Hi<|end|>");

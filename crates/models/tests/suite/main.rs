@@ -6,6 +6,7 @@ mod bert;
 #[cfg(feature = "text")]
 mod chat;
 mod configs;
+mod generation;
 #[cfg(feature = "text")]
 mod gguf;
 mod gpt2;

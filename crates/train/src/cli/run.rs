@@ -379,14 +379,32 @@ impl Run {
     /// # Errors
     /// [`RunError`] if a file cannot be written, and if a guard finds damaged memory.
     pub fn finish(&self, summary: &str, results: impl Serialize) -> Result<(), RunError> {
+        self.finish_real(Some(summary), &|| serde_json::to_value(&results))
+    }
+
+    /// Like [`finish`](Self::finish), for a program whose output is its result: prints nothing, unless the run is a dry run
+    /// or the user asks for the report with `--full`.
+    ///
+    /// # Errors
+    /// See [`finish`](Self::finish).
+    pub fn finish_quietly(&self, summary: &str, results: impl Serialize) -> Result<(), RunError> {
+        let is_printed = self.options.full || self.options.dry_profile().is_some();
+        self.finish_real(is_printed.then_some(summary), &|| serde_json::to_value(&results))
+    }
+
+    /// Not generic, so that it is compiled once and not in each program.
+    fn finish_real(
+        &self,
+        summary: Option<&str>,
+        results: &dyn Fn() -> serde_json::Result<Value>,
+    ) -> Result<(), RunError> {
         let mut pools = vec![Arc::clone(self.device.default_allocator()?)];
         if self.device.external_memory().num_allocs > 0 {
             pools.push(self.device.external_allocator());
         }
         self.world.report_outside(self.device.tracker());
         let report = Report::new(self.device.tracker(), &pools);
-        let results = || serde_json::to_value(&results);
-        self.finish_with(summary, &report, &self.device.to_string(), &self.place, &results)
+        self.finish_with(summary, &report, &self.device.to_string(), &self.place, results)
     }
 
     /// Like [`finish`](Self::finish), for a dry run that the program made itself.
@@ -400,13 +418,13 @@ impl Run {
         results: impl Serialize,
     ) -> Result<(), RunError> {
         let results = || serde_json::to_value(&results);
-        self.finish_with(summary, &run.report, "dry:0", &dry_name(&run.profile), &results)
+        self.finish_with(Some(summary), &run.report, "dry:0", &dry_name(&run.profile), &results)
     }
 
-    /// Not generic, so that it is compiled once and not in each program.
+    /// Not generic, so that it is compiled once and not in each program. Prints nothing without a summary.
     fn finish_with(
         &self,
-        summary: &str,
+        summary: Option<&str>,
         report: &Report,
         device: &str,
         place: &str,
@@ -424,9 +442,10 @@ impl Run {
                 SumOrder::Library => format!("rank {} of {size}, sums in any order, of ", self.world.rank()),
             },
         };
-        let say = |text: &str| if self.world.is_main() { say(text) } else { Ok(()) };
+        let say = |text: &str| if self.world.is_main() && summary.is_some() { say(text) } else { Ok(()) };
         say(&format!(
-            "{ranks}{name} on {place} with {threads} thread{plural}, {seconds:.1} s: {summary}\n\n{tables}"
+            "{ranks}{name} on {place} with {threads} thread{plural}, {seconds:.1} s: {}\n\n{tables}",
+            summary.unwrap_or_default()
         ))?;
         if !peaks.is_empty() {
             say(&peaks_text(&peaks))?;

