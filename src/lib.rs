@@ -67,14 +67,14 @@ pub use highwater_tensor::{
     CrossEntropyOptions, DType, Device, DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules,
     DeviceSpeed, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, FitFailure, GradCheck,
     GradCheckError, Gradients, Interpolation, IntoPart, IntoParts, IntoShape, KernelError, LargestFit,
-    Layout, Limit, Norm, Op, OpContext, OpPlacement, OutputSize, PadMode, Padding, ParseProfileError, Part,
-    Place, PlacementReason, Pool1dOptions, Pool2dOptions, RawElement, RecordingGuard, RecurrentCell,
-    RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, ShapeRule,
-    SmallestPool, SortOrder, StepCounts, StepGraph, StepTime, Storage, Tensor, TensorOptions, TensorOrScalar,
-    TrainingGuard, UnknownGradient, UnknownGradients, View, ViewMut, apply, autocast, backend,
-    check_gradients, checkpoint, dlpack, dry_run, evaluating, evaluating_guard, is_recording, is_replaying,
-    is_training, largest_fit, no_grad, no_grad_guard, smallest_pool, testing, training, training_guard,
-    with_device,
+    Layout, Limit, MappedFile, Norm, Op, OpContext, OpPlacement, OutputSize, PadMode, Padding,
+    ParseProfileError, Part, Place, PlacementReason, Pool1dOptions, Pool2dOptions, RawElement,
+    RecordingGuard, RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved,
+    Scalar, Shape, ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph, StepTime, Storage, Tensor,
+    TensorOptions, TensorOrScalar, TrainingGuard, UnknownGradient, UnknownGradients, View, ViewMut, apply,
+    autocast, backend, check_gradients, checkpoint, dlpack, dry_run, evaluating, evaluating_guard,
+    is_recording, is_replaying, is_training, largest_fit, no_grad, no_grad_guard, smallest_pool, testing,
+    training, training_guard, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
@@ -85,7 +85,7 @@ pub mod nn {
     pub use highwater_nn::recompute;
 }
 
-/// Files: checkpoints, safetensors, NumPy arrays and PyTorch state dictionaries.
+/// Files: checkpoints, safetensors, GGUF, NumPy arrays and PyTorch state dictionaries.
 pub mod io {
     pub use highwater_nn::checkpoint::*;
     pub use highwater_nn::io::*;
@@ -106,6 +106,7 @@ pub mod guide {
     // The image of the page exists in the repository only. An empty image replaces it, and the drawing follows the page.
     #[doc = "[drawing]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
     #[doc = "[interop]: mod@interop"]
+    #[doc = "[mapped]: mod@files#mapped-files"]
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[pool]: mod@pool#the-heap-outside-the-pools"]
     #[doc = "[ranks]: mod@several_machines#compare-the-ranks"]
@@ -220,6 +221,7 @@ pub mod guide {
 
     #[doc = "[data]: mod@data"]
     #[doc = "[files]: mod@files"]
+    #[doc = "[mapped]: mod@files#mapped-files"]
     #[doc = include_str!("../docs/interop.md")]
     pub mod interop {}
 

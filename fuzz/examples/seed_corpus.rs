@@ -198,6 +198,9 @@ fn arrays() -> Outcome {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "corpus", "files", "checkpoint"].iter().collect();
     fuzz::valid_checkpoint()?.save(&path)?;
     let checkpoint = fs::read(&path)?;
+    seed_file("Gguf::open", "blocks", &repository("crates/nn/tests/reference/blocks.gguf")?)?;
+    let index = br#"{"metadata": {"total_size": 8}, "weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}"#;
+    seed_file("ShardedSafetensors::open", "index", index)?;
     fs::remove_file(path)?;
     for reader in ["read_safetensors", "Checkpoint::load"] {
         seed_file(reader, "run", &checkpoint)?;

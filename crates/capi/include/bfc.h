@@ -85,6 +85,8 @@ typedef enum {
     BFC_WORKSPACE = 7,
     // Memory for data exchange between processes.
     BFC_COMMUNICATION = 8,
+    // Bytes of a mapped file.
+    BFC_MAPPED = 9,
 } bfc_category;
 
 // A phase of a training step.

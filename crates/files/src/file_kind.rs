@@ -69,7 +69,7 @@ const OTHERS: &[(&[u8], &str, &str)] = &[
         "convert it to safetensors or .npz",
     ),
     (b"MATLAB 5.0", "a MATLAB file", "convert it to .npz"),
-    (b"GGUF", "a GGUF model", "convert it to safetensors"),
+    (b"GGUF", "a GGUF model", "`Gguf::open` reads it"),
     (b"PAR1", "a Parquet file", "convert it to CSV or .npz"),
     (b"\x89PNG", "a PNG image", "decode it first"),
     (b"\xff\xd8\xff", "a JPEG image", "decode it first"),

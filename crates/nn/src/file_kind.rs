@@ -27,7 +27,10 @@ pub(crate) fn mistaken_or_text(start: &[u8], expected: &str) -> Option<String> {
         let line: String = valid.trim().lines().next().unwrap_or_default().chars().take(SHOWN).collect();
         let is_json = valid.trim_start().starts_with(['{', '[']);
         let (kind, advice) = if is_json {
-            ("a JSON document", "if it is the index of a sharded checkpoint, load the files that it names")
+            (
+                "a JSON document",
+                "if it is the index of a sharded checkpoint, `ShardedSafetensors::open` reads it",
+            )
         } else {
             ("a text file", "`read_csv` reads tables of numbers")
         };

@@ -3,7 +3,7 @@
 //! Each function takes arbitrary bytes and panics if a reader violates its contract. Rejecting a file is valid.
 
 use std::io::Cursor;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use highwater_tensor::{Device, Result, Rng, Tensor};
 
@@ -13,9 +13,12 @@ use crate::data::{Channels, ImageOptions, decode_bytes};
 use crate::data::{
     CsvOptions, IdxArray, IdxOptions, LabelColumn, Missing, TargetColumns, Text, read_csv_from,
 };
+use crate::io::gguf::GgufHeader;
+use crate::io::sharded::Index;
 use crate::io::{
-    Array, Loaded, NpyLimits, SafetensorsLimits, read_npy_from, read_npz_bytes, read_safetensors_from,
-    read_state_dict_from, write_npy_to, write_npz_to, write_safetensors_to,
+    Array, Arrays, GgufLimits, Loaded, NpyLimits, SafetensorsLimits, read_npy_from, read_npz_bytes,
+    read_safetensors_from, read_state_dict_from, write_gguf_to, write_npy_to, write_npz_to,
+    write_safetensors_to,
 };
 use crate::modules::{BatchNorm, Dropout, Linear, Module, Sequential};
 use crate::optim::{Adam, Optimizer};
@@ -28,6 +31,8 @@ pub const READERS: &[(&str, Check)] = &[
     ("read_safetensors", safetensors),
     ("Checkpoint::load", checkpoint),
     ("read_state_dict", state_dict),
+    ("ShardedSafetensors::open", shard_index),
+    ("Gguf::open", gguf),
     ("read_npy", npy),
     ("read_npz", npz),
     ("read_csv", csv),
@@ -75,6 +80,44 @@ pub fn safetensors(data: &[u8]) {
     let again = again.expect("what is written can be read");
     assert_eq!((&again.arrays, &again.metadata), (&contents.arrays, &contents.metadata));
     let _ = Checkpoint::from_contents(contents, Path::new("fuzz"));
+}
+
+/// Checks the parser of the index of a sharded checkpoint.
+///
+/// # Panics
+/// If the parser violates its contract.
+pub fn shard_index(data: &[u8]) {
+    let limits = SafetensorsLimits { header_bytes: 4096, tensors: 20, data_bytes: 4096, expansion: 5 };
+    let Ok(index) = Index::parse(data, Path::new("fuzz"), &limits) else { return };
+    assert!(data.len() <= 4096 && !index.places.is_empty() && index.places.len() <= limits.tensors);
+    assert!(index.places.values().all(|&place| place < index.files.len()));
+    for file in &index.files {
+        let whole = Path::new("folder").join(file);
+        assert!(whole.starts_with("folder") && whole.components().all(|part| part != Component::ParentDir));
+    }
+}
+
+/// Checks the reader of GGUF files.
+///
+/// # Panics
+/// If the reader violates its contract.
+pub fn gguf(data: &[u8]) {
+    let limits = GgufLimits { header_bytes: 4096, entries: 40, tensors: 20 };
+    let Ok(header) = GgufHeader::parse(data, Path::new("fuzz"), &limits) else { return };
+    assert!(header.metadata.len() <= limits.entries && header.tensors.len() <= limits.tensors);
+    let mut elements = 0;
+    header.each_value(data, |_, values| elements += values.len());
+    // Four bits per element are the least.
+    assert!(elements <= 2 * data.len());
+    let mut written = Vec::new();
+    write_gguf_to(&mut written, &header.metadata, &Arrays::new())
+        .expect("metadata that are read can be written");
+    // A file without tensors may have all metadata. Floats that are no numbers differ from themselves.
+    let again = GgufHeader::parse(&written, Path::new("fuzz"), &GgufLimits::default());
+    assert_eq!(
+        format!("{:?}", again.expect("what is written can be read").metadata),
+        format!("{:?}", header.metadata)
+    );
 }
 
 /// Small limits for NumPy files, so that inputs reach them.

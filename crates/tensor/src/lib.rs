@@ -49,7 +49,7 @@ pub use device::{
 pub use error::{
     DeviceFault, Error, KernelError, ParseProfileError, Result, ShapeRule, UnknownGradient, UnknownGradients,
 };
-pub use interop::dlpack;
+pub use interop::{MappedFile, dlpack};
 pub use layout::{AxisSize, IntoShape, Layout};
 pub use op::{
     AutocastGuard, Buffer, Op, OpContext, RecordingGuard, Saved, Summation, autocast, is_recording, no_grad,

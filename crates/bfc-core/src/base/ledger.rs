@@ -36,11 +36,13 @@ pub enum Category {
     Workspace,
     /// Memory that processes need to exchange data, such as the values of other processes while they are summed.
     Communication,
+    /// Bytes of a mapped file. The operating system loads and drops their pages, and no pool allocates them.
+    Mapped,
 }
 
 impl Category {
     /// The number of categories.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 10;
 
     /// All categories, in index order.
     pub const ALL: [Self; Self::COUNT] = [
@@ -53,6 +55,7 @@ impl Category {
         Self::Output,
         Self::Workspace,
         Self::Communication,
+        Self::Mapped,
     ];
 
     /// Returns the index in [`Category::ALL`].
@@ -74,6 +77,7 @@ impl Category {
             Self::Output => "output",
             Self::Workspace => "workspace",
             Self::Communication => "communication",
+            Self::Mapped => "mapped",
         }
     }
 }

@@ -35,6 +35,8 @@ pub enum bfc_category {
     BFC_WORKSPACE = 7,
     /// Memory for data exchange between processes.
     BFC_COMMUNICATION = 8,
+    /// Bytes of a mapped file.
+    BFC_MAPPED = 9,
 }
 
 pub use bfc_category::*;

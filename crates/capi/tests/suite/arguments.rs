@@ -45,8 +45,8 @@ fn null_pointers_are_errors_and_change_nothing() {
         assert_eq!(message(), "configuration is NULL");
         assert_eq!(bfc_pool_open(c"name=null-2".as_ptr(), null_mut()), BFC_ERROR_INVALID_ARGUMENT);
         assert_eq!(bfc_allocate(pool, 1, 0, null(), 0, null_mut()), BFC_ERROR_INVALID_ARGUMENT);
-        assert_eq!(bfc_allocate(pool, 1, 0, null(), 9, &raw mut block), BFC_ERROR_INVALID_ARGUMENT);
-        assert_eq!(message(), "category is 9: expected a bfc_category, 0 to 8");
+        assert_eq!(bfc_allocate(pool, 1, 0, null(), 10, &raw mut block), BFC_ERROR_INVALID_ARGUMENT);
+        assert_eq!(message(), "category is 10: expected a bfc_category, 0 to 9");
         assert_eq!(bfc_allocate(pool, 1, 3, null(), 0, &raw mut block), BFC_ERROR_INVALID_ARGUMENT);
         assert_eq!(bfc_allocate(pool, u64::MAX, 1, null(), 0, &raw mut block), BFC_ERROR_INVALID_ARGUMENT);
         assert_eq!(bfc_scope_push(null(), &raw mut handle), BFC_ERROR_INVALID_ARGUMENT);

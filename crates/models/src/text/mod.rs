@@ -14,6 +14,7 @@ mod batch;
 mod chat;
 mod error;
 mod file;
+mod gguf;
 mod stream;
 mod tokenizer;
 mod vocabulary;

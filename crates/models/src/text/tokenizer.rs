@@ -38,8 +38,8 @@ pub(super) struct SpecialIds {
 
 /// Translates between text and tokens.
 ///
-/// [`from_file`](Self::from_file) reads a `tokenizer.json`. [`from_vocabulary`](Self::from_vocabulary) builds a byte-level
-/// BPE tokenizer from a GGUF vocabulary.
+/// [`from_file`](Self::from_file) reads a `tokenizer.json`. [`from_gguf`](Self::from_gguf) builds the byte-level BPE
+/// tokenizer of a GGUF file, and [`from_vocabulary`](Self::from_vocabulary) that of its parts.
 ///
 /// ```
 /// use highwater_models::{SpecialTokens, Tokenizer};

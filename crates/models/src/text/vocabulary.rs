@@ -141,7 +141,7 @@ const PRE_TOKENIZERS: [PreTokenizer; 6] = [
 const SUPPORTED: &str = "gpt-2, smollm, llama-bpe (llama3, llama-v3), qwen2";
 
 impl Tokenizer {
-    /// Builds the tokenizer of a GGUF file.
+    /// Builds the tokenizer of a vocabulary.
     ///
     /// ```
     /// use highwater_models::text::{TokenType, Vocabulary};

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod chat;
+mod gguf;
 mod sampling;
 mod streams;
 mod tokenizers;

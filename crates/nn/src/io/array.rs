@@ -6,8 +6,8 @@ use std::io;
 
 use bfc_core::Category;
 use highwater_tensor::{
-    DType, Device, Element, Error, IntoShape, OpContext, Place, PlacementReason, Result, Shape, Tensor, View,
-    ViewMut,
+    DType, Device, Element, Error, IntoShape, OpContext, Place, PlacementReason, RawElement, Result, Shape,
+    Tensor, View, ViewMut,
 };
 
 // Arrays have the byte order of the files: little-endian.
@@ -15,6 +15,9 @@ const _: () = assert!(cfg!(target_endian = "little"), "io: big-endian machines a
 
 /// Arrays by name, in the order of names.
 pub type Arrays = BTreeMap<String, Array>;
+
+/// The op that creates tensors from files.
+const LOAD: &str = "load";
 
 /// Maximum number of bytes to allocate at once before the data arrive.
 const STEP_BYTES: usize = 1 << 20;
@@ -171,7 +174,7 @@ impl Array {
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
     pub fn to_tensor(&self, place: &impl Place) -> Result<Tensor> {
-        const OP: &str = "load";
+        const OP: &str = LOAD;
         let device = place.device();
         device.log_placement(OP, PlacementReason::Requested);
         let ctx = OpContext::create(OP, device, place.memory()?, Category::Output);
@@ -179,6 +182,38 @@ impl Array {
         self.upload(OP, ctx.device(), out.view_mut())?;
         Ok(out.finish())
     }
+}
+
+/// Returns a new tensor that `fill` fills with elements. On a dry device, nothing is filled. On a GPU, the elements pass
+/// through host memory.
+pub(super) fn filled<T: RawElement>(
+    device: &Device,
+    shape: &Shape,
+    dtype: DType,
+    fill: impl FnOnce(&mut [T]),
+) -> Result<Tensor> {
+    let ctx = OpContext::create(LOAD, device, device.default_allocator()?, Category::Output);
+    device.log_placement(LOAD, PlacementReason::Requested);
+    let mut out = ctx.output(shape, dtype)?;
+    if let Some(values) = out.host_mut::<T>() {
+        fill(values);
+    } else if device.is_gpu() {
+        let mut staged = Array::zeros(LOAD, dtype, *shape)?;
+        if !device.is_dry() {
+            fill(bytemuck::cast_slice_mut(staged.bytes_mut()));
+        }
+        staged.upload(LOAD, device, out.view_mut())?;
+    }
+    Ok(out.finish())
+}
+
+/// Returns a new tensor with these elements, which are not read on a dry device.
+pub(super) fn copied(device: &Device, shape: &Shape, dtype: DType, elements: &[u8]) -> Result<Tensor> {
+    let ctx = OpContext::create(LOAD, device, device.default_allocator()?, Category::Output);
+    device.log_placement(LOAD, PlacementReason::Requested);
+    let mut out = ctx.output(shape, dtype)?;
+    device.upload(LOAD, elements, out.view_mut())?;
+    Ok(out.finish())
 }
 
 /// Reads bytes into words with `fill`, which returns whole words except for the last call. Allocates as the bytes

@@ -1,7 +1,7 @@
 //! The safetensors format (<https://github.com/huggingface/safetensors>): eight bytes with the length of the header,
 //! the header as JSON with each tensor's element type, shape and offsets, then the tensors' bytes without gaps.
 
-mod header;
+pub(super) mod header;
 #[cfg(test)]
 mod tests;
 
@@ -58,6 +58,23 @@ pub struct Safetensors {
     pub metadata: BTreeMap<String, String>,
     /// Tensors of unsupported element types. They are not written.
     pub skipped: Vec<Skipped>,
+}
+
+impl Safetensors {
+    /// Returns contents with the metadata `{"format": "pt"}`, which `transformers` requires. Names and layouts of the arrays
+    /// must be those of PyTorch, for example `model.norm.weight`.
+    ///
+    /// ```
+    /// use highwater::io::{Array, Arrays, Safetensors};
+    /// let arrays = Arrays::from([("model.norm.weight".to_owned(), Array::from_slice(&[1.0f32], [1])?)]);
+    /// assert_eq!(Safetensors::for_pytorch(arrays).metadata["format"], "pt");
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    #[must_use]
+    pub fn for_pytorch(arrays: Arrays) -> Self {
+        let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+        Self { arrays, metadata, skipped: Vec::new() }
+    }
 }
 
 /// Reads a safetensors file.

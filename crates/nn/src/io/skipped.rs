@@ -79,8 +79,14 @@ impl Collector {
 
     /// Returns the contents. Without any array, the first unsupported member is an error.
     pub(super) fn finish(self) -> Result<Loaded, FileError> {
+        let is_any = !self.loaded.arrays.is_empty();
+        self.finish_if(is_any)
+    }
+
+    /// Like [`finish`](Self::finish), for arrays that stay in the file. `is_any` says whether there are some.
+    pub(super) fn finish_if(self, is_any: bool) -> Result<Loaded, FileError> {
         match self.first {
-            Some(error) if self.loaded.arrays.is_empty() => Err(error),
+            Some(error) if !is_any => Err(error),
             _ => Ok(self.loaded),
         }
     }

@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 }
 
 /// Converts little-endian elements of a file to elements of a tensor.
-type Conversion = fn(&[u8], &mut [u8]);
+pub(super) type Conversion = fn(&[u8], &mut [u8]);
 
 fn each<const FROM: usize, const TO: usize>(
     from: &[u8],
@@ -53,7 +53,7 @@ impl Kind {
     }
 
     /// Returns the conversion, if the type changes.
-    fn conversion(self) -> Option<Conversion> {
+    pub(super) fn conversion(self) -> Option<Conversion> {
         Some(match self {
             Self::Same(_) | Self::U64 => return None,
             Self::I8 => |from, to| each(from, to, |b| i32::from(i8::from_le_bytes(b)).to_le_bytes()),
@@ -146,7 +146,7 @@ impl Stored {
     }
 
     /// Checks for values that tensors cannot hold.
-    fn check(self, bytes: &[u8], shape: &Shape, place: Place<'_>) -> Result<(), FileError> {
+    pub(super) fn check(self, bytes: &[u8], shape: &Shape, place: Place<'_>) -> Result<(), FileError> {
         let Place { path, offset, name } = place;
         let at = |position: usize| offset + (position * self.kind.size()) as u64;
         if self.kind == Kind::Same(DType::Bool)
@@ -156,15 +156,16 @@ impl Stored {
             return Err(FileError::malformed(path, at(position), problem));
         }
         if self.kind == Kind::U64
-            && let values = bytemuck::cast_slice::<u8, u64>(bytes)
-            && let Some(position) = values.iter().position(|&value| i64::try_from(value).is_err())
+            && let values = bytes.as_chunks().0
+            && let Some(position) =
+                values.iter().position(|&value| i64::try_from(u64::from_le_bytes(value)).is_err())
         {
             return Err(FileError::OutOfRange {
                 path: path.to_owned(),
                 offset: at(position),
                 name: name.to_owned(),
                 index: self.index_of(position, shape),
-                value: values[position],
+                value: u64::from_le_bytes(values[position]),
                 dtype: self.kind.dtype(),
             });
         }

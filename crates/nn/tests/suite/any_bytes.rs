@@ -54,6 +54,19 @@ fn a_checkpoint_is_restored_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_gguf_file_is_read_or_refused() {
+    let path = format!("{}/tests/reference/blocks.gguf", env!("CARGO_MANIFEST_DIR"));
+    damaged(fuzz::gguf, &std::fs::read(path).unwrap(), &[1, 4, 0x80]);
+}
+
+#[test]
+fn an_index_of_shards_is_read_or_refused() {
+    let index =
+        br#"{"metadata": {"total_size": 8}, "weight_map": {"a": "x.safetensors", "b": "y/z.safetensors"}}"#;
+    damaged(fuzz::shard_index, index, &[1, 4, 0x10, 0x80]);
+}
+
+#[test]
 fn a_state_dict_is_read_or_refused() {
     for name in ["tensors", "training", "module", "complex"] {
         let path = format!("{}/tests/reference/{name}.pt", env!("CARGO_MANIFEST_DIR"));

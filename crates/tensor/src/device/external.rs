@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{
-    AddressSpace, AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Ledger,
-    MemoryKind, OwnerBytes, OwnerId, PoolId, PoolView, Request, Stats, Tag, Verdict,
+    AddressSpace, AllocError, Allocation, Allocator, AllocatorSnapshot, Block, BlockError, Bytes, Category,
+    Ledger, MemoryKind, OwnerBytes, OwnerId, PoolId, PoolView, Request, Stats, Tag, Verdict,
 };
 
 use crate::device::Device;
@@ -256,6 +256,9 @@ impl PoolView for Import {
     fn retag(&self, block: &Block, tag: Tag) -> Result<(), BlockError> {
         let mut state = self.account.state();
         self.with_block(block, |import| {
+            // The bytes of a mapped file stay mapped, whatever tensors use them for.
+            let is_mapped = import.tag.category == Category::Mapped;
+            let tag = if is_mapped { Tag { category: Category::Mapped, ..tag } } else { tag };
             state.ledger.retag(import.tag, tag, self.block.bytes);
             import.tag = tag;
         })

@@ -75,7 +75,7 @@ impl Device {
     }
 
     /// Returns the statistics of external memory ([`Tensor::from_owner`](crate::Tensor::from_owner),
-    /// [`dlpack`](crate::dlpack)), which no pool counts.
+    /// [`Tensor::from_mapped`](crate::Tensor::from_mapped), [`dlpack`](crate::dlpack)), which no pool counts.
     #[must_use]
     pub fn external_memory(&self) -> Stats {
         self.external().stats()

@@ -249,6 +249,13 @@ impl Device {
         self.0.backend.addresses(MemoryKind::Host, None)
     }
 
+    /// Returns whether tensors of this device can refer to a [`MappedFile`](crate::MappedFile) without a copy:
+    /// on CPUs, and on dry devices that stand for one.
+    #[must_use]
+    pub fn supports_mapped_files(&self) -> bool {
+        self.reads_host_memory() || self.is_dry() && !self.is_gpu()
+    }
+
     /// Returns the account of external memory.
     pub(crate) fn external(&self) -> &Arc<ExternalAccount> {
         &self.0.external

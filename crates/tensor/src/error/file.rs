@@ -1,10 +1,13 @@
 //! Errors of tensor files.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::shape::{DType, MAX_RANK};
 use bfc_core::printable;
+
+use super::mismatch::list;
 
 /// An error while reading or writing a tensor file. Offsets count bytes from 0.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -102,6 +105,28 @@ pub enum FileError {
         /// The data that uses the prefix.
         of: &'static str,
     },
+    /// The file has no readable tensor of this name.
+    #[error("{}: there is no tensor {name:?}{hint}", printable(path.display()), hint = closest.as_ref().map_or_else(String::new, |name| format!(" (did you mean {}?)", printable(name))))]
+    NoTensor {
+        /// The file.
+        path: PathBuf,
+        /// The requested name.
+        name: String,
+        /// The most similar name in the file.
+        closest: Option<String>,
+    },
+    /// The files of a sharded checkpoint do not match its index.
+    #[error("{}: the checkpoint does not match its index{}", printable(path.display()), parts(missing_files, missing, unlisted))]
+    Incomplete {
+        /// The index.
+        path: PathBuf,
+        /// Files that do not exist.
+        missing_files: Vec<String>,
+        /// Tensors that are not in the file that the index names for them.
+        missing: Vec<String>,
+        /// Tensors in a file that the index does not list for this file.
+        unlisted: Vec<String>,
+    },
     /// The file is complete, but lacks the requested contents.
     #[error("{}: the file contains no {what}", printable(path.display()))]
     Absent {
@@ -113,6 +138,15 @@ pub enum FileError {
 }
 
 bfc_core::debug_as_message!(FileError);
+
+/// Returns the differences between an index and its files.
+fn parts(missing_files: &[String], missing: &[String], unlisted: &[String]) -> impl fmt::Display {
+    fmt::from_fn(move |f| {
+        list(f, "missing files", missing_files)?;
+        list(f, "missing tensors", missing)?;
+        list(f, "tensors that the index does not list there", unlisted)
+    })
+}
 
 impl FileError {
     /// Returns the error for a failed system call on a file.

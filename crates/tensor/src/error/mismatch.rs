@@ -88,7 +88,8 @@ impl fmt::Display for Mismatch {
     }
 }
 
-fn list(f: &mut fmt::Formatter<'_>, kind: &str, names: &[String]) -> fmt::Result {
+/// Writes the first names after their kind, unless there are none.
+pub(super) fn list(f: &mut fmt::Formatter<'_>, kind: &str, names: &[String]) -> fmt::Result {
     if names.is_empty() {
         return Ok(());
     }

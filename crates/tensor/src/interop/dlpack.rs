@@ -27,6 +27,8 @@ use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::slice;
 
+use bfc_core::Category;
+
 use crate::device::Device;
 use crate::device::external::ExternalMemory;
 pub use crate::error::DlpackError;
@@ -246,7 +248,7 @@ impl Tensor {
         // SAFETY: `ManagedTensor::from_raw` requires all of this for the bytes from the first element to the
         // last, until the deleter is called. Dropping the box calls the deleter.
         let memory = unsafe { ExternalMemory::new(address, bytes, Box::new(managed)) };
-        let tensor = Self::external(OP, device, memory, layout, dtype)?;
+        let tensor = Self::external(OP, device, memory, layout, dtype, Category::Input)?;
         if dtype == DType::Bool {
             let bytes = tensor.view().host::<u8>().unwrap_or(&[]);
             if let Some(value) = layout.positions().map(|position| bytes[position]).find(|&byte| byte > 1) {

@@ -46,19 +46,20 @@ impl Tensor {
             return Err(Error::ElementCount { op: OP, elements, shape });
         }
         let layout = Layout::contiguous(OP, shape, dtype)?;
-        Self::external(OP, device, memory, layout, dtype)
+        Self::external(OP, device, memory, layout, dtype, Category::Input)
     }
 
-    /// Returns a tensor over external memory. The op owns it as input in the device's account of external
-    /// memory.
+    /// Returns a tensor over external memory. The op owns it with this category in the device's account of
+    /// external memory.
     pub(crate) fn external(
         op: &'static str,
         device: &Device,
         memory: ExternalMemory,
         layout: Layout,
         dtype: DType,
+        category: Category,
     ) -> Result<Self> {
-        let tag = Tag { owner: device.tracker().owner_here(op), category: Category::Input };
+        let tag = Tag { owner: device.tracker().owner_here(op), category };
         let shape = *layout.shape();
         let storage = TensorStorage::external(device, memory, dtype, tag)
             .map_err(|error| Error::Allocation { op, shape, dtype, error })?;

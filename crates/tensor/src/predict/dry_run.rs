@@ -154,7 +154,11 @@ impl DryRunOptions {
     /// The figures of a program that ran on the device.
     fn figures(&self, device: &Device) -> Result<DryRun<()>> {
         let pool = Arc::clone(device.default_allocator()?);
-        let report = Report::new(device.tracker(), std::slice::from_ref(&pool));
+        let mut pools = vec![Arc::clone(&pool)];
+        if device.external_memory().num_allocs > 0 {
+            pools.push(device.external_allocator());
+        }
+        let report = Report::new(device.tracker(), &pools);
         let peak = DryPeak::of(&pool.stats());
         let page_locked = match self.profile.rules() {
             DeviceRules::Cpu => None,

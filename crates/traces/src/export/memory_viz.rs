@@ -29,6 +29,7 @@ const ALLOCATED_AS: [&str; Category::COUNT] = [
     "allocated as output",
     "allocated as workspace",
     "allocated as communication",
+    "allocated as mapped",
 ];
 
 /// The most bytes of names in a stack.

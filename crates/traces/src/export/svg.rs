@@ -23,6 +23,7 @@ const ROWS: u32 = 300;
 
 /// From the bottom up, as on the page: persistent categories first, short-lived ones last.
 const ORDER: [Category; Category::COUNT] = [
+    Category::Mapped,
     Category::Parameter,
     Category::OptimizerState,
     Category::Gradient,

@@ -47,7 +47,7 @@ const share = part => part === 0 ? "–" : (part * 100).toFixed(1) + " %";
 const worded = name => name.replaceAll("_", " ");
 
 /** What stays stands below what comes and goes. */
-const STACK = ["parameter", "optimizer_state", "gradient", "activation", "input", "output", "communication", "workspace", "temporary"];
+const STACK = ["mapped", "parameter", "optimizer_state", "gradient", "activation", "input", "output", "communication", "workspace", "temporary"];
 
 let palette = {};
 

@@ -1,6 +1,6 @@
 // The curves of the run's log over the same time as the memory: losses in one picture, every other number by choice below.
 
-const LINES = ["parameter", "gradient", "activation", "output", "input", "optimizer_state", "temporary", "workspace", "communication"];
+const LINES = ["parameter", "gradient", "activation", "output", "input", "optimizer_state", "temporary", "workspace", "communication", "mapped"];
 
 function curves(data) {
   if (!data.log || data.log.curves.length === 0) return;

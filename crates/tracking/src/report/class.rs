@@ -14,10 +14,10 @@ impl Class {
     pub(crate) const COUNT: usize = 3;
 
     pub(crate) const fn of(category: Category) -> Self {
-        use Category::{Activation, Gradient, Input, OptimizerState, Output, Parameter};
+        use Category::{Activation, Gradient, Input, Mapped, OptimizerState, Output, Parameter};
         match category {
             Output | Activation | Gradient | Input => Self::Output,
-            Parameter | OptimizerState => Self::Persistent,
+            Parameter | OptimizerState | Mapped => Self::Persistent,
             _ => Self::Temporary,
         }
     }

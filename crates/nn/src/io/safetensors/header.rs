@@ -41,6 +41,11 @@ const KINDS: [(Kind, &str); 13] = [
     (Kind::U64, "U64"),
 ];
 
+/// Returns the format's name of an element type.
+pub(crate) fn name_of(kind: Kind) -> &'static str {
+    KINDS.iter().find(|(known, _)| *known == kind).map_or("", |(_, name)| name)
+}
+
 /// Maximum length of an unknown element type that an error repeats.
 const MAX_DTYPE: usize = 40;
 
@@ -48,24 +53,24 @@ const MAX_DTYPE: usize = 40;
 const MAX_SHOWN: usize = 100;
 
 /// A tensor in the file.
-pub(super) struct Entry {
-    pub(super) name: String,
+pub(crate) struct Entry {
+    pub(crate) name: String,
     /// Its element type and shape, or the reason why it is not supported.
-    pub(super) contents: Result<(Kind, Shape), FileError>,
+    pub(crate) contents: Result<(Kind, Shape), FileError>,
     /// Its size in the file.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// The contents of the header: tensors without gaps between them, in the order of their data.
-pub(super) struct Header {
-    pub(super) entries: Vec<Entry>,
-    pub(super) metadata: BTreeMap<String, String>,
+pub(crate) struct Header {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) metadata: BTreeMap<String, String>,
     /// The offset of the data in the file.
-    pub(super) data_start: u64,
+    pub(crate) data_start: u64,
 }
 
 impl Header {
-    pub(super) fn read(
+    pub(crate) fn read(
         source: &mut impl Read,
         path: &Path,
         limits: &SafetensorsLimits,
@@ -126,7 +131,7 @@ impl Header {
                 let elements = shape.checked_elements();
                 let needed = elements.and_then(|count| count.checked_mul(kind.size()));
                 if needed.map(|needed| needed as u64) != Some(bytes) {
-                    let dtype = KINDS.iter().find(|(known, _)| known == kind).map_or("", |(_, name)| name);
+                    let dtype = name_of(*kind);
                     return Err(malformed(format!("{name:?}: {bytes} bytes do not make {dtype} {shape}")));
                 }
                 let elements = bytes / kind.size() as u64;

@@ -152,7 +152,8 @@ fn bytes_are_classed_by_their_requested_category() {
     let all = Category::ALL.map(bit).iter().sum::<u64>();
     let temporary =
         [Category::Temporary, Category::Workspace, Category::Communication].map(bit).iter().sum::<u64>();
-    let persistent = bit(Category::Parameter) + bit(Category::OptimizerState);
+    let persistent =
+        [Category::Parameter, Category::OptimizerState, Category::Mapped].map(bit).iter().sum::<u64>();
     assert_eq!(tracking.held().counts.classes, [temporary, all - temporary - persistent, persistent]);
     assert_eq!(tracking.sizes().total_bytes, all);
 }
