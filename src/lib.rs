@@ -119,6 +119,7 @@ pub mod guide {
     #[doc = "[other-runtimes]: mod@other_runtimes"]
     #[doc = "[estimate-time]: mod@prediction#estimate-time"]
     #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
+    #[doc = "[pretrained]: mod@pretrained#the-key-value-cache"]
     #[doc = include_str!("../docs/columns.md")]
     #[doc = ""]
     #[doc = include_str!("../docs/columns.svg")]
