@@ -131,7 +131,7 @@ impl Tensor {
             return Err(Error::BadArgument { op: OP, argument, expected, got });
         };
         let address = elements.as_ptr().expose_provenance() as u64;
-        if address % dtype.size() as u64 != 0 {
+        if !address.is_multiple_of(dtype.size() as u64) {
             return Err(DlpackError::Unaligned { address, dtype }.into());
         }
         if dtype == DType::Bool
