@@ -102,7 +102,12 @@ fn find(args: &Args, run: &Run) -> anyhow::Result<()> {
     }
     let summary = format!("{} sentences, {} queries; {}", sentences.len(), queries.len(), peak(device)?);
     let results = json!({ "sentences": sentences.len(), "parameters": model.parameter_count() });
-    Ok(if args.report { run.finish(&summary, results)? } else { run.finish_quietly(&summary, results)? })
+    if args.report {
+        run.finish(&summary, results)?;
+    } else {
+        run.finish_quietly(&summary, results)?;
+    }
+    Ok(())
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

@@ -120,7 +120,12 @@ fn write_texts(args: &Args, run: &Run) -> anyhow::Result<()> {
         "tokens_per_second": (!device.is_dry()).then(|| speed.per_second()).flatten(),
         "parameters": model.parameter_count(),
     });
-    Ok(if args.report { run.finish(&summary, results)? } else { run.finish_quietly(&summary, results)? })
+    if args.report {
+        run.finish(&summary, results)?;
+    } else {
+        run.finish_quietly(&summary, results)?;
+    }
+    Ok(())
 }
 
 /// The tokens of each prompt, in the form of a chat if requested.

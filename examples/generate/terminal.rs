@@ -7,7 +7,7 @@ use highwater::alloc::{Bytes, printable_lines};
 use highwater::prelude::*;
 
 /// Prints to standard output at once, with escaped control characters. A closed pipe, as in `… | head`, is not an error.
-pub fn say(text: &str) -> anyhow::Result<()> {
+pub(crate) fn say(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     match write!(stdout, "{}", printable_lines(text)).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
@@ -16,7 +16,7 @@ pub fn say(text: &str) -> anyhow::Result<()> {
 }
 
 /// The peak of the device's pool, the categories that are part of it, and the mapped files.
-pub fn peak(device: &Device) -> highwater::Result<String> {
+pub(crate) fn peak(device: &Device) -> highwater::Result<String> {
     let mut categories = memory_report(device)?.categories;
     categories.retain(|row| row.peak_bytes > 0 && row.category != "mapped");
     categories.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes));

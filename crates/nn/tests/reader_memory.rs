@@ -13,8 +13,7 @@ use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder};
 use highwater_nn::data::{CsvOptions, IdxArray, IdxOptions, Text, read_csv_from, read_idx};
 use highwater_nn::io::{
-    Gguf, GgufLimits, NpyLimits, SafetensorsLimits, ShardedSafetensors, read_npy_from, read_npz_from,
-    read_safetensors_from, read_state_dict_from,
+    NpyLimits, SafetensorsLimits, read_npy_from, read_npz_from, read_safetensors_from, read_state_dict_from,
 };
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 
@@ -139,41 +138,6 @@ fn npy(descr: &str, fortran: bool, shape: &str, data: usize) -> Vec<u8> {
     let text = format!("{{'descr':'{descr}','fortran_order':{fortran},'shape':{shape}}}");
     let length = (text.len() as u16).to_le_bytes();
     [b"\x93NUMPY\x01\x00", &length[..], text.as_bytes(), &vec![1; data]].concat()
-}
-
-/// Metadata of many short texts and of nested arrays, and an index of many short names.
-#[test]
-fn metadata_of_gguf_files_and_indexes_stay_within_eight_times_their_size() {
-    let _one = ONE.lock();
-    let folder = tempfile::tempdir().unwrap();
-    let mut gguf = |name: &str, number: u32, item: &[u8]| {
-        let count = 16 * MIB as usize / item.len();
-        let mut file = b"GGUF\x03\0\0\0".to_vec();
-        file.extend_from_slice(&[0, 1, 1].map(u64::to_le_bytes).concat());
-        file.push(b'k');
-        file.extend_from_slice(&[9, number].map(u32::to_le_bytes).concat());
-        file.extend_from_slice(&(count as u64).to_le_bytes());
-        file.extend_from_slice(&item.repeat(count));
-        file.resize(file.len().next_multiple_of(32), 0);
-        let path = folder.path().join(name);
-        std::fs::write(&path, &file).unwrap();
-        let limits = GgufLimits::default();
-        assert!(check(name, &file, file.len() as u64, |_| Gguf::open(&path, &limits)));
-    };
-    gguf("gguf, empty texts", 8, &[0; 8]);
-    gguf("gguf, short texts", 8, &[1, 0, 0, 0, 0, 0, 0, 0, b'a']);
-    gguf("gguf, booleans", 7, &[1]);
-    gguf("gguf, empty arrays", 9, &[0; 12]);
-    gguf("gguf, short arrays", 9, &[0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7]);
-
-    let names: Vec<String> = (0..1_000_000).map(|name| format!("\"{name:x}\":\"a\"")).collect();
-    let index = format!("{{\"weight_map\":{{{}}}}}", names.join(","));
-    let path = folder.path().join("model.safetensors.index.json");
-    std::fs::write(&path, &index).unwrap();
-    let limits = SafetensorsLimits::default();
-    assert!(!check("index", index.as_bytes(), index.len() as u64, |_| ShardedSafetensors::open(
-        &path, &limits
-    )));
 }
 
 #[test]
