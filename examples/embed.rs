@@ -2,6 +2,9 @@
 //!
 //! cargo run --release --features text --example embed -- --model all-MiniLM-L6-v2 --file data/shakespeare.txt --query "Who is the enemy of the people?"
 
+#[path = "generate/terminal.rs"]
+mod terminal;
+
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -15,6 +18,7 @@ use highwater::models::{SpecialTokens, Tokenizer, load_bert};
 use highwater::prelude::*;
 use highwater::train::{Options, Run};
 use serde_json::json;
+use terminal::{peak, say};
 
 /// The most bytes of text to read.
 const LONGEST: u64 = 64 << 20;
@@ -89,16 +93,21 @@ fn find(args: &Args, run: &Run) -> anyhow::Result<()> {
         let (best, places) = (best.to_vec::<f32>()?, places.to_vec::<i64>()?);
         let rows = best.chunks(count).zip(places.chunks(count));
         for (query, (best, places)) in args.query.iter().zip(rows) {
-            println!("{}", printable(query));
+            say(&format!("{query}\n"))?;
             for (cosine, &place) in best.iter().zip(places) {
                 let (line, sentence) = sentences.get(usize::try_from(place)?).context("a place")?;
-                println!("  {cosine:.3}  line {line}: {}", printable(sentence));
+                say(&format!("  {cosine:.3}  line {line}: {sentence}\n"))?;
             }
         }
     }
-    let summary = format!("{} sentences, {} queries", sentences.len(), queries.len());
+    let summary = format!("{} sentences, {} queries; {}", sentences.len(), queries.len(), peak(device)?);
     let results = json!({ "sentences": sentences.len(), "parameters": model.parameter_count() });
-    Ok(if args.report { run.finish(&summary, results)? } else { run.finish_quietly(&summary, results)? })
+    if args.report {
+        run.finish(&summary, results)?;
+    } else {
+        run.finish_quietly(&summary, results)?;
+    }
+    Ok(())
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

@@ -34,7 +34,7 @@ fn files_with_and_without_the_prefix_are_read() {
     let expected = no_grad(|| model.forward(&text)).unwrap();
     let own = arrays(&model);
     assert_eq!(own["transformer.h.1.attn.c_attn.weight"].shape().dims(), [24, 72]);
-    assert_eq!(own["transformer.h.0.mlp.c_fc.bias"].shape().dims(), [36 / 36 * 96]);
+    assert_eq!(own["transformer.h.0.mlp.c_fc.bias"].shape().dims(), [96]);
     let mut short: highwater::io::Arrays = own
         .iter()
         .map(|(name, array)| (name.strip_prefix("transformer.").unwrap().to_owned(), array.clone()))

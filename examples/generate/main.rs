@@ -2,14 +2,14 @@
 //!
 //! cargo run --release --features text --example generate -- --model SmolLM2-135M-Instruct.Q4_1.gguf --chat --prompt "Why is the sky blue?"
 
-use std::io::{self, Write};
+mod terminal;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use clap::Parser;
-use highwater::alloc::{Bytes, printable_lines};
 use highwater::models::text::TextStream;
 use highwater::models::{
     ChatTemplate, Message, Sampling, SpecialTokens, StopTokens, Stopping, Tokenizer, generate,
@@ -18,6 +18,7 @@ use highwater::models::{
 use highwater::prelude::*;
 use highwater::train::{Options, Run};
 use serde_json::json;
+use terminal::{peak, say};
 
 /// Continue a text, or answer a question, with a pretrained language model.
 #[derive(Debug, Parser)]
@@ -93,9 +94,13 @@ fn write_texts(args: &Args, run: &Run) -> anyhow::Result<()> {
     let stop = model.stop_tokens().iter().copied().chain(tokenizer.eos());
     let stopping = Stopping::new(args.tokens).at(StopTokens::new(stop));
 
-    let mut output = Output::new(args, &tokenizer, stopping.tokens());
     let mut speed = Speed::start();
-    for token in generate(&*model, &prompts, &sampling, &stopping)? {
+    let generation = generate(&*model, &prompts, &sampling, &stopping)?;
+    let mut output = Output::new(args, &tokenizer, stopping.tokens());
+    if !device.is_dry() {
+        output.begin()?;
+    }
+    for token in generation {
         let token = token?;
         speed.count();
         if !device.is_dry() {
@@ -115,7 +120,12 @@ fn write_texts(args: &Args, run: &Run) -> anyhow::Result<()> {
         "tokens_per_second": (!device.is_dry()).then(|| speed.per_second()).flatten(),
         "parameters": model.parameter_count(),
     });
-    Ok(if args.report { run.finish(&summary, results)? } else { run.finish_quietly(&summary, results)? })
+    if args.report {
+        run.finish(&summary, results)?;
+    } else {
+        run.finish_quietly(&summary, results)?;
+    }
+    Ok(())
 }
 
 /// The tokens of each prompt, in the form of a chat if requested.
@@ -146,11 +156,12 @@ impl<'a> Output<'a> {
         // An answer stands alone; other texts begin with their prompt.
         let texts: Vec<_> =
             args.prompt.iter().map(|p| if args.chat { String::new() } else { p.clone() }).collect();
-        if let [text] = &texts[..] {
-            print!("{}", printable_lines(text));
-        }
         let streams = texts.iter().map(|_| tokenizer.stream(SpecialTokens::Omit)).collect();
         Self { streams, texts, stop }
+    }
+
+    fn begin(&self) -> anyhow::Result<()> {
+        if let [text] = &self.texts[..] { say(text) } else { Ok(()) }
     }
 
     fn add(&mut self, sequence: usize, token: u32) -> anyhow::Result<()> {
@@ -159,10 +170,7 @@ impl<'a> Output<'a> {
         }
         let piece = self.streams[sequence].push(token)?;
         if self.streams.len() == 1 {
-            let mut stdout = io::stdout().lock();
-            write!(stdout, "{}", printable_lines(&piece))
-                .and_then(|()| stdout.flush())
-                .context("standard output")?;
+            say(&piece)?;
         }
         self.texts[sequence] += &piece;
         Ok(())
@@ -173,7 +181,7 @@ impl<'a> Output<'a> {
         for (number, (stream, text)) in self.streams.into_iter().zip(self.texts).enumerate() {
             let rest = stream.finish()?;
             let all = if is_alone { rest } else { format!("text {}: {text}{rest}", number + 1) };
-            writeln!(io::stdout(), "{}", printable_lines(&all)).context("standard output")?;
+            say(&(all + "\n"))?;
         }
         Ok(())
     }
@@ -211,15 +219,4 @@ impl Speed {
             (read as f64 / first.as_secs_f64()).round()
         );
     }
-}
-
-/// The peak of the device's memory, with the categories that are part of it.
-fn peak(device: &Device) -> highwater::Result<String> {
-    let mut categories = memory_report(device)?.categories;
-    categories.retain(|row| row.peak_bytes > 0);
-    categories.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes));
-    let parts: Vec<_> =
-        categories.iter().map(|row| format!("{} {}", row.category, Bytes(row.peak_bytes))).collect();
-    let peak = device.memory_stats()?.peak_bytes_in_use;
-    Ok(format!("peak {} in the pool; at the peak: {}", Bytes(peak), parts.join(", ")))
 }
