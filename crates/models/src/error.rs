@@ -41,13 +41,17 @@ pub enum ModelError {
         supported: &'static str,
     },
     /// The configuration lacks a required field.
-    #[error("the configuration has no field `{field}`")]
+    #[error("the configuration has no field `{field}`", field = printable(field))]
     MissingField {
         /// The field.
         field: String,
     },
     /// A field of the configuration has an invalid value.
-    #[error("the field `{field}` of the configuration must be {expected}, got {}", printable(got))]
+    #[error(
+        "the field `{field}` of the configuration must be {expected}, got {got}",
+        field = printable(field),
+        got = printable(got)
+    )]
     BadField {
         /// The field.
         field: String,
@@ -57,7 +61,11 @@ pub enum ModelError {
         got: String,
     },
     /// The configuration asks for an option that this crate does not support.
-    #[error("the option `{option}` = {} is not supported; supported is {supported}", printable(got))]
+    #[error(
+        "the option `{option}` = {got} is not supported; supported is {supported}",
+        option = printable(option),
+        got = printable(got)
+    )]
     Unsupported {
         /// The field of the configuration.
         option: String,
