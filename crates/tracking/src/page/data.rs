@@ -15,7 +15,7 @@ use crate::report::Report;
 use crate::training_log::TrainingLog;
 
 /// The most intervals of the timeline.
-const MAX_INTERVALS: usize = 1 << 15;
+const MAX_INTERVALS: usize = 24 << 10;
 
 /// The most blocks that are drawn separately.
 const RECTANGLES: usize = 40_000;
@@ -55,6 +55,8 @@ pub(super) struct SearchData<'a> {
 struct TimelineData {
     /// The number of moments before downsampling.
     moments: usize,
+    /// The most intervals, of which each keeps two moments.
+    intervals: usize,
     /// Nanoseconds, as differences.
     at_ns: Vec<u64>,
     /// Bytes by category, as differences.
@@ -141,6 +143,7 @@ fn timeline(recording: &Recording, names: &mut Names<'_>) -> TimelineData {
     let peak = recording.peak().and_then(|peak| moments.iter().position(|moment| moment.event == peak.event));
     TimelineData {
         moments: recording.timeline().count(),
+        intervals: MAX_INTERVALS,
         at_ns: steps_up(moments.iter().map(|moment| moment.at_ns)),
         bytes: std::array::from_fn(column),
         op: owners.into_iter().map(|owner| names.number(owner)).collect(),

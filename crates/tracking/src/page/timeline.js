@@ -137,10 +137,10 @@ function timeline(data) {
     }
   }
 
-  const { moments } = data.timeline;
+  const { moments, intervals } = data.timeline;
   element("timeline-note").textContent = at.length < moments
     ? count(at.length) + " of " + count(moments) + " moments are kept: the lowest and highest of each stretch of " +
-      Math.ceil(moments / 32768) + ", so no peak is lost. Pale: the highest within a pixel. Drag or turn the wheel to zoom."
+      Math.ceil(moments / intervals) + ", so no peak is lost. Pale: the highest within a pixel. Drag or turn the wheel to zoom."
     : "All " + count(moments) + " moments. Pale: the highest within a pixel. Drag or turn the wheel to zoom.";
   view.listeners.push(draw);
   listen(canvas, () => {});
