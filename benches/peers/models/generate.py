@@ -2,7 +2,7 @@
 """Greedy text generation with transformers and with Highwater: tokens per second and peak resident memory.
 
     cargo build --release --features text --example generate
-    pip install torch transformers gguf
+    pip install torch transformers accelerate gguf
     python3 benches/peers/models/generate.py FILE.gguf --tokens 100 --rounds 3
 
 Both programs run in turns, each as a process of its own with f32 weights and the same number of threads. The speed counts
