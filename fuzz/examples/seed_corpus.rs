@@ -202,7 +202,8 @@ fn arrays() -> Outcome {
     fuzz::valid_checkpoint()?.save(&path)?;
     let checkpoint = fs::read(&path)?;
     seed_file("Gguf::open", "blocks", &repository("crates/nn/tests/reference/blocks.gguf")?)?;
-    let index = br#"{"metadata": {"total_size": 8}, "weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}"#;
+    let index =
+        br#"{"metadata": {"total_size": 8}, "weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}"#;
     seed_file("ShardedSafetensors::open", "index", index)?;
     fs::remove_file(path)?;
     for reader in ["read_safetensors", "Checkpoint::load"] {
