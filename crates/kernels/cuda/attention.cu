@@ -73,7 +73,7 @@ DEVICE void write_rows(const Job& job, int output, const Turn& turn, u64 rows, u
 // out[0] = the result, out[1] = the logarithm of the sum of exp of each query's scores.
 BLOCK_KERNEL(attention, TILE_BLOCKS - 1) {
     SHARED Steps<WIDE> shared;
-    u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
+    u64 queries = job.k[0], width = job.k[2], values = job.k[3];
     for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
         // Without values there are still sums to write.
         Turn turn = turn_at(n, queries, values > 0 ? values : 1);
@@ -124,7 +124,7 @@ BLOCK_KERNEL(attention, TILE_BLOCKS - 1) {
 // out[0] = the gradient of q; also = [result, logarithms of sums, gradient of the result].
 BLOCK_KERNEL(attention_query_grad, TILE_BLOCKS - 1) {
     SHARED Steps<WIDE> shared;
-    u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
+    u64 queries = job.k[0], width = job.k[2], values = job.k[3];
     for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
         Turn turn = turn_at(n, queries, width);
         Rows<T> q = rows_at<T>(job.in[0].address, turn.head, turn.top, queries, width);

@@ -208,7 +208,7 @@ BLOCK_KERNEL(attention, 2) {
     SHARED HalfTile tiles[3];
     SHARED float maxima[2][TILE];
     SHARED float sums[2][TILE];
-    u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
+    u64 queries = job.k[0], width = job.k[2], values = job.k[3];
     for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
         // Without values there are still sums to write.
         Turn turn = turn_at(n, queries, values > 0 ? values : 1);
@@ -288,7 +288,7 @@ BLOCK_KERNEL(attention, 2) {
 // out[0] = the gradient of q; also = [result, logarithms of sums, gradient of the result].
 BLOCK_KERNEL(attention_query_grad, 2) {
     SHARED HalfTile tiles[4];
-    u64 queries = job.k[0], keys = job.k[1], width = job.k[2], values = job.k[3];
+    u64 queries = job.k[0], width = job.k[2], values = job.k[3];
     float scale = constant(job, 0, 0.0f);
     for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
         Turn turn = turn_at(n, queries, width);
