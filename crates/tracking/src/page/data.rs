@@ -15,13 +15,13 @@ use crate::report::Report;
 use crate::training_log::TrainingLog;
 
 /// The most intervals of the timeline.
-const MAX_INTERVALS: usize = 24 << 10;
+const MAX_INTERVALS: usize = 1 << 15;
 
 /// The most blocks that are drawn separately.
 const RECTANGLES: usize = 40_000;
 
 /// Cells of the map for the others.
-const COLUMNS: usize = 1024;
+const COLUMNS: usize = 832;
 const ROWS: usize = 256;
 
 /// The most lines of a table, and the most regions.
