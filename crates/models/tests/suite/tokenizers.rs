@@ -61,7 +61,7 @@ fn batches_use_the_padding_token_of_the_file() {
     assert_eq!((batch.rows(), batch.columns()), (2, 5));
     assert_eq!(batch.ids(), [1, 3, 2, 6, 6, 1, 3, 4, 5, 2]);
     assert_eq!(batch.type_ids(), [0, 0, 0, 1, 1, 0, 0, 0, 0, 0]);
-    let mask: Vec<u8> = batch.mask().iter().map(|&is_token| is_token.into()).collect();
+    let mask: Vec<u8> = batch.mask().iter().map(|&is_token| u8::from(is_token)).collect();
     assert_eq!(mask, [1, 1, 1, 0, 0, 1, 1, 1, 1, 1]);
 }
 
