@@ -55,19 +55,19 @@ pub struct Setting {
     pub variable: Option<&'static str>,
     /// The option of programs that train.
     pub option: Option<&'static str>,
-    /// What the setting applies to.
+    /// The part of a program that the setting applies to.
     pub scope: SettingScope,
     /// The valid values, with their unit and limits.
     pub kind: SettingKind,
     /// The value if the setting is unset, as text.
     pub default: &'static str,
-    /// What the setting does, without a period at the end.
+    /// The effect of the setting, without a period at the end.
     pub help: &'static str,
     /// A valid value that is not the default.
     pub example: &'static str,
 }
 
-/// What a setting applies to.
+/// The part of a program that a setting applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingScope {
