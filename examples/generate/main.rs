@@ -15,6 +15,7 @@ use highwater::models::{
     ChatTemplate, Message, Sampling, SpecialTokens, StopTokens, Stopping, Tokenizer, generate,
     load_language_model,
 };
+use highwater::nn::lora_from;
 use highwater::prelude::*;
 use highwater::train::{Options, Run};
 use serde_json::json;
@@ -26,6 +27,10 @@ struct Args {
     /// The model: a GGUF file, or a folder with config.json, model.safetensors and tokenizer.json
     #[arg(long, value_name = "PATH")]
     model: PathBuf,
+
+    /// Adapters of the model, written by the example finetune or by PEFT
+    #[arg(long, value_name = "FOLDER")]
+    adapter: Option<PathBuf>,
 
     /// The beginning of the text; several are continued at the same time
     #[arg(long, value_name = "TEXT", required = true)]
@@ -82,6 +87,10 @@ fn write_texts(args: &Args, run: &Run) -> anyhow::Result<()> {
         tokenizer.vocabulary_size(),
         model.vocabulary()
     );
+    if let Some(folder) = &args.adapter {
+        // They stay attached.
+        let _ = lora_from(&*model, folder, None, &Rng::new(run.seed()))?;
+    }
     let prompts = prompts(args, &tokenizer)?;
     let mut sampling = Sampling::new()
         .temperature(args.temperature)?

@@ -1,0 +1,50 @@
+//! The model.
+
+use anyhow::Context;
+use highwater::Error;
+use highwater::models::{LanguageModel, load_language_model};
+use highwater::nn::recompute::{Recomputation, Recompute};
+use highwater::prelude::*;
+
+use super::Args;
+
+/// The blocks in which the frozen weights stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Quantization {
+    None,
+    Keep,
+    #[value(name = "q8_0")]
+    Q8_0,
+    #[value(name = "q4_0")]
+    Q4_0,
+    #[value(name = "q4_1")]
+    Q4_1,
+    Nf4,
+}
+
+/// Loads the model of the options.
+pub(crate) fn load(args: &Args, device: &Device) -> Result<Box<dyn LanguageModel>> {
+    match args.quantize {
+        Quantization::None => Ok(load_language_model(&args.model, device)?),
+        _ => Err(Error::Custom { op: "finetune", message: "no quantized weights yet".to_owned() }),
+    }
+}
+
+/// Returns the recomputation of all layers of the model's chain, which has a name such as `model.layers`.
+pub(crate) fn recompute_all(model: &dyn LanguageModel) -> Recompute {
+    let mut chain: Option<(String, usize)> = None;
+    for (path, _) in model.parameters() {
+        let mut names = path.split('.');
+        let Some(at) = names.position(|name| name.parse::<usize>().is_ok()) else { continue };
+        let names: Vec<&str> = path.split('.').collect();
+        let (before, number) = (names[..at].join("."), names[at].parse::<usize>().unwrap_or(0));
+        let known = chain.get_or_insert((before.clone(), 0));
+        if known.0 == before {
+            known.1 = known.1.max(number + 1);
+        }
+    }
+    match chain {
+        Some((path, layers)) => Recompute::new().with(path, Recomputation::of_blocks(layers, 0..layers)),
+        None => Recompute::new(),
+    }
+}
