@@ -19,4 +19,5 @@ mod support;
 mod tokenizers;
 #[cfg(feature = "text")]
 mod vocabularies;
+mod training;
 mod weights;
