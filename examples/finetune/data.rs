@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use highwater::data::{Batches, IGNORED_TARGET, PairOptions, Pairs, TokenWindows};
 use highwater::fit::Plan;
 use highwater::models::{ChatTemplate, PairEncoder, SpecialTokens, Tokenizer};

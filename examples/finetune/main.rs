@@ -11,7 +11,7 @@ mod terminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::ensure;
 use clap::Parser;
 use highwater::distributed::World;
 use highwater::fit::Plan;
@@ -25,6 +25,9 @@ use data::{Batch, Data};
 use model::Quantization;
 use sample::Samples;
 use terminal::peak;
+
+/// The checkpoint key of the options that decide what the adapters mean.
+const ADAPTERS: &str = "adapters";
 
 /// Fine-tune a pretrained language model on a text, or on prompts with answers.
 #[derive(Debug, Parser)]
@@ -129,6 +132,12 @@ impl Args {
         let (rank, alpha, dropout) = (self.rank, self.alpha, self.dropout);
         Lora { rank, alpha, dropout, ..Lora::default() }.with_targets(&self.targets)
     }
+
+    /// The options that decide what the adapters mean, apart from their shapes.
+    fn meaning(&self) -> String {
+        let name = self.model.file_name().unwrap_or_default().display();
+        format!("--model {name} --alpha {} --quantize {}", self.alpha, self.quantize)
+    }
 }
 
 fn main() -> ExitCode {
@@ -137,6 +146,10 @@ fn main() -> ExitCode {
 }
 
 fn fine_tune(args: &Args, run: &Run) -> anyhow::Result<()> {
+    if let Some(checkpoint) = args.saves.saves(Every::Steps).load()? {
+        let (saved, given) = (checkpoint.note(ADAPTERS).unwrap_or_default(), args.meaning());
+        ensure!(saved == given, "--resume: the file has adapters of {saved:?}, not of {given:?}");
+    }
     let tokenizer = Tokenizer::load(&args.model)?;
     let data = Data::load(args, &tokenizer, run.seed())?;
     let tuning = Tuning { args, run, data: &data, tokenizer: &tokenizer };
@@ -226,6 +239,7 @@ impl Tuning<'_> {
             })
             .evaluate_every(Every::Steps(args.validate_every))
             .saves(args.saves.saves(Every::Steps))
+            .note(ADAPTERS, &args.meaning())
             .world(world)
             .plan(plan)
             .output(output)

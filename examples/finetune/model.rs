@@ -1,7 +1,8 @@
 //! The model.
 
-use anyhow::Context;
-use highwater::Error;
+use std::fmt;
+
+use clap::ValueEnum;
 use highwater::models::{LanguageModel, load_language_model};
 use highwater::nn::recompute::{Recomputation, Recompute};
 use highwater::prelude::*;
@@ -9,7 +10,7 @@ use highwater::prelude::*;
 use super::Args;
 
 /// The blocks in which the frozen weights stay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Quantization {
     None,
     Keep,
@@ -20,6 +21,13 @@ pub(crate) enum Quantization {
     #[value(name = "q4_1")]
     Q4_1,
     Nf4,
+}
+
+impl fmt::Display for Quantization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        f.write_str(value.as_ref().map_or("none", |value| value.get_name()))
+    }
 }
 
 /// Loads the model of the options.

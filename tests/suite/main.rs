@@ -8,6 +8,7 @@ mod checkpointed_transformer;
 mod digits;
 mod dry_runs;
 mod error_chains;
+mod finetune;
 mod fit;
 mod golden_step;
 mod links;
