@@ -179,6 +179,7 @@ pub mod guide {
     #[doc = include_str!("../docs/pool.md")]
     pub mod pool {}
 
+    #[doc = "[fit]: mod@fit"]
     #[doc = include_str!("../docs/data.md")]
     pub mod data {}
 
@@ -321,7 +322,7 @@ pub mod prelude {
     pub use crate::alloc::{AllocatorAttributes, Bytes, Category};
     pub use crate::data::{
         ArrayDataset, Augment, Batches, CsvOptions, Dataset, IdxOptions, LabelColumn, Missing, Normalize,
-        Sample, TargetColumns, Text, read_csv, read_idx,
+        PairOptions, Pairs, Sample, TargetColumns, Text, TokenWindows, read_csv, read_idx,
     };
     #[cfg(feature = "images")]
     pub use crate::data::{Channels, ImageFolder, ImageOptions};

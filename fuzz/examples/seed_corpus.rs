@@ -244,6 +244,9 @@ fn texts() -> Outcome {
     seed_file("read_csv", "names", b"a;b;c\nred;;cat\nblue;2;dog\n")?;
     seed_file("ImageFolder::open", "pixels", &repository("crates/nn/tests/cases/pixels.png")?)?;
     seed_file("Text::read", "words", "One word, zwei W\u{f6}rter.\n".as_bytes())?;
+    let pairs = "{\"prompt\": \"2 + 2 =\", \"answer\": \" 4\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"W\u{f6}rter?\"}, \
+         {\"role\": \"assistant\", \"content\": \"Ja\"}]}\n";
+    seed_file("Pairs::read", "forms", pairs.as_bytes())?;
     seed(&["golden"], "step", &repository("tests/golden/training_step.txt")?)?;
     let log = "{\"t\":1.5,\"step\":0,\"loss\":2.5}\n{\"t\":2,\"step\":1,\"loss\":0.5,\"rate\":1e-3}\n";
     seed(&["training_log"], "losses", log.as_bytes())?;

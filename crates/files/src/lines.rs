@@ -35,12 +35,16 @@ pub struct LineReader<R> {
     pub line: Vec<u8>,
     /// The number of the last line, counted from 1.
     pub number: u64,
+    /// The offset of the last line in the input, in bytes.
+    pub start: u64,
+    /// The bytes read so far, with line ends.
+    pub end: u64,
 }
 
 impl<R: BufRead> LineReader<R> {
     /// Creates a reader of lines of at most `limit` bytes.
     pub const fn new(reader: R, limit: usize) -> Self {
-        Self { reader, limit, line: Vec::new(), number: 0 }
+        Self { reader, limit, line: Vec::new(), number: 0, start: 0, end: 0 }
     }
 
     /// Reads one line without its end, and without a byte-order mark at the beginning. Returns `false` after the last
@@ -54,7 +58,9 @@ impl<R: BufRead> LineReader<R> {
         line.clear();
         // Two bytes beyond the limit allow for a line end, or show that the line is too long.
         let most = u64::try_from(self.limit).unwrap_or(u64::MAX).saturating_add(2);
-        if (&mut self.reader).take(most).read_until(b'\n', line)? == 0 {
+        let read = (&mut self.reader).take(most).read_until(b'\n', line)?;
+        (self.start, self.end) = (self.end, self.end + read as u64);
+        if read == 0 {
             return Ok(false);
         }
         let end = line.strip_suffix(b"\n").map(|line| line.strip_suffix(b"\r").unwrap_or(line));
@@ -65,6 +71,7 @@ impl<R: BufRead> LineReader<R> {
         line.truncate(length);
         if self.number == 1 && line.starts_with(MARK) {
             line.drain(..MARK.len());
+            self.start += MARK.len() as u64;
         }
         Ok(true)
     }

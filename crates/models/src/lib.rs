@@ -42,4 +42,6 @@ pub use llama::Llama;
 pub use llama_config::LlamaConfig;
 pub use load::{load_bert, load_language_model};
 #[cfg(feature = "text")]
-pub use text::{ChatTemplate, Message, Role, SpecialTokens, TextError, TextStream, TokenBatch, Tokenizer};
+pub use text::{
+    ChatTemplate, Message, PairEncoder, Role, SpecialTokens, TextError, TextStream, TokenBatch, Tokenizer,
+};

@@ -11,7 +11,8 @@ use crate::checkpoint::Checkpoint;
 #[cfg(feature = "images")]
 use crate::data::{Channels, ImageOptions, decode_bytes};
 use crate::data::{
-    CsvOptions, IdxArray, IdxOptions, LabelColumn, Missing, TargetColumns, Text, read_csv_from,
+    CsvOptions, Dataset, IdxArray, IdxOptions, LabelColumn, MaskedTokens, Missing, PairOptions, PairText,
+    Pairs, TargetColumns, Text, read_csv_from,
 };
 use crate::io::gguf::GgufHeader;
 use crate::io::sharded::Index;
@@ -38,6 +39,7 @@ pub const READERS: &[(&str, Check)] = &[
     ("read_csv", csv),
     ("read_idx", idx),
     ("Text::read", text),
+    ("Pairs::read", pairs),
     #[cfg(feature = "images")]
     ("ImageFolder::open", image),
 ];
@@ -271,6 +273,42 @@ pub fn text(data: &[u8]) {
     let tokens = text.encode(whole).expect("a text has its own characters");
     assert_eq!(text.decode(&tokens), whole);
     assert!(tokens.iter().all(|&token| (token as usize) < text.classes()));
+}
+
+/// Checks the reader of JSON lines with prompts and answers.
+///
+/// # Panics
+/// If the reader violates its contract.
+pub fn pairs(data: &[u8]) {
+    // Small limits, so that inputs reach them.
+    let options = PairOptions {
+        max_tokens: 20,
+        max_bytes: 4096,
+        max_line_bytes: 1000,
+        max_samples: 10,
+        ..PairOptions::default()
+    };
+    let tokens = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+    let mut bytes = 0;
+    let encode = |pair: &PairText| {
+        let sample = MaskedTokens::default();
+        Ok::<_, String>(match pair {
+            PairText::Completion { prompt, answer } => {
+                bytes += prompt.len() + answer.len();
+                sample.with_context(&tokens(prompt)).with_answer(&tokens(answer))
+            }
+            PairText::Chat(turns) => turns.iter().fold(sample, |sample, turn| {
+                bytes += turn.role.len() + turn.content.len();
+                sample.with_context(&tokens(&turn.role)).with_answer(&tokens(&turn.content))
+            }),
+        })
+    };
+    let Ok(read) = Pairs::read_from(data, "fuzz", &options, encode) else { return };
+    assert!(bytes <= data.len() && data.len() as u64 <= options.max_bytes);
+    assert!(!read.is_empty() && read.len() + read.skipped() <= options.max_samples);
+    assert!(read.longest() <= options.max_tokens && read.targets() >= read.len());
+    let batch = read.get_batch(&(0..read.len()).collect::<Vec<_>>()).expect("all samples can be padded");
+    assert_eq!(batch.input.shape().dims(), [read.len(), read.longest()]);
 }
 
 /// A minimal training run.

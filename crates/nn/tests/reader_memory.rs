@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder};
-use highwater_nn::data::{CsvOptions, IdxArray, IdxOptions, Text, read_csv_from, read_idx};
+use highwater_nn::data::{
+    CsvOptions, IdxArray, IdxOptions, MaskedTokens, PairOptions, PairText, Pairs, Text, read_csv_from,
+    read_idx,
+};
 use highwater_nn::io::{
     Gguf, GgufLimits, NpyLimits, SafetensorsLimits, ShardedSafetensors, read_npy_from, read_npz_from,
     read_safetensors_from, read_state_dict_from,
@@ -410,4 +413,31 @@ fn texts_stay_within_eight_times_their_size() {
     let length = text.len() as u64;
     assert!(check("text", &text, length, |file| Text::read_from(file, "f", u64::MAX)));
     assert!(!check("text, too long", &text, length, |file| Text::read_from(file, "f", 16 << 20)));
+}
+
+#[test]
+fn json_lines_stay_within_eight_times_their_size() {
+    let _one = ONE.lock();
+    let read = |file: &mut dyn Read| {
+        let encode = |pair: &PairText| {
+            let sample = MaskedTokens::default().with_context(&[1]);
+            let tokens = match pair {
+                PairText::Completion { prompt, answer } => prompt.len() + answer.len(),
+                PairText::Chat(turns) => turns.len(),
+            };
+            Ok::<_, String>(sample.with_answer(&vec![2; tokens.min(1)]))
+        };
+        Pairs::read_from(std::io::BufReader::new(file), "f", &PairOptions::default(), encode)
+    };
+    let turns = ["{\"role\":\"\",\"content\":\"\"}"; 100_000].join(",");
+    for (name, line) in [
+        ("pairs", "{\"prompt\":\"\",\"answer\":\"a\"}\n".repeat(400_000)),
+        ("conversations", format!("{{\"messages\":[{turns}]}}\n").repeat(4)),
+        ("long answers", format!("{{\"prompt\":\"\",\"answer\":\"{}\"}}\n", "a".repeat(4_000_000)).repeat(3)),
+    ] {
+        assert!(check(name, line.as_bytes(), line.len() as u64, |mut file| read(&mut file)));
+    }
+    for text in ["a".repeat(20 << 20), "\n".repeat(20 << 20), "[".repeat(20 << 20)] {
+        assert!(!check("no pairs", text.as_bytes(), text.len() as u64, |mut file| read(&mut file)));
+    }
 }

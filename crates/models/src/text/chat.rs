@@ -36,6 +36,12 @@ pub enum Role {
 }
 
 impl Role {
+    /// Returns the role with this name; `None` for another name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::System, Self::User, Self::Assistant].into_iter().find(|role| role.name() == name)
+    }
+
     /// Returns the name in templates: `system`, `user` or `assistant`.
     #[must_use]
     pub fn name(self) -> &'static str {

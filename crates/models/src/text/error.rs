@@ -110,6 +110,12 @@ pub enum TextError {
         /// The file.
         path: PathBuf,
     },
+    /// A conversation cannot be a sample for fine-tuning.
+    #[error("{problem}", problem = printable(problem))]
+    BadPair {
+        /// The violated rule.
+        problem: String,
+    },
     /// A chat template is invalid, or it rejects the messages.
     #[error("chat template, line {line}: {message}", message = printable(message))]
     Template {

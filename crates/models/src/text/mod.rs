@@ -4,6 +4,8 @@
 //! messages ── ChatTemplate ──▶ text ── Tokenizer::encode ──▶ tokens ── model, Sampler ──▶ tokens ── TextStream ──▶ text
 //! ```
 //!
+//! A [`PairEncoder`] makes samples for fine-tuning of prompts with answers.
+//!
 //! A [`Tokenizer`] wraps the crate `tokenizers`. It comes from a `tokenizer.json`, or from the [`Vocabulary`] of a GGUF
 //! file. Padding and truncation are arguments of each call: settings of the file for them have no effect.
 //!
@@ -16,6 +18,7 @@ mod error;
 mod file;
 mod gguf;
 mod load;
+mod pairs;
 mod stream;
 mod tokenizer;
 mod vocabulary;
@@ -23,6 +26,7 @@ mod vocabulary;
 pub use batch::TokenBatch;
 pub use chat::{ChatTemplate, Message, Role};
 pub use error::TextError;
+pub use pairs::PairEncoder;
 pub use stream::TextStream;
 pub use tokenizer::{SpecialTokens, Tokenizer};
 pub use vocabulary::{TokenType, Vocabulary};

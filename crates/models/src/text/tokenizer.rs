@@ -180,6 +180,27 @@ impl Tokenizer {
         Ok(self.encoding(text, special, max_tokens)?.get_ids().to_vec())
     }
 
+    /// Returns the tokens of a file of UTF-8 text of at most `limit` bytes, for example for
+    /// [`TokenWindows`](highwater_nn::data::TokenWindows). Skips a byte-order mark.
+    ///
+    /// # Errors
+    /// [`TextError::Io`] and [`TextError::TooLong`] for the file, [`TextError::Malformed`] for invalid UTF-8, and as
+    /// [`encode`](Self::encode).
+    pub fn encode_file(
+        &self,
+        path: impl AsRef<Path>,
+        special: SpecialTokens,
+        limit: u64,
+    ) -> Result<Vec<u32>, TextError> {
+        let path = path.as_ref();
+        let bytes = file::read(path, limit)?;
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            let problem = format!("invalid UTF-8 at byte {}", error.valid_up_to());
+            TextError::Malformed { path: path.to_owned(), problem }
+        })?;
+        self.encode(text.strip_prefix('\u{feff}').unwrap_or(text), special, None)
+    }
+
     /// Encodes several texts into a batch. Shorter texts are padded on the right to the length of the longest. Each has at
     /// most `max_tokens` tokens, as in [`encode`](Self::encode).
     ///

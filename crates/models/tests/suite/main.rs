@@ -11,6 +11,8 @@ mod generation;
 mod gguf;
 mod gpt2;
 mod llama;
+#[cfg(feature = "text")]
+mod pairs;
 mod sampling;
 #[cfg(feature = "text")]
 mod streams;

@@ -67,7 +67,9 @@ impl<'a, P: Place> Batches<'a, P> {
             });
         }
         let (drop_last, shard) = (false, DataShard::default());
-        let pass = Pass { data, batch_size, drop_last, shuffle: None, augment: None, collate: None, shard };
+        let (shuffle, augment, collate, by_length, largest_only) = (None, None, None, None, false);
+        let pass =
+            Pass { data, batch_size, drop_last, shuffle, augment, collate, by_length, largest_only, shard };
         let (start, next, source, waiting) = (0, 0, None, None);
         Ok(Self { pass, start, workers: 0, prefetch: PREFETCH, place, source, next, waiting })
     }
@@ -82,6 +84,59 @@ impl<'a, P: Place> Batches<'a, P> {
     #[must_use]
     pub fn shuffled(self, seed: u64, epoch: u64) -> Self {
         self.configured(|batches| batches.pass.shuffle = Some((seed, epoch)))
+    }
+
+    /// Groups samples of similar [length](Dataset::sample_length), so that batches need little padding. `step` is the number
+    /// of samples that all ranks process in a step, rounded up to whole batches: `plan.batch()` for a
+    /// [plan](https://docs.rs/highwater/latest/highwater/fit/struct.Plan.html), else the batch size. The batches of a step have
+    /// one length, that of its longest sample.
+    ///
+    /// With [`shuffled`](Self::shuffled), the pass is in random order, sorted within windows of up to 50 steps; the steps then
+    /// come in random order. Without it, the order is by falling length. In both, the *second* step has the longest sample:
+    /// the optimizer has its state from then on, so the peak of a run is that of its second step.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use highwater::data::{MaskedTokens, PairOptions, Pairs};
+    /// use highwater::prelude::*;
+    /// let sample = |length| MaskedTokens::default().with_context(&[1]).with_answer(&vec![2; length - 1]);
+    /// let pairs = Arc::new(Pairs::new((0..100).map(|at| sample(2 + at * 37 % 100)), &PairOptions::default())?);
+    /// let device = Device::cpu()?;
+    /// let batches = pairs.batches(10, &device)?.shuffled(7, 0).by_length(10)?;
+    /// assert_eq!(batches.largest(), Some([10, 101]));
+    /// let shapes = batches.map(|batch| Ok(batch?.0.dims().to_vec())).collect::<highwater::Result<Vec<_>>>()?;
+    /// assert_eq!(shapes[1], [10, 101]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] for a step without samples, and for a data set whose samples have no lengths.
+    pub fn by_length(self, step: usize) -> Result<Self> {
+        let data = &self.pass.data;
+        let bad = |argument, expected, got: &str| {
+            Err(Error::BadArgument { op: "by_length", argument, expected, got: got.to_owned() })
+        };
+        if step == 0 {
+            return bad("step", "at least 1", "0");
+        }
+        if !data.is_empty() && data.sample_length(0).is_none() {
+            return bad("data", "a data set with `Dataset::sample_length`", "samples without a length");
+        }
+        Ok(self.configured(|batches| batches.pass.by_length = Some(step)))
+    }
+
+    /// Whether every batch of a pass [by length](Self::by_length) is the largest one. Trials of a plan have few steps, and
+    /// then need as much memory as the whole run: `largest_only(plan.is_trial())`. Other passes are not changed.
+    #[must_use]
+    pub fn largest_only(self, largest_only: bool) -> Self {
+        self.configured(|batches| batches.pass.largest_only = largest_only)
+    }
+
+    /// Returns the number of samples of the largest batch and the length of its samples, if samples have
+    /// [lengths](Dataset::sample_length). `None` without batches. It reads the lengths of all samples.
+    #[must_use]
+    pub fn largest(&self) -> Option<[usize; 2]> {
+        self.pass.largest()
     }
 
     /// Drops the last batch if it is smaller than the others, so that all steps have the same shapes.

@@ -56,6 +56,12 @@ pub trait Dataset: Send + Sync {
         None
     }
 
+    /// Returns the length of a sample, such as its number of tokens, if samples have different ones.
+    /// [`Batches::by_length`] needs it.
+    fn sample_length(&self, _index: usize) -> Option<usize> {
+        None
+    }
+
     /// Reads a batch. The default implementation [stacks](Sample::stack) the samples.
     ///
     /// # Errors
@@ -63,6 +69,15 @@ pub trait Dataset: Send + Sync {
     fn get_batch(&self, indices: &[usize]) -> Result<Sample> {
         let samples = indices.iter().map(|&index| self.get(index)).collect::<Result<Vec<_>>>()?;
         Sample::stack(&samples)
+    }
+
+    /// Reads a batch whose samples are padded to this [length](Self::sample_length), which no sample exceeds.
+    /// The default implementation calls [`get_batch`](Self::get_batch), which pads to the longest sample of the batch.
+    ///
+    /// # Errors
+    /// As [`get_batch`](Self::get_batch).
+    fn get_padded(&self, indices: &[usize], _length: usize) -> Result<Sample> {
+        self.get_batch(indices)
     }
 
     /// Returns an iterator over batches of `batch_size` samples, in order unless [shuffled](Batches::shuffled). The

@@ -9,6 +9,7 @@ use highwater_tensor::Result;
 use highwater_tensor::error::DataError;
 
 use super::augment::Augment;
+use super::by_length::{ByLength, by_length};
 use super::dataset::Dataset;
 use super::sample::Sample;
 use super::shard::DataShard;
@@ -28,6 +29,10 @@ pub(super) struct Pass {
     /// The augmentation, the seed and the number of the pass.
     pub(super) augment: Option<(Augment, u64, u64)>,
     pub(super) collate: Option<Arc<Collate>>,
+    /// The samples of a step, which have similar lengths.
+    pub(super) by_length: Option<usize>,
+    /// Whether every batch is the largest one.
+    pub(super) largest_only: bool,
     pub(super) shard: DataShard,
 }
 
@@ -39,6 +44,8 @@ impl fmt::Debug for Pass {
             .field("drop_last", &self.drop_last)
             .field("shuffle", &self.shuffle)
             .field("augment", &self.augment)
+            .field("by_length", &self.by_length)
+            .field("largest_only", &self.largest_only)
             .field("shard", &self.shard)
             .finish_non_exhaustive()
     }
@@ -53,13 +60,33 @@ impl Pass {
         self.shard.batches(batches)
     }
 
+    /// Returns the samples of a step whose batches have similar lengths: a multiple of the batch size.
+    fn step(&self, samples: usize) -> usize {
+        samples.div_ceil(self.batch_size).max(1).saturating_mul(self.batch_size)
+    }
+
+    /// Returns the rows and the length of the largest batch of this part; `None` without batches or lengths.
+    pub(super) fn largest(&self) -> Option<[usize; 2]> {
+        let len = self.data.len();
+        let longest = (0..len).filter_map(|sample| self.data.sample_length(sample)).max()?;
+        (self.batches() > 0).then(|| [self.batch_size.min(len), longest])
+    }
+
     /// Fixes the order of the samples.
     pub(super) fn ordered(&self) -> Result<OrderedPass> {
         let len = self.data.len();
-        let order = self
-            .shuffle
-            .map(|(seed, epoch)| permutation(len, seed, epoch).ok_or(DataError::NoOrder { samples: len }));
-        Ok(OrderedPass { pass: self.clone(), len, order: order.transpose()? })
+        let no_order = DataError::NoOrder { samples: len };
+        let (order, lengths) = if let Some(step) = self.by_length {
+            let lengths: Vec<usize> =
+                (0..len).map(|sample| self.data.sample_length(sample).unwrap_or(0)).collect();
+            let mut found = by_length(&lengths, self.step(step), self.shuffle).ok_or(no_order)?;
+            (Some(std::mem::take(&mut found.order)), Some(found))
+        } else if let Some((seed, epoch)) = self.shuffle {
+            (Some(permutation(len, seed, epoch).ok_or(no_order)?), None)
+        } else {
+            (None, None)
+        };
+        Ok(OrderedPass { pass: self.clone(), len, order, lengths })
     }
 }
 
@@ -70,6 +97,8 @@ pub(super) struct OrderedPass {
     len: usize,
     /// The shuffled order.
     order: Option<Vec<usize>>,
+    /// The lengths of the steps, if they differ.
+    lengths: Option<ByLength>,
 }
 
 impl OrderedPass {
@@ -81,9 +110,21 @@ impl OrderedPass {
     }
 
     fn load_unguarded(&self, batch: usize) -> Result<Sample> {
+        let size = self.pass.batch_size;
+        let step = self.lengths.as_ref().map(|lengths| {
+            let step = if self.pass.largest_only { lengths.longest } else { batch * size / lengths.step };
+            (step, lengths.lengths.get(step).copied().unwrap_or(0))
+        });
+        let batch = match (&self.lengths, step) {
+            (Some(lengths), Some((step, _))) if self.pass.largest_only => step * lengths.step / size,
+            _ => batch,
+        };
         let indices = self.indices(batch);
         let Some(collate) = &self.pass.collate else {
-            let mut loaded = self.pass.data.get_batch(&indices)?;
+            let mut loaded = match step {
+                Some((_, length)) => self.pass.data.get_padded(&indices, length)?,
+                None => self.pass.data.get_batch(&indices)?,
+            };
             self.augment(&mut loaded, &indices)?;
             return Ok(loaded);
         };

@@ -2,7 +2,7 @@
 //!
 //! A [`Dataset`] has samples by index. [`ArrayDataset`] holds all of them in memory; [`read_csv`], [`read_idx`] and
 //! [`ArrayDataset::from_arrays`] create one. `ImageFolder` (feature `images`) decodes files on request. User types
-//! implement the trait.
+//! implement the trait. [`TokenWindows`] and [`Pairs`] have the tokens of texts and of prompts with answers, for language models.
 //!
 //! [`Batches`] is the loader: one pass over a data set, in order or shuffled, in the calling thread or in workers. The
 //! calling thread creates all tensors, so the memory accounts do not depend on the workers.
@@ -12,6 +12,7 @@ mod array_dataset;
 mod arrays;
 mod augment;
 mod batches;
+mod by_length;
 mod csv;
 mod dataset;
 mod idx;
@@ -20,11 +21,13 @@ mod images;
 mod lines;
 mod loading;
 mod normalize;
+mod pairs;
 mod sample;
 mod shard;
 mod shuffle;
 mod text;
 mod texts;
+mod token_windows;
 mod workers;
 
 pub use array_dataset::ArrayDataset;
@@ -40,8 +43,10 @@ pub(crate) use images::decode_bytes;
 #[cfg(feature = "images")]
 pub use images::{Channels, ImageFolder, ImageOptions};
 pub use normalize::Normalize;
+pub use pairs::{ChatTurn, MaskedTokens, PairOptions, PairText, Pairs};
 pub use sample::Sample;
 pub use shard::DataShard;
 pub use text::Text;
+pub use token_windows::{IGNORED_TARGET, TokenWindows};
 
 pub use highwater_tensor::error::DataError;

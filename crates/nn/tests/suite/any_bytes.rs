@@ -67,6 +67,13 @@ fn an_index_of_shards_is_read_or_refused() {
 }
 
 #[test]
+fn json_lines_are_read_or_refused() {
+    let lines = "\u{feff}{\"prompt\": \"a\", \"answer\": \"\u{e9}b\", \"other\": [[1.5e3, null]]}\n\n{\"messages\": \
+        [{\"role\": \"user\", \"content\": \"a\\n\\u00e9\"}, {\"role\": \"assistant\", \"content\": \"\"}]}\r\n{\"prompt\": \"\", \"completion\": \"b\"}";
+    damaged(fuzz::pairs, lines.as_bytes(), &[1, 4, 0x10, 0x20, 0x80]);
+}
+
+#[test]
 fn a_state_dict_is_read_or_refused() {
     for name in ["tensors", "training", "module", "complex"] {
         let path = format!("{}/tests/reference/{name}.pt", env!("CARGO_MANIFEST_DIR"));

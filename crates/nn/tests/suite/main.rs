@@ -9,6 +9,7 @@ mod data_cases;
 mod data_csv;
 mod data_csv_text;
 mod data_images;
+mod data_tokens;
 mod data_workers;
 mod dry_runs;
 mod io_cases;

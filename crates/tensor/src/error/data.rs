@@ -246,6 +246,30 @@ pub enum DataError {
         /// The line that did not fit.
         line: u64,
     },
+    /// A line of a file is not in the expected form, or could not be encoded.
+    #[error("{}: line {line}, byte {offset}: {problem}", printable(path.display()), problem = printable(problem))]
+    BadLine {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: u64,
+        /// The offset of the problem in the file, in bytes.
+        offset: u64,
+        /// The violated rule.
+        problem: String,
+    },
+    /// No sample of a file has a target.
+    #[error(
+        "{}: none of {samples} samples has a target within {max_tokens} tokens; allow more tokens", printable(path.display())
+    )]
+    NoTargets {
+        /// The file.
+        path: PathBuf,
+        /// The number of samples.
+        samples: usize,
+        /// The most tokens of a sample.
+        max_tokens: usize,
+    },
     /// A file is not a readable image.
     #[error("{}: cannot decode the image: {message}; only PNG and JPEG files are supported", printable(path.display()), message = printable(message))]
     Image {
