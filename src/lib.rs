@@ -190,12 +190,20 @@ pub mod guide {
     pub mod layers {}
 
     #[doc = "[files]: mod@files"]
+    #[doc = "[finetune]: mod@finetune"]
     #[doc = "[layers]: mod@layers#attention"]
     #[doc = "[mapped]: mod@files#mapped-files"]
     #[doc = "[prediction]: mod@prediction"]
     #[doc = "[training]: mod@training#options-for-your-program"]
     #[cfg_attr(feature = "text", doc = include_str!("../docs/pretrained.md"))]
     pub mod pretrained {}
+
+    #[doc = "[data]: mod@data#tokens-for-language-models"]
+    #[doc = "[fit]: mod@fit"]
+    #[doc = "[several-machines]: mod@several_machines"]
+    #[doc = "[training]: mod@training#options-for-your-program"]
+    #[cfg_attr(feature = "text", doc = include_str!("../docs/finetune.md"))]
+    pub mod finetune {}
 
     #[doc = "[data]: mod@data"]
     #[doc = "[other]: mod@other_runtimes"]
@@ -273,6 +281,7 @@ pub mod guide {
     pub mod environment {}
 
     #[doc = "[environment]: mod@environment"]
+    #[doc = "[finetune]: mod@finetune"]
     #[doc = "[files]: mod@files"]
     #[doc = "[gpu]: mod@gpu"]
     #[doc = "[interop]: mod@interop"]
