@@ -205,6 +205,7 @@ pub mod guide {
     #[cfg_attr(feature = "text", doc = include_str!("../docs/finetune.md"))]
     pub mod finetune {}
 
+    #[doc = "[adapters]: mod@layers#adapters"]
     #[doc = "[data]: mod@data"]
     #[doc = "[other]: mod@other_runtimes"]
     #[doc = include_str!("../docs/files.md")]
@@ -338,11 +339,12 @@ pub mod prelude {
     pub use crate::io::Checkpoint;
     pub use crate::nn::activation::*;
     pub use crate::nn::{
-        AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu, Embedding, Fans,
-        GroupNorm, GroupedQueryAttention, Gru, Init, InstanceNorm, KeyValueCache, KeyValueCacheOptions,
-        LayerNorm, LeakyRelu, Linear, LinearOptions, Llama3Scaling, LogSoftmax, Lstm, MaxPool2d, Module,
-        MultiHeadAttention, PRelu, Parameter, PixelShuffle, RecurrentOptions, RmsNorm, Rnn, RotaryEmbedding,
-        RotaryOptions, RotaryPairs, Sequential, Softmax, SwiGlu, TransformerBlock, Upsample,
+        Adapters, AvgPool2d, BatchNorm, Checkpointed, Conv1d, Conv2d, ConvTranspose2d, Dropout, Elu,
+        Embedding, Fans, GroupNorm, GroupedQueryAttention, Gru, Init, InstanceNorm, KeyValueCache,
+        KeyValueCacheOptions, LayerNorm, LeakyRelu, Linear, LinearOptions, Llama3Scaling, LogSoftmax, Lora,
+        Lstm, MaxPool2d, Module, MultiHeadAttention, PRelu, Parameter, PixelShuffle, RecurrentOptions,
+        RmsNorm, Rnn, RotaryEmbedding, RotaryOptions, RotaryPairs, Sequential, Softmax, SwiGlu,
+        TransformerBlock, Upsample, lora, lora_from,
     };
     pub use crate::optim::*;
     pub use crate::{

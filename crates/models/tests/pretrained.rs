@@ -9,9 +9,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use highwater::io::{Gguf, GgufLimits};
-use highwater::nn::Module;
-use highwater::{Device, Runtime, Tensor, no_grad};
+use highwater::io::{
+    Array, Arrays, Gguf, GgufLimits, Safetensors, SafetensorsLimits, read_safetensors, write_safetensors_to,
+};
+use highwater::nn::{Lora, Module, lora, lora_from};
+use highwater::optim::{AdamW, Optimizer};
+use highwater::{CrossEntropyOptions, Device, Rng, Runtime, Tensor, no_grad};
 use highwater_models::{
     ChatTemplate, Llama, Message, Sampling, SpecialTokens, Stopping, Tokenizer, generate, load_bert,
 };
@@ -171,6 +174,105 @@ fn smollm2_generates_the_same_tokens() {
     eprintln!("SmolLM2: 2 × 16 tokens in {:?}", start.elapsed());
     assert_eq!(generated, [GENERATED, GENERATED]);
     assert_eq!(tokenizer.decode(&GENERATED, SpecialTokens::Omit).unwrap(), GENERATED_TEXT);
+}
+
+/// The losses of the steps of [`train`], each before its update, and without updates.
+const TRAINED: [f64; 4] = [4.003159, 4.066062, 4.107136, 3.914048];
+const UNTRAINED: [f64; 4] = [4.003159, 4.084206, 4.148060, 3.979686];
+
+/// Computes the losses of four batches of four rows of 256 tokens, and changes the adapters after each one if `is_trained`.
+fn train(is_trained: bool) -> Vec<f64> {
+    const ROW: usize = 256;
+    let (device, file) = (Device::cpu().unwrap(), smollm2());
+    let model = Llama::from_gguf(&file, &device).unwrap();
+    let tokens = Tokenizer::from_gguf(&file).unwrap().encode(&text(), SpecialTokens::Omit, None).unwrap();
+    let adapters = lora(&model, &Lora::default(), &Rng::new(0)).unwrap();
+    assert_eq!(adapters.parameter_count(), 460_800);
+    for (name, matrix) in adapters.parameters() {
+        if name.contains("lora_A") {
+            let count = matrix.value().elements();
+            let value =
+                |at: usize| (2.0 * at as f64 / (count - 1) as f64 - 1.0) / (count as f64 / 8.0).sqrt();
+            let values: Vec<f32> = (0..count).map(|at| value(at) as f32).collect();
+            matrix.set(&Tensor::from_slice(&device, &values, matrix.value().shape()).unwrap()).unwrap();
+        }
+    }
+    let optimizer = AdamW::new(adapters.parameters(), 1e-3).unwrap();
+    let mut optimizer = optimizer.with_weight_decay(0.0).unwrap();
+    let batches = tokens.chunks_exact(4 * ROW).take(TRAINED.len());
+    let losses = batches.map(|batch| {
+        let inputs = Tensor::from_slice(&device, batch, [4, ROW]).unwrap();
+        // Each position has the next token of its row as target; the last one has none.
+        let target = |at: usize| if at % ROW == ROW - 1 { -100 } else { i64::from(batch[at + 1]) };
+        let targets: Vec<i64> = (0..batch.len()).map(target).collect();
+        let targets = Tensor::from_slice(&device, &targets, [targets.len()]).unwrap();
+        let options = CrossEntropyOptions { ignore_index: Some(-100), ..CrossEntropyOptions::default() };
+        let start = Instant::now();
+        let logits = adapters.forward(&inputs).unwrap().flatten(0, 1).unwrap();
+        let loss = logits.cross_entropy_with(&targets, options).unwrap();
+        drop(logits);
+        if is_trained {
+            let gradients = loss.backward().unwrap();
+            assert_eq!(gradients.len(), 120);
+            optimizer.step(gradients).unwrap();
+        }
+        eprintln!("SmolLM2: a step of LoRA in {:?}", start.elapsed());
+        f64::from(loss.item::<f32>().unwrap())
+    });
+    losses.collect()
+}
+
+#[test]
+#[ignore = "needs the files of scripts/check-models"]
+fn lora_steps_of_smollm2_have_the_same_losses() {
+    let mut differences = Differences(0.0);
+    let untrained = no_grad(|| Ok(train(false))).unwrap();
+    for (losses, expected) in [(train(true), TRAINED), (untrained, UNTRAINED)] {
+        for (step, (loss, expected)) in losses.into_iter().zip(expected).enumerate() {
+            differences.check(&format!("the loss of step {step}"), loss, expected, 1e-3);
+        }
+    }
+    eprintln!("SmolLM2: largest difference of the losses of LoRA {:.1e}", differences.0);
+}
+
+/// Exchanges adapters with PEFT, as a part of `benches/peers/models/peft.py`: compares the logits of an adapter that PEFT
+/// wrote, and writes another one with its logits.
+#[test]
+#[ignore = "needs the files of scripts/check-models and of benches/peers/models/peft.py"]
+fn smollm2_exchanges_adapters_with_peft() {
+    let Some(folder) = std::env::var_os("HIGHWATER_PEFT").map(PathBuf::from) else {
+        eprintln!("skipped: benches/peers/models/peft.py sets HIGHWATER_PEFT");
+        return;
+    };
+    let (device, rng) = (Device::cpu().unwrap(), Rng::new(0));
+    let model = Llama::from_gguf(&smollm2(), &device).unwrap();
+    let read =
+        |name: &str| read_safetensors(folder.join(name), &SafetensorsLimits::default()).unwrap().arrays;
+    let theirs = read("theirs.safetensors");
+    let tokens = theirs["tokens"].to_tensor(&device).unwrap();
+    let logits = || no_grad(|| model.forward(&tokens)).unwrap();
+    let plain = logits().to_vec::<f32>().unwrap();
+    let adapters = lora_from(&model, folder.join("theirs"), None, &rng).unwrap();
+    let expected = theirs["logits"].to_vec::<f32>().unwrap();
+    let difference = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let loaded = logits().to_vec::<f32>().unwrap();
+    let (same, moved) = (difference(&loaded, &expected), difference(&plain, &expected));
+    eprintln!(
+        "SmolLM2: logits with PEFT's adapter differ by {same:.1e}, and by {moved:.1e} from the plain model"
+    );
+    assert!(f64::from(same) <= LOGIT && moved > 0.1);
+    adapters.detach();
+
+    let options = Lora { rank: 4, rslora: true, base_model: Some("SmolLM2".to_owned()), ..Lora::default() };
+    let adapters = lora(&model, &options.with_targets(["all-linear"]), &rng).unwrap();
+    for (_, matrix) in adapters.parameters() {
+        let value = matrix.value();
+        matrix.set(&Tensor::normal(&device, value.shape(), 0.0, 0.02, &rng).unwrap()).unwrap();
+    }
+    adapters.save(folder.join("ours")).unwrap();
+    let arrays = Arrays::from([("logits".to_owned(), Array::of(&logits()).unwrap())]);
+    let file = std::fs::File::create(folder.join("ours.safetensors")).unwrap();
+    write_safetensors_to(file, &Safetensors::for_pytorch(arrays)).unwrap();
 }
 
 /// Loads the model, reads a prompt and generates tokens. Returns the peaks of the pool and of external memory.

@@ -21,6 +21,7 @@ use crate::io::{
     read_safetensors_from, read_state_dict_from, write_gguf_to, write_npy_to, write_npz_to,
     write_safetensors_to,
 };
+use crate::lora::{Lora, config};
 use crate::modules::{BatchNorm, Dropout, Linear, Module, Sequential};
 use crate::optim::{Adam, Optimizer};
 
@@ -42,6 +43,7 @@ pub const READERS: &[(&str, Check)] = &[
     ("Pairs::read", pairs),
     #[cfg(feature = "images")]
     ("ImageFolder::open", image),
+    ("lora_from", adapter_config),
 ];
 
 /// Checks the reader that the first byte selects with the other bytes.
@@ -120,6 +122,22 @@ pub fn gguf(data: &[u8]) {
         format!("{:?}", again.expect("what is written can be read").metadata),
         format!("{:?}", header.metadata)
     );
+}
+
+/// Checks the reader of the configurations of adapters.
+///
+/// # Panics
+/// If the reader violates its contract.
+pub fn adapter_config(data: &[u8]) {
+    let path = Path::new("fuzz");
+    let Ok(options) = config::parse(data, path) else { return };
+    assert!(options.rank > 0 && options.alpha.is_finite() && (0.0..1.0).contains(&options.dropout));
+    let text = config::text(&options, &[]);
+    let again = config::parse(text.as_bytes(), path).expect("what is written can be read");
+    // The text of a number may lose its last bit.
+    let is_close = |a: f64, b: f64| (a - b).abs() <= 1e-12 * b.abs();
+    assert!(is_close(again.alpha, options.alpha) && is_close(again.dropout, options.dropout));
+    assert_eq!(Lora { alpha: options.alpha, dropout: options.dropout, ..again }, options);
 }
 
 /// Small limits for NumPy files, so that inputs reach them.

@@ -11,6 +11,7 @@ mod generation;
 mod gguf;
 mod gpt2;
 mod llama;
+mod lora;
 #[cfg(feature = "text")]
 mod pairs;
 mod sampling;

@@ -60,7 +60,10 @@ pub fn lora<'m, M: Module + ?Sized>(
 ) -> Result<Adapters<'m, M>, LoraError> {
     options.check()?;
     let targets = select(linear_layers(model), &options.targets)?;
-    let adapted = targets.into_iter().map(|target| AdaptedLayer::new(target, options, Some(rng), rng));
+    let adapted = (0..).zip(targets).map(|(number, target)| {
+        // Each layer drops by a generator of its own.
+        AdaptedLayer::new(target, options, Some(rng), &rng.fork(number))
+    });
     Adapters::attach(model, adapted.collect::<Result<_, _>>()?, options.clone())
 }
 

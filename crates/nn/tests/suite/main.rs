@@ -19,6 +19,7 @@ mod io_mapped;
 mod io_pytorch;
 mod io_sharded;
 mod io_state_dict;
+mod lora;
 mod nn_construction;
 mod nn_evaluating;
 mod nn_frozen;

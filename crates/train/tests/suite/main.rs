@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
+mod adapters;
 mod autocast;
 mod averages;
 mod dry_runs;
