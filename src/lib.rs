@@ -200,6 +200,7 @@ pub mod guide {
 
     #[doc = "[data]: mod@data#tokens-for-language-models"]
     #[doc = "[fit]: mod@fit"]
+    #[doc = "[pretrained]: mod@pretrained"]
     #[doc = "[several-machines]: mod@several_machines"]
     #[doc = "[training]: mod@training#options-for-your-program"]
     #[cfg_attr(feature = "text", doc = include_str!("../docs/finetune.md"))]

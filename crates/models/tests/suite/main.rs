@@ -19,7 +19,7 @@ mod streams;
 mod support;
 #[cfg(feature = "text")]
 mod tokenizers;
+mod training;
 #[cfg(feature = "text")]
 mod vocabularies;
-mod training;
 mod weights;
