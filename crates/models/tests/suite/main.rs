@@ -13,6 +13,7 @@ mod gpt2;
 mod llama;
 #[cfg(feature = "text")]
 mod pairs;
+mod quantized;
 mod sampling;
 #[cfg(feature = "text")]
 mod streams;
