@@ -26,7 +26,8 @@ pub(crate) enum Data {
 }
 
 impl Data {
-    pub(crate) fn load(args: &Args, tokenizer: &Tokenizer, seed: u64) -> anyhow::Result<Self> {
+    /// Reads the files of the options, for steps with this number of sequences.
+    pub(crate) fn load(args: &Args, tokenizer: &Tokenizer, seed: u64, step: usize) -> anyhow::Result<Self> {
         let share = |all: usize| (args.validation as f64 / all.max(1) as f64).min(MOST_VALIDATION);
         let data = match (&args.text, &args.pairs) {
             (Some(path), _) => {
@@ -47,8 +48,8 @@ impl Data {
             }
             (None, None) => return Err(anyhow::Error::msg("give --text or --pairs")),
         };
-        let (train, batch) = (data.len(), args.batch_size);
-        ensure!(train >= batch, "a batch of {batch} sequences exceeds the {train} for training");
+        let train = data.len();
+        ensure!(train >= step, "a step of {step} sequences needs more than the {train} for training");
         Ok(data)
     }
 

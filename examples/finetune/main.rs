@@ -151,7 +151,7 @@ fn fine_tune(args: &Args, run: &Run) -> anyhow::Result<()> {
         ensure!(saved == given, "--resume: the file has adapters of {saved:?}, not of {given:?}");
     }
     let tokenizer = Tokenizer::load(&args.model)?;
-    let data = Data::load(args, &tokenizer, run.seed())?;
+    let data = Data::load(args, &tokenizer, run.seed(), run.whole_batch(args.batch_size).batch())?;
     let tuning = Tuning { args, run, data: &data, tokenizer: &tokenizer };
     // Each trial loads the model on a device that computes nothing, which reads no weights.
     let mut plan = run.plan(args.batch_size, |device, plan, world| {

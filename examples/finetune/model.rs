@@ -3,7 +3,8 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use highwater::models::{LanguageModel, load_language_model};
+use highwater::BlockFormat;
+use highwater::models::{LanguageModel, load_language_model, load_quantized_language_model};
 use highwater::nn::recompute::{Recomputation, Recompute};
 use highwater::prelude::*;
 
@@ -30,12 +31,37 @@ impl fmt::Display for Quantization {
     }
 }
 
+impl Quantization {
+    /// The format of the blocks, or `None` for those of the file.
+    const fn format(self) -> Option<BlockFormat> {
+        match self {
+            Self::None | Self::Keep => None,
+            Self::Q8_0 => Some(BlockFormat::Q8_0),
+            Self::Q4_0 => Some(BlockFormat::Q4_0),
+            Self::Q4_1 => Some(BlockFormat::Q4_1),
+            Self::Nf4 => Some(BlockFormat::Nf4),
+        }
+    }
+}
+
 /// Loads the model of the options.
 pub(crate) fn load(args: &Args, device: &Device) -> Result<Box<dyn LanguageModel>> {
-    match args.quantize {
-        Quantization::None => Ok(load_language_model(&args.model, device)?),
-        _ => Err(Error::Custom { op: "finetune", message: "no quantized weights yet".to_owned() }),
+    let (path, quantize) = (&args.model, args.quantize);
+    let wrong = |advice: &str| {
+        let message = format!("--quantize {quantize}: {advice}");
+        Err(Error::Custom { op: "finetune", message })
+    };
+    match (quantize, path.is_dir()) {
+        (Quantization::None, _) => return Ok(load_language_model(path, device)?),
+        (Quantization::Keep, true) => {
+            return wrong("a folder has no blocks; choose their format, such as nf4");
+        }
+        (Quantization::Keep, false) | (_, true) => {}
+        (_, false) => return wrong("a GGUF file has its own blocks; use keep"),
     }
+    // A GGUF file keeps its blocks with any format.
+    let format = quantize.format().unwrap_or(BlockFormat::Nf4);
+    Ok(load_quantized_language_model(path, format, device)?)
 }
 
 /// Returns the recomputation of all layers of the model's chain, which has a name such as `model.layers`.

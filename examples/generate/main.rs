@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Parser;
+use highwater::BlockFormat;
 use highwater::models::text::TextStream;
 use highwater::models::{
     ChatTemplate, Message, Sampling, SpecialTokens, StopTokens, Stopping, Tokenizer, generate,
-    load_language_model,
+    load_language_model, load_quantized_language_model,
 };
 use highwater::nn::lora_from;
 use highwater::prelude::*;
@@ -31,6 +32,10 @@ struct Args {
     /// Adapters of the model, written by the example finetune or by PEFT
     #[arg(long, value_name = "FOLDER")]
     adapter: Option<PathBuf>,
+
+    /// Keep weights in quantized blocks: those of a GGUF file; linear layers of other files are quantized to NF4
+    #[arg(long)]
+    quantized: bool,
 
     /// The beginning of the text; several are continued at the same time
     #[arg(long, value_name = "TEXT", required = true)]
@@ -80,7 +85,11 @@ fn main() -> ExitCode {
 fn write_texts(args: &Args, run: &Run) -> anyhow::Result<()> {
     let device = run.device();
     let tokenizer = Tokenizer::load(&args.model)?;
-    let model = load_language_model(&args.model, device)?;
+    let model = if args.quantized {
+        load_quantized_language_model(&args.model, BlockFormat::Nf4, device)?
+    } else {
+        load_language_model(&args.model, device)?
+    };
     ensure!(
         tokenizer.vocabulary_size() <= model.vocabulary(),
         "the tokenizer has {} tokens, but the model only {}",

@@ -26,7 +26,8 @@ fn files() -> TempDir {
     let contents = Safetensors { arrays, ..Safetensors::default() };
     write_safetensors_to(fs::File::create(at("model.safetensors")).unwrap(), &contents).unwrap();
     fs::write(at("config.json"), CONFIG).unwrap();
-    let vocabulary: Value = (0..40).map(|id| (format!("w{id}"), json!(id))).collect::<serde_json::Map<_, _>>().into();
+    let vocabulary: Value =
+        (0..40).map(|id| (format!("w{id}"), json!(id))).collect::<serde_json::Map<_, _>>().into();
     let tokenizer = json!({
         "version": "1.0",
         "added_tokens": [],
@@ -38,7 +39,8 @@ fn files() -> TempDir {
     fs::write(at("text"), text.join(" ")).unwrap();
     let pairs: Vec<String> = (0..60)
         .map(|number| {
-            let prompt: Vec<String> = (0..1 + number * 7 % 20).map(|place| format!("w{}", 1 + place % 5)).collect();
+            let prompt: Vec<String> =
+                (0..1 + number * 7 % 20).map(|place| format!("w{}", 1 + place % 5)).collect();
             json!({"prompt": prompt.join(" "), "answer": "w30 w31 w32"}).to_string()
         })
         .collect();
@@ -60,7 +62,11 @@ fn command(name: &str, folder: &Path, args: &[&str]) -> Output {
 }
 
 fn run(folder: &Path, args: &[&str]) -> Output {
-    command("finetune", folder, &[&["--context", "16", "--validation", "8", "--learning-rate", "0.02"], args].concat())
+    command(
+        "finetune",
+        folder,
+        &[&["--context", "16", "--validation", "8", "--learning-rate", "0.02"], args].concat(),
+    )
 }
 
 fn results(folder: &Path, args: &[&str]) -> Value {

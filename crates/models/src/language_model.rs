@@ -50,7 +50,8 @@ pub trait LanguageModel: Module {
     /// vocabulary other than -100; otherwise see [`hidden`](Self::hidden).
     fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
         check_targets(tokens, targets)?;
-        let logits = self.logits(&self.hidden(tokens, None)?)?.reshape([tokens.elements(), self.vocabulary()])?;
+        let logits =
+            self.logits(&self.hidden(tokens, None)?)?.reshape([tokens.elements(), self.vocabulary()])?;
         let options = CrossEntropyOptions { ignore_index: Some(IGNORED), ..CrossEntropyOptions::default() };
         logits.cross_entropy_with(&targets.reshape([targets.elements()])?, options)
     }

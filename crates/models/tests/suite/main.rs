@@ -14,13 +14,14 @@ mod llama;
 mod lora;
 #[cfg(feature = "text")]
 mod pairs;
+mod quantized;
 mod sampling;
 #[cfg(feature = "text")]
 mod streams;
 mod support;
 #[cfg(feature = "text")]
 mod tokenizers;
+mod training;
 #[cfg(feature = "text")]
 mod vocabularies;
-mod training;
 mod weights;

@@ -106,7 +106,7 @@ fn padding_changes_no_loss_and_no_gradient() {
     let samples = [sample(3, 4), sample(20, 11), sample(1, 1), sample(9, 2)];
     let gradients = |loss: &Tensor| {
         let gradients = loss.backward().unwrap();
-        let of = |parameter: &highwater::nn::Parameter| values(gradients.get(parameter.tensor()).unwrap());
+        let of = |parameter: &highwater::nn::Parameter| values(gradients.get(&parameter.tensor()).unwrap());
         model.parameters().iter().map(|(_, parameter)| of(parameter)).collect::<Vec<_>>()
     };
     for padding in [0, 39] {

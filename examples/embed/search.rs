@@ -1,69 +1,19 @@
-//! Finds the sentences of a text that are nearest to a query, by the embeddings of a pretrained BERT.
-//!
-//! cargo run --release --features text --example embed -- --model all-MiniLM-L6-v2 --file data/shakespeare.txt --query "Who is the enemy of the people?"
+//! The sentences of a text that are nearest to a query.
 
-#[path = "generate/terminal.rs"]
-mod terminal;
-
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use clap::Parser;
-use highwater::alloc::{Bytes, printable};
+use highwater::alloc::printable;
 use highwater::models::{SpecialTokens, Tokenizer, load_bert};
 use highwater::prelude::*;
-use highwater::train::{Options, Run};
+use highwater::train::Run;
 use serde_json::json;
-use terminal::{peak, say};
 
-/// The most bytes of text to read.
-const LONGEST: u64 = 64 << 20;
+use super::terminal::{peak, say};
+use super::{Args, read};
 
-/// Find the sentences of a text that are nearest to a query.
-#[derive(Debug, Parser)]
-struct Args {
-    /// The model: a folder with config.json, model.safetensors and tokenizer.json, such as all-MiniLM-L6-v2
-    #[arg(long, value_name = "FOLDER")]
-    model: PathBuf,
-
-    /// The text, UTF-8
-    #[arg(long, value_name = "FILE")]
-    file: PathBuf,
-
-    /// The query; may be repeated
-    #[arg(long, value_name = "TEXT", required = true)]
-    query: Vec<String>,
-
-    /// The number of sentences to print for each query
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    nearest: u16,
-
-    /// Sentences per batch
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
-    batch_size: u16,
-
-    /// The most tokens of a sentence; the rest is ignored
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    max_tokens: usize,
-
-    /// Print the memory report after the sentences; a dry run always does
-    #[arg(long)]
-    report: bool,
-
-    #[command(flatten)]
-    options: Options,
-}
-
-fn main() -> ExitCode {
-    let args = Args::parse();
-    args.options.clone().run("embed", |run| find(&args, run))
-}
-
-fn find(args: &Args, run: &Run) -> anyhow::Result<()> {
+/// Prints the sentences that are nearest to each query.
+pub(super) fn find(args: &Args, run: &Run) -> anyhow::Result<()> {
     let device = run.device();
     let text = read(&args.file)?;
     let mut sentences = sentences(&text);
@@ -108,14 +58,6 @@ fn find(args: &Args, run: &Run) -> anyhow::Result<()> {
         run.finish_quietly(&summary, results)?;
     }
     Ok(())
-}
-
-fn read(path: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    let name = || printable(path.display()).to_string();
-    File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text)).with_context(name)?;
-    ensure!(text.len() as u64 <= LONGEST, "{}: more than {} of text", name(), Bytes(LONGEST));
-    Ok(text)
 }
 
 /// The sentences of a text, with the number of their first line. A sentence ends with its paragraph, or with `.`, `!` or `?`
