@@ -4,7 +4,9 @@ use highwater_nn::io::Weights;
 use highwater_nn::modules::{
     Embedding, KeyValueCache, KeyValueCacheOptions, LayerNorm, Linear, Module, chain, module,
 };
-use highwater_tensor::{Activation, AttentionOptions, Device, Result, Rng, Tensor};
+use highwater_tensor::{
+    Activation, AttentionOptions, Device, LinearCrossEntropyOptions, Result, Rng, Tensor,
+};
 
 use crate::error::{ModelError, TensorShape};
 use crate::fields::{Fields, check_divides};
@@ -266,6 +268,15 @@ impl Gpt2 {
     fn hidden_states(&self, tokens: &Tensor, cache: Option<&mut KeyValueCache>) -> Result<Tensor> {
         hidden_states(self, OP, tokens, cache, |cache| self.transformer.forward_cached(tokens, cache))
     }
+
+    fn loss_of(
+        &self,
+        hidden: &Tensor,
+        targets: &Tensor,
+        options: LinearCrossEntropyOptions,
+    ) -> Result<Tensor> {
+        self.transformer.wte.linear_cross_entropy(hidden, targets, options)
+    }
 }
 
 #[module]
@@ -283,6 +294,15 @@ impl LanguageModel for Gpt2 {
 
     fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         self.transformer.wte.logits(hidden)
+    }
+
+    fn hidden_loss(
+        &self,
+        hidden: &Tensor,
+        targets: &Tensor,
+        options: LinearCrossEntropyOptions,
+    ) -> Result<Tensor> {
+        self.loss_of(hidden, targets, options)
     }
 
     fn context(&self) -> usize {

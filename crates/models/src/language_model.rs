@@ -1,7 +1,7 @@
 //! The trait of models that predict the next token.
 
 use highwater_nn::modules::{KeyValueCache, KeyValueCacheOptions, Module};
-use highwater_tensor::{CrossEntropyOptions, Device, Error, Result, Tensor, error::ShapeRule};
+use highwater_tensor::{Device, Error, LinearCrossEntropyOptions, Result, Tensor, error::ShapeRule};
 
 /// The target of positions without a loss, as in PyTorch.
 const IGNORED: i64 = -100;
@@ -26,7 +26,8 @@ pub trait LanguageModel: Module {
     /// [`Error::Allocation`] if there is no memory.
     fn logits(&self, hidden: &Tensor) -> Result<Tensor>;
 
-    /// Computes the mean cross-entropy of the next tokens. `targets` has the shape of the tokens, `[batch, len]`: its
+    /// Computes the mean cross-entropy of the next tokens. No tensor has the logits of all positions: see
+    /// [`hidden_loss`](Self::hidden_loss). `targets` has the shape of the tokens, `[batch, len]`: its
     /// elements are the tokens that follow, or -100 at positions without a loss, such as those of a prompt and of padding.
     ///
     /// ```
@@ -50,11 +51,22 @@ pub trait LanguageModel: Module {
     /// vocabulary other than -100; otherwise see [`hidden`](Self::hidden).
     fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
         check_targets(tokens, targets)?;
-        let logits =
-            self.logits(&self.hidden(tokens, None)?)?.reshape([tokens.elements(), self.vocabulary()])?;
-        let options = CrossEntropyOptions { ignore_index: Some(IGNORED), ..CrossEntropyOptions::default() };
-        logits.cross_entropy_with(&targets.reshape([targets.elements()])?, options)
+        let ignore_index = Some(IGNORED);
+        let options = LinearCrossEntropyOptions { ignore_index, ..LinearCrossEntropyOptions::default() };
+        self.hidden_loss(&self.hidden(tokens, None)?, targets, options)
     }
+
+    /// Computes the cross-entropy of the [`logits`](Self::logits) of hidden states `[.., width]` for targets `[..]`, by
+    /// chunks of rows: see [`Tensor::linear_cross_entropy`].
+    ///
+    /// # Errors
+    /// See [`Tensor::linear_cross_entropy`].
+    fn hidden_loss(
+        &self,
+        hidden: &Tensor,
+        targets: &Tensor,
+        options: LinearCrossEntropyOptions,
+    ) -> Result<Tensor>;
 
     /// Returns the largest number of positions.
     fn context(&self) -> usize;

@@ -5,7 +5,7 @@ use highwater_nn::modules::{
     Embedding, GroupedQueryAttention, KeyValueCache, KeyValueCacheOptions, Linear, Module, RmsNorm,
     RotaryEmbedding, RotaryOptions, SwiGlu, chain, module,
 };
-use highwater_tensor::{Device, Result, Rng, Tensor};
+use highwater_tensor::{Device, LinearCrossEntropyOptions, Result, Rng, Tensor};
 
 use crate::error::{ModelError, TensorShape};
 use crate::gguf::GgufWeights;
@@ -269,6 +269,18 @@ impl Llama {
             None => self.model.embed_tokens.logits(hidden),
         }
     }
+
+    fn loss_of(
+        &self,
+        hidden: &Tensor,
+        targets: &Tensor,
+        options: LinearCrossEntropyOptions,
+    ) -> Result<Tensor> {
+        match &self.lm_head {
+            Some(head) => head.linear_cross_entropy(hidden, targets, options),
+            None => self.model.embed_tokens.linear_cross_entropy(hidden, targets, options),
+        }
+    }
 }
 
 #[module]
@@ -286,6 +298,15 @@ impl LanguageModel for Llama {
 
     fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         self.scores(hidden)
+    }
+
+    fn hidden_loss(
+        &self,
+        hidden: &Tensor,
+        targets: &Tensor,
+        options: LinearCrossEntropyOptions,
+    ) -> Result<Tensor> {
+        self.loss_of(hidden, targets, options)
     }
 
     fn context(&self) -> usize {

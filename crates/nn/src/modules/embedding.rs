@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use highwater_tensor::{BlockFormat, DType, Error, Parameter, Place, QuantizedMatrix, Result, Rng, Tensor};
+use highwater_tensor::{
+    BlockFormat, DType, Error, LinearCrossEntropyOptions, Parameter, Place, QuantizedMatrix, Result, Rng,
+    Tensor,
+};
 use highwater_tracking::ModulePath;
 
 use super::debug::{layer, mapping};
@@ -154,6 +157,40 @@ impl Embedding {
         in_layer(&self.path, self.weight.parameter(), || match self.weight.matrix()? {
             Some(table) => x.linear_quantized(&table, None),
             None => x.matmul(&self.weight.parameter().tensor().t()?),
+        })
+    }
+}
+
+/// # Loss of a tied output layer
+impl Embedding {
+    /// Computes the cross-entropy of the [`logits`](Self::logits) by chunks of rows, without memory for all logits: see
+    /// [`Tensor::linear_cross_entropy`].
+    ///
+    /// Shapes: `x` `[.., width]`, `targets` `[..]`.
+    ///
+    /// ```
+    /// use highwater::{Device, LinearCrossEntropyOptions, Rng, Tensor};
+    /// use highwater::nn::Embedding;
+    /// let device = Device::cpu()?;
+    /// let table = Embedding::new(&device, 100, 16, &Rng::new(0))?;
+    /// let targets = Tensor::from_slice(&device, &[7i64, 99], [2])?;
+    /// let options = LinearCrossEntropyOptions::default();
+    /// let loss = table.linear_cross_entropy(&Tensor::ones(&device, [2, 16])?, &targets, options)?;
+    /// assert_eq!(loss.dims(), [0; 0]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Tensor::linear_cross_entropy`].
+    pub fn linear_cross_entropy(
+        &self,
+        x: &Tensor,
+        targets: &Tensor,
+        options: LinearCrossEntropyOptions,
+    ) -> Result<Tensor> {
+        in_layer(&self.path, self.weight(), || match self.weight.matrix()? {
+            Some(table) => x.linear_cross_entropy(&table, targets, options),
+            None => x.linear_cross_entropy(&self.weight().tensor().t()?, targets, options),
         })
     }
 }

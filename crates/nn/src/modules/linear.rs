@@ -3,8 +3,8 @@
 use std::fmt;
 
 use highwater_tensor::{
-    Activation, BlockFormat, DType, Device, Error, Parameter, Place, QuantizedMatrix, Result, Rng, Shape,
-    Tensor, error::ShapeRule,
+    Activation, BlockFormat, CrossEntropyOptions, DType, Device, Error, LinearCrossEntropyOptions, Parameter,
+    Place, QuantizedMatrix, Result, Rng, Shape, Tensor, error::ShapeRule,
 };
 use highwater_tracking::ModulePath;
 
@@ -326,6 +326,52 @@ impl Module for Linear {
     fn pytorch_transposes(&self) -> &[&str] {
         if self.is_transposed { &[] } else { &["weight"] }
     }
+}
+
+/// # Loss of an output layer
+impl Linear {
+    /// Computes the cross-entropy of the layer's outputs by chunks of rows, without memory for all outputs: see
+    /// [`Tensor::linear_cross_entropy`]. A layer with a bias, an activation or an adapter computes all outputs.
+    ///
+    /// Shapes: `x` `[.., inputs]`, `targets` `[..]`.
+    ///
+    /// ```
+    /// use highwater::{Device, LinearCrossEntropyOptions, Rng, Tensor};
+    /// use highwater::nn::Linear;
+    /// let device = Device::cpu()?;
+    /// let head = Linear::new(&device, 64, 1000, &Rng::new(0))?.without_bias();
+    /// let targets = Tensor::from_slice(&device, &[7i64, 999, 0], [3])?;
+    /// let options = LinearCrossEntropyOptions::default();
+    /// let loss = head.linear_cross_entropy(&Tensor::ones(&device, [3, 64])?, &targets, options)?;
+    /// assert!(loss.backward()?.get(&head.weight().tensor()).is_some());
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Tensor::linear_cross_entropy`].
+    pub fn linear_cross_entropy(
+        &self,
+        x: &Tensor,
+        targets: &Tensor,
+        options: LinearCrossEntropyOptions,
+    ) -> Result<Tensor> {
+        if self.bias.is_some() || self.activation.is_some() || self.adapter.acting().is_some() {
+            return loss_of_logits(&self.forward(x)?, targets, options);
+        }
+        in_layer(&self.path, self.weight(), || match self.weight.matrix()? {
+            Some(weight) => x.linear_cross_entropy(&weight, targets, options),
+            None => x.linear_cross_entropy(&self.matrix()?, targets, options),
+        })
+    }
+}
+
+/// Computes the loss of logits `[.., classes]`.
+fn loss_of_logits(logits: &Tensor, targets: &Tensor, options: LinearCrossEntropyOptions) -> Result<Tensor> {
+    let LinearCrossEntropyOptions { label_smoothing, ignore_index, reduction, .. } = options;
+    let classes = logits.dims().last().copied().unwrap_or(1);
+    let logits = logits.reshape([targets.elements(), classes])?;
+    let options = CrossEntropyOptions { label_smoothing, ignore_index, reduction, class_weights: None };
+    logits.cross_entropy_with(&targets.reshape([targets.elements()])?, options)
 }
 
 impl fmt::Debug for Linear {

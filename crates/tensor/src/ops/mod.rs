@@ -54,7 +54,7 @@ mod unfold;
 mod einsum;
 mod linear;
 mod matmul;
-mod quantized;
+pub(crate) mod quantized;
 
 // Neural networks
 mod attention;

@@ -37,6 +37,8 @@ mod ops_integers;
 mod ops_layers;
 #[path = "../suite/ops_lifetimes.rs"]
 mod ops_lifetimes;
+#[path = "../suite/ops_linear_cross_entropy.rs"]
+mod ops_linear_cross_entropy;
 #[path = "../suite/ops_long_sums.rs"]
 mod ops_long_sums;
 #[path = "../suite/ops_offsets.rs"]

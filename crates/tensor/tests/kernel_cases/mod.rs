@@ -246,6 +246,11 @@ fn products() -> Vec<Case> {
             .reads("lhs", &[2, 3])
             .reads("rhs", &[3, 4])
             .writes("out", &[2, 4]),
+        new("mat_mul_sum", mat_mul_sum).reads("lhs", &[2, 3]).reads("rhs", &[3, 2]).writes_as(
+            "out",
+            &[2, 2],
+            Type::Computed,
+        ),
         new("stack", |ctx, from, to| mat_mul(ctx, None, from, to))
             .reads("lhs", &[5, 2, 3])
             .reads("rhs", &[5, 3, 4])
@@ -296,6 +301,15 @@ fn products() -> Vec<Case> {
         .writes("key_grad", &[2, 5, 4])
         .writes("value_grad", &[2, 5, 6]),
     ]
+}
+
+fn mat_mul_sum(ctx: &OpContext<'_>, from: &[View<'_>], to: Vec<ViewMut<'_>>) -> Result<()> {
+    let (lhs, rhs) = (from[0], from[1]);
+    let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
+    let of = kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision };
+    let mut room = ctx.workspace(kernels::MatMulSumWorkspace(of))?;
+    let (workspace, out) = (room.as_mut().map(Buffer::view_mut), outputs(to).next());
+    ctx.compute(kernels::MatMulSum { precision, accumulate: true, lhs, rhs, workspace, out })
 }
 
 fn mat_mul(
@@ -530,6 +544,16 @@ fn rows() -> Vec<Case> {
         .indices("targets", &[2])
         .reads("grad", &[2])
         .writes("out", &[2, 3]),
+        new("cross_entropy_in_place", |ctx, from, to| {
+            let (targets, factors, mut to) = (from[0], from[1], outputs(to));
+            let (losses, logits) = (to.next(), to.next());
+            let smoothing = 0.1;
+            ctx.compute(kernels::CrossEntropyInPlace { smoothing, targets, factors, losses, logits })
+        })
+        .indices("targets", &[2])
+        .reads("factors", &[2])
+        .writes("losses", &[2])
+        .writes("logits", &[2, 3]),
     ]
 }
 

@@ -303,6 +303,8 @@ const STRIDED_CUBE: &[Input] = &[(&[2, 3, 4], Any, WithGaps)];
 const KINKED: &[Input] = &[(&[3, 4], NotZero, Transposed)];
 const RANKED: &[Input] = &[(&[2, 3, 4], Distinct(0.0), InOrder)];
 const STRIDED_RANKED: &[Input] = &[(&[3, 4], Distinct(0.0), Transposed)];
+const PROJECTED: &[Input] = &[(&[3, 4], Any, Transposed), (&[4, 5], Any, WithGaps)];
+const PROJECTED_BY_TABLE: &[Input] = &[(&[3, 4], Any, WithGaps), (&[5, 4], Any, InOrder)];
 const PAIR: &[Input] = &[(&[3, 4], Any, InOrder), (&[3, 4], Any, Transposed)];
 const BROADCAST: &[Input] = &[(&[2, 1, 4], Any, InOrder), (&[3, 1], Any, InOrder)];
 const NORMED: &[Input] = &[(&[2, 3, 4], Any, Transposed), (&[4], Any, InOrder), (&[4], Any, WithGaps)];
@@ -460,6 +462,18 @@ const CASES: &[Row] = &[
             ..Default::default()
         };
         x[0].cross_entropy_with(&targets, options)
+    }),
+    case("linear_cross_entropy", PROJECTED, |x| {
+        x[0].linear_cross_entropy(&x[1], &classes(&x[0], &[3, 0, 2])?, Reduction::Mean)
+    }),
+    case("linear_cross_entropy, by chunks with options", PROJECTED_BY_TABLE, |x| {
+        let options = LinearCrossEntropyOptions {
+            label_smoothing: 0.2,
+            ignore_index: Some(-7),
+            reduction: Reduction::Mean,
+            chunk: Some(2),
+        };
+        x[0].linear_cross_entropy(&x[1].t()?, &classes(&x[0], &[3, -7, 1])?, options)
     }),
     case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1])),
     case("mse_loss, summed", PAIR, |x| x[0].mse_loss_with(&x[1], Reduction::Sum)),

@@ -27,6 +27,7 @@ mod ops_index_types;
 mod ops_integers;
 mod ops_layers;
 mod ops_lifetimes;
+mod ops_linear_cross_entropy;
 mod ops_listed;
 mod ops_logic;
 mod ops_long_sums;

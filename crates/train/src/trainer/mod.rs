@@ -198,8 +198,9 @@ impl<'a> Trainer<'a> {
     /// Accumulates the gradients of this number of batches per step (at least 1) and steps along their mean. The last step
     /// of an epoch may have fewer.
     ///
-    /// The mean is over all examples: a smaller batch counts less, if the loss is a mean over elements. Losses that divide by a
-    /// count of their data, such as the targets that are not ignored, do not have the gradients of the whole batch.
+    /// The mean is over all examples: a smaller batch counts less, if the loss is a mean over elements. If the loss ignores targets,
+    /// a batch counts by its other targets. Losses that divide by another number of their data, such as a sum of class weights, do
+    /// not have the gradients of the whole batch.
     #[must_use]
     pub fn accumulate(mut self, batches: u64) -> Self {
         self.stepper.accumulate = batches.max(1);

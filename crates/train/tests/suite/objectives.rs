@@ -4,7 +4,7 @@ use highwater::distributed::World;
 use highwater::fit::{Fit, FitError, Indivisible, Plan, Space, fit, fit_ranks};
 use highwater::prelude::*;
 use highwater::train::Trainer;
-use highwater::{CrossEntropyOptions, Result};
+use highwater::{CrossEntropyOptions, LinearCrossEntropyOptions, Result};
 
 use crate::support::{cpu, values};
 
@@ -59,6 +59,10 @@ const MEANS: &[(&str, Loss)] = &[
         let options = CrossEntropyOptions { label_smoothing: 0.1, ..Default::default() };
         model.forward(&b.x)?.cross_entropy_with(&b.valid, options)
     }),
+    ("linear_cross_entropy", |model, b| {
+        let options = LinearCrossEntropyOptions { chunk: Some(3), ..Default::default() };
+        b.x.linear_cross_entropy(&model.weight().tensor(), &b.valid, options)
+    }),
     ("mse", |model, b| model.forward(&b.x)?.mse_loss(&b.y)),
     ("l1", |model, b| model.forward(&b.x)?.l1_loss(&b.y)),
     ("bce", |model, b| model.forward(&b.x)?.bce_with_logits(&b.y)),
@@ -107,9 +111,40 @@ const MEANS: &[(&str, Loss)] = &[
     }),
 ];
 
+fn projected(model: &Linear, b: &Batch, options: LinearCrossEntropyOptions) -> Result<Tensor> {
+    // The weights of the layer as two factors: hidden states, and a projection.
+    b.x.mul(&model.weight().tensor().sum(1)?)?.linear_cross_entropy(
+        &model.weight().tensor(),
+        &b.classes,
+        options,
+    )
+}
+
+/// Means over the targets that are not ignored. Micro-batches have the gradients of the batch if they count by their targets, as
+/// the Trainer does.
+const COUNTED: &[(&str, Loss)] = &[
+    ("ignored", |model, b| model.forward(&b.x)?.cross_entropy_with(&b.classes, ignoring(Reduction::Mean))),
+    ("ignored and smoothed", |model, b| {
+        let options = CrossEntropyOptions { label_smoothing: 0.1, ..ignoring(Reduction::Mean) };
+        model.forward(&b.x)?.cross_entropy_with(&b.classes, options)
+    }),
+    ("linear, ignored", |model, b| {
+        let ignore_index = Some(-1);
+        projected(model, b, LinearCrossEntropyOptions { ignore_index, ..Default::default() })
+    }),
+    ("linear, ignored, by chunks", |model, b| {
+        let (ignore_index, chunk) = (Some(-1), Some(2));
+        projected(model, b, LinearCrossEntropyOptions { ignore_index, chunk, ..Default::default() })
+    }),
+    ("ignored, with weight decay", |model, b| {
+        let decay = model.weight().tensor().square()?.sum_all()?.mul_scalar(0.01)?;
+        let loss = model.forward(&b.x)?.cross_entropy_with(&b.classes, ignoring(Reduction::Mean))?;
+        loss.mul_scalar(0.5)?.add(&decay)
+    }),
+];
+
 /// Losses that combine the examples of a batch in other ways.
 const OTHERS: &[(&str, Loss)] = &[
-    ("ignored", |model, b| model.forward(&b.x)?.cross_entropy_with(&b.classes, ignoring(Reduction::Mean))),
     ("class weights", |model, b| {
         let weights = Tensor::from_slice(b.x.device(), &[1.0f32, 2.0, 3.0], [CLASSES])?;
         let options = CrossEntropyOptions { class_weights: Some(&weights), ..Default::default() };
@@ -222,9 +257,41 @@ fn every_plan_of_a_mean_has_the_gradients_of_the_whole_batch() {
 }
 
 #[test]
+fn the_trainer_counts_targets_that_are_not_ignored() {
+    for &(name, loss) in COUNTED {
+        let found = search(loss, true);
+        assert!(found.indivisible.is_none(), "{name}: {:?}", found.indivisible);
+        let whole = step(&cpu(), &Plan::new(BATCH), loss, true).unwrap();
+        // Micro-batches of one example have no target, or one.
+        for plan in Space::new(BATCH).plans() {
+            let parts = step(&cpu(), &plan, loss, true).unwrap();
+            assert!(difference(&whole, &parts) < 1e-4, "{name}, {plan}: {whole:?} {parts:?}");
+        }
+    }
+}
+
+/// Micro-batches of 4, 4 and 3 examples with 2, 2 and 1 targets, and of 1 example with 0 or 1.
+#[test]
+fn unequal_micro_batches_count_by_their_targets() {
+    for &(name, loss) in COUNTED {
+        for (clip, scaled) in [(None, false), (Some(0.1), false), (None, true)] {
+            let ((whole, expected), (parts, found)) =
+                (train_once(loss, [11, 1], clip, scaled), train_once(loss, [4, 3], clip, scaled));
+            assert!(difference(&whole, &parts) < 1e-5, "{name}: {whole:?} {parts:?}");
+            assert!((expected - found).abs() < 1e-5, "{name}: {expected} {found}");
+            let (parts, found) = train_once(loss, [1, 11], clip, scaled);
+            assert!(difference(&whole, &parts) < 1e-5, "{name}: {whole:?} {parts:?}");
+            assert!((expected - found).abs() < 1e-5, "{name}: {expected} {found}");
+        }
+    }
+}
+
+#[test]
 fn a_batch_stays_in_one_piece_if_micro_batches_train_on_another_loss() {
     for by_trainer in [false, true] {
-        for &(name, loss) in OTHERS {
+        // A loop of its own does not count targets.
+        let counted = COUNTED.iter().filter(|_| !by_trainer);
+        for &(name, loss) in OTHERS.iter().chain(counted) {
             let found = search(loss, by_trainer);
             let reason =
                 found.indivisible.as_ref().unwrap_or_else(|| panic!("{name} is divided")).to_string();
@@ -243,14 +310,14 @@ fn a_batch_stays_in_one_piece_if_micro_batches_train_on_another_loss() {
 
 #[test]
 fn the_text_the_page_and_errors_say_why_a_batch_is_not_divided() {
-    let (_, ignored) = OTHERS[0];
-    let found = search(ignored, true);
+    let (_, ignored) = COUNTED[0];
+    let found = search(ignored, false);
     let sentence =
         "The batch stays in one piece, because cross_entropy combines all examples of a micro-batch";
     assert!(found.to_string().contains(sentence), "{found}");
     // The page has the chart as JSON.
     assert_eq!(found.chart().notes, found.notes());
-    let program = |device: &Device, plan: &Plan| step(device, plan, ignored, true).map(drop);
+    let program = |device: &Device, plan: &Plan| step(device, plan, ignored, false).map(drop);
     let error = fit(profile(), &Space::new(BATCH).micro_batches([2]), program).unwrap_err();
     assert!(
         matches!(
@@ -331,7 +398,7 @@ fn batch_normalization_leaves_the_smallest_number_of_ranks() {
 #[test]
 fn the_losses_of_all_passes_of_a_micro_batch_are_compared() {
     let (_, mean) = MEANS[0];
-    let (_, ignored) = OTHERS[0];
+    let (_, ignored) = COUNTED[0];
     for (losses, is_divisible) in [([mean, mean], true), ([mean, ignored], false), ([ignored, mean], false)] {
         for in_phases in [false, true] {
             let program = |device: &Device, plan: &Plan| {
@@ -399,27 +466,34 @@ fn loops_may_scale_the_loss_or_know_the_number_of_examples() {
     }
 }
 
+/// Trains an epoch of 11 examples, which is one step. Returns the parameters and the loss.
+fn train_once(
+    loss: Loss,
+    [size, accumulate]: [usize; 2],
+    clip: Option<f64>,
+    scaled: bool,
+) -> (Vec<f32>, f64) {
+    let device = cpu();
+    let model = Linear::new(&device, WIDTH, CLASSES, &Rng::new(0)).unwrap();
+    let mut sgd = Sgd::new(model.parameters(), 1.0).unwrap();
+    let mut trainer = Trainer::new(&model, &mut sgd).accumulate(accumulate as u64).ignore_signals();
+    if let Some(clip) = clip {
+        trainer = trainer.clip_norm(clip);
+    }
+    if scaled {
+        trainer = trainer.scaler(LossScaler::fixed(8.0).unwrap());
+    }
+    let starts = |_| Ok((0..11).step_by(size).map(|start| batch(&device, start..11.min(start + size))));
+    let outcome = trainer.train(starts, |batch| loss(&model, batch)).unwrap();
+    (values(&model), outcome.loss.unwrap())
+}
+
 /// A smaller last batch, and so a smaller last micro-batch of a step.
 #[test]
 fn a_smaller_micro_batch_counts_less() {
     for &(name, loss) in MEANS {
         for (clip, scaled) in [(None, false), (Some(0.1), false), (None, true)] {
-            let train = |size: usize, accumulate: u64| {
-                let device = cpu();
-                let model = Linear::new(&device, WIDTH, CLASSES, &Rng::new(0)).unwrap();
-                let mut sgd = Sgd::new(model.parameters(), 1.0).unwrap();
-                let mut trainer = Trainer::new(&model, &mut sgd).accumulate(accumulate).ignore_signals();
-                if let Some(clip) = clip {
-                    trainer = trainer.clip_norm(clip);
-                }
-                if scaled {
-                    trainer = trainer.scaler(LossScaler::fixed(8.0).unwrap());
-                }
-                let starts =
-                    |_| Ok((0..11).step_by(size).map(|start| batch(&device, start..11.min(start + size))));
-                let outcome = trainer.train(starts, |batch| loss(&model, batch)).unwrap();
-                (values(&model), outcome.loss.unwrap())
-            };
+            let train = |size, accumulate| train_once(loss, [size, accumulate], clip, scaled);
             let ((whole, expected), (parts, found)) = (train(11, 1), train(4, 3));
             let tolerance = if name.contains("half") { 1e-2 } else { 1e-5 };
             assert!(difference(&whole, &parts) < tolerance, "{name}: {whole:?} {parts:?}");

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use highwater::fit::{Plan, Space, fit};
 use highwater::prelude::*;
 use highwater::train::Trainer;
-use highwater::{DeviceSpeed, Result, Runtime};
+use highwater::{DeviceSpeed, LinearCrossEntropyOptions, Result, Runtime};
 
 use crate::objectives::profile;
 
@@ -160,6 +160,49 @@ fn a_measured_choice_has_its_predicted_peak() {
             "{}",
             candidate.plan
         );
+    }
+}
+
+/// A language model with a tied output layer, and targets that are partly ignored. The search divides its batch.
+#[test]
+fn plans_of_a_loss_by_chunks_have_their_predicted_peaks() {
+    const TOKENS: usize = 300;
+    let program = |device: &Device, plan: &Plan| {
+        let rng = Rng::new(0);
+        let table = Embedding::new(device, TOKENS, 16, &rng)?;
+        let mut blocks = Sequential::new();
+        for _ in 0..3 {
+            blocks = blocks.with("fc", Linear::new(device, 16, 16, &rng)?).with("gelu", Gelu);
+        }
+        let model = Sequential::new().with("table", table.clone()).with("blocks", blocks);
+        let mut optimizer = AdamW::new(model.parameters(), 0.01)?;
+        let (chunk, ignore_index) = (Some(8), Some(-100));
+        let options = LinearCrossEntropyOptions { chunk, ignore_index, ..Default::default() };
+        let len = 10 * plan.micro_batch;
+        let batch = |number: u64| {
+            let tokens: Vec<i64> = (0..len).map(|at| ((at * 7 + number as usize) % TOKENS) as i64).collect();
+            let targets: Vec<i64> = (0..len)
+                .map(|at| if at % 10 < 3 + at / 10 { -100 } else { (at * 11 % TOKENS) as i64 })
+                .collect();
+            let shape = [plan.micro_batch, 10];
+            Ok((Tensor::from_slice(device, &tokens, shape)?, Tensor::from_slice(device, &targets, shape)?))
+        };
+        Trainer::new(&model, &mut optimizer)
+            .plan(plan)
+            .train_steps(3, batch, |(x, y)| table.linear_cross_entropy(&model.forward(x)?, y, options))
+            .map(drop)
+    };
+    let all = fit(profile(), &Space::new(8), program).unwrap();
+    assert!(all.indivisible.is_none(), "{:?}", all.indivisible);
+    let plain = all.plans.iter().chain(&all.others).map(|candidate| candidate.peak_bytes).max().unwrap();
+    let found = fit(profile().with_limit(Bytes(plain * 2 / 3)), &Space::new(8), program).unwrap();
+    assert!(found.chosen().plan.accumulate > 1, "{}", found.chosen().plan);
+    for candidate in found.plans.iter().chain(&found.others).filter(|candidate| candidate.fits) {
+        let limit = Bytes(plain * 2 / 3);
+        let device = Runtime::builder().threads(1).pool(limit).build().unwrap().cpu().unwrap();
+        program(&device, &candidate.plan).unwrap();
+        let real = device.default_allocator().unwrap().stats().peak_bytes_in_use;
+        assert_eq!(real, candidate.peak_bytes, "{}", candidate.plan);
     }
 }
 

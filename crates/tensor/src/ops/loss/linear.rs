@@ -17,11 +17,12 @@ use super::reduction::Reduction;
 use super::weighted::{Rows, check_smoothing};
 use super::{scaled, share_of_all};
 use crate::autograd::apply;
-use crate::backend::{Binary, Reduce, kernels};
+use crate::backend::{Binary, BlockFormat, Reduce, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext, Summation};
 use crate::ops::index::{as_i64, expect_indices};
+use crate::ops::quantized::{Product, QuantizedMatrix};
 use crate::ops::{matmul, promoted, supported};
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
@@ -36,6 +37,9 @@ const CHUNK_BYTES: usize = 32 << 20;
 /// With fewer rows, products take longer to read W than to multiply.
 const LEAST_ROWS: usize = 16;
 
+const QUANTIZED: &ShapeRule =
+    &ShapeRule::Other("the matrix must have one column per element of a hidden state");
+
 const TARGETS: &ShapeRule = &ShapeRule::Other("there must be one target per row of hidden states");
 
 /// The output layer of [`Tensor::linear_cross_entropy`].
@@ -44,11 +48,19 @@ const TARGETS: &ShapeRule = &ShapeRule::Other("there must be one target per row 
 pub enum Projection<'a> {
     /// A matrix `[width, classes]`, in any layout: the transposed view of a table of embeddings needs no copy.
     Dense(&'a Tensor),
+    /// A constant matrix `[classes, width]` in quantized blocks.
+    Quantized(&'a QuantizedMatrix),
 }
 
 impl<'a> From<&'a Tensor> for Projection<'a> {
     fn from(weight: &'a Tensor) -> Self {
         Self::Dense(weight)
+    }
+}
+
+impl<'a> From<&'a QuantizedMatrix> for Projection<'a> {
+    fn from(weight: &'a QuantizedMatrix) -> Self {
+        Self::Quantized(weight)
     }
 }
 
@@ -79,7 +91,7 @@ fn default_chunk(rows: usize, classes: usize, dtype: DType) -> usize {
     rows.div_ceil(chunks).next_multiple_of(8).min(most)
 }
 
-/// The op. Its inputs are hidden states `[rows, width]`, W, and targets `[rows]`.
+/// The op. Its inputs are hidden states `[rows, width]`, W or its blocks, and targets `[rows]`.
 #[derive(Debug)]
 struct LinearCrossEntropy {
     smoothing: f64,
@@ -89,6 +101,8 @@ struct LinearCrossEntropy {
     chunk: usize,
     /// Whether the classes are the outer axis of W in memory. The gradient has the same order.
     is_by_class: bool,
+    /// The format of a quantized W.
+    format: Option<BlockFormat>,
 }
 
 /// The inputs of a chunk, by rows.
@@ -112,10 +126,9 @@ struct Results {
 impl LinearCrossEntropy {
     /// Computes the results of a chunk.
     fn run(&self, ctx: &OpContext<'_>, chunk: &Chunk<'_>, results: &mut Results) -> Result<()> {
-        let (rows, classes) = (chunk.hidden.dims()[0], chunk.weight.dims()[1]);
-        let dtype = chunk.hidden.dtype();
-        let mut logits = ctx.temp(&Shape::matrix(rows, classes), dtype.computed_as())?;
-        add_product(ctx, false, [chunk.hidden.view(), chunk.weight.view()], logits.view_mut())?;
+        let (rows, dtype) = (chunk.hidden.dims()[0], chunk.hidden.dtype());
+        let shape = Shape::matrix(rows, self.classes(chunk.weight));
+        let mut logits = self.logits(ctx, chunk, &shape)?;
         let has_gradients = results.to_hidden.is_some() || results.to_weight.is_some();
         in_rows(
             ctx,
@@ -139,19 +152,11 @@ impl LinearCrossEntropy {
         }
         let mut to_logits = logits;
         if dtype != to_logits.view().dtype() {
-            let mut rounded = ctx.temp(&Shape::matrix(rows, classes), dtype)?;
-            ctx.compute(kernels::Copy { input: to_logits.view(), out: rounded.view_mut() })?;
-            to_logits = rounded;
+            to_logits = converted(ctx, &to_logits, dtype)?;
         }
         if let Some(to_hidden) = &mut results.to_hidden {
-            let transposed = chunk.weight.layout().transposed();
-            let (lhs, rhs) = (to_logits.view(), chunk.weight.view().with_layout(&transposed));
-            let product = |out: ViewMut<'_>| {
-                let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
-                let workspace = workspace.as_mut().map(Buffer::view_mut);
-                let (precision, bias, activation) = (ctx.precision(dtype), None, None);
-                ctx.compute(kernels::MatMul { precision, bias, lhs, rhs, activation, workspace, out })
-            };
+            let product =
+                |out: ViewMut<'_>| self.product_with_transposed(ctx, to_logits.view(), chunk.weight, out);
             in_rows(ctx, chunk.start, to_hidden, product, chunk.hidden.shape())?;
         }
         if let Some(to_weight) = &mut results.to_weight {
@@ -167,10 +172,54 @@ impl LinearCrossEntropy {
         Ok(())
     }
 
+    fn classes(&self, weight: &Tensor) -> usize {
+        weight.dims()[usize::from(self.format.is_none())]
+    }
+
+    /// Computes the logits of a chunk, in f32 for 16-bit floats.
+    fn logits(&self, ctx: &OpContext<'_>, chunk: &Chunk<'_>, shape: &Shape) -> Result<Buffer> {
+        let (lhs, weight, dtype) = (chunk.hidden.view(), chunk.weight.view(), chunk.hidden.dtype());
+        let Some(format) = self.format else {
+            let mut logits = ctx.temp(shape, dtype.computed_as())?;
+            add_product(ctx, false, [lhs, weight], logits.view_mut())?;
+            return Ok(logits);
+        };
+        let mut logits = ctx.temp(shape, dtype)?;
+        let product = Product { format, blocks: weight, lhs, transposed: true };
+        product.compute(ctx, None, logits.view_mut())?;
+        if dtype.is_half() { converted(ctx, &logits, DType::F32) } else { Ok(logits) }
+    }
+
+    /// Computes the product of a matrix with the transposed W.
+    fn product_with_transposed(
+        &self,
+        ctx: &OpContext<'_>,
+        lhs: View<'_>,
+        weight: &Tensor,
+        out: ViewMut<'_>,
+    ) -> Result<()> {
+        if let Some(format) = self.format {
+            return Product { format, blocks: weight.view(), lhs, transposed: false }.compute(ctx, None, out);
+        }
+        let transposed = weight.layout().transposed();
+        let rhs = weight.view().with_layout(&transposed);
+        let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
+        let workspace = workspace.as_mut().map(Buffer::view_mut);
+        let (precision, bias, activation) = (ctx.precision(lhs.dtype()), None, None);
+        ctx.compute(kernels::MatMul { precision, bias, lhs, rhs, activation, workspace, out })
+    }
+
     /// Returns the shape of W's gradient in memory.
     fn memory_shape(&self, weight: &Shape) -> Shape {
         if self.is_by_class { Shape::matrix(weight[1], weight[0]) } else { *weight }
     }
+}
+
+/// Returns a copy in another element type.
+fn converted(ctx: &OpContext<'_>, values: &Buffer, dtype: DType) -> Result<Buffer> {
+    let mut converted = ctx.temp(values.view().layout().shape(), dtype)?;
+    ctx.compute(kernels::Copy { input: values.view(), out: converted.view_mut() })?;
+    Ok(converted)
 }
 
 /// Stores the product of two matrices in `out`, or adds it.
@@ -326,7 +375,8 @@ impl Tensor {
     /// memory for all logits. The values are those of [`matmul`](Self::matmul) and
     /// [`cross_entropy_with`](Self::cross_entropy_with), within rounding.
     ///
-    /// Shapes: x (`self`) `[.., width]`, `weight` `[width, classes]`, `targets` `[..]` (u8, i32, u32 or i64).
+    /// Shapes: x (`self`) `[.., width]`, `weight` `[width, classes]` or a [`QuantizedMatrix`] of `[classes, width]`, `targets`
+    /// `[..]` (u8, i32, u32 or i64).
     ///
     /// A pass with gradients computes them together with the loss. It keeps one tensor of the size of x, and one of the
     /// size of W only if W requires a gradient. With 16-bit floats, the logits are f32.
@@ -356,35 +406,48 @@ impl Tensor {
         targets: &Self,
         options: impl Into<LinearCrossEntropyOptions>,
     ) -> Result<Self> {
-        let Projection::Dense(weight) = weight.into();
-        let options = options.into();
+        let (weight, options) = (weight.into(), options.into());
         check_smoothing(OP, options.label_smoothing)?;
         check_options(&options)?;
-        for tensor in [self, weight] {
-            supported(OP, tensor.dtype(), DType::is_float)?;
-        }
+        supported(OP, self.dtype(), DType::is_float)?;
         expect_indices(OP, "targets", targets, self)?;
         let Some((&width, leading)) = self.dims().split_last() else {
             let expected = "hidden states with at least one axis";
             return Err(Error::BadRank { op: OP, expected, shape: *self.shape() });
         };
-        let &[inner, classes] = weight.dims() else {
-            let expected = "a weight of two axes: width, classes";
-            return Err(Error::BadRank { op: OP, expected, shape: *weight.shape() });
-        };
-        let mismatch = |other: &Self, rule| {
-            Err(Error::ShapeMismatch { op: OP, lhs: *self.shape(), rhs: *other.shape(), rule })
+        let mismatch = |rhs: Shape, rule| Error::ShapeMismatch { op: OP, lhs: *self.shape(), rhs, rule };
+        let (inner, classes, rule) = match weight {
+            Projection::Dense(weight) => {
+                supported(OP, weight.dtype(), DType::is_float)?;
+                let &[inner, classes] = weight.dims() else {
+                    let expected = "a weight of two axes: width, classes";
+                    return Err(Error::BadRank { op: OP, expected, shape: *weight.shape() });
+                };
+                (inner, classes, &ShapeRule::Product)
+            }
+            Projection::Quantized(weight) => (weight.columns(), weight.rows(), QUANTIZED),
         };
         if inner != width {
-            return mismatch(weight, &ShapeRule::Product);
+            let shape = match weight {
+                Projection::Dense(weight) => *weight.shape(),
+                Projection::Quantized(weight) => weight.shape(),
+            };
+            return Err(mismatch(shape, rule));
         }
         if targets.dims() != leading {
-            return mismatch(targets, TARGETS);
+            return Err(mismatch(*targets.shape(), TARGETS));
         }
         let rows = targets.elements();
-        let [hidden, weight] = promoted(self, weight)?;
-        let hidden = if leading.len() == 1 { hidden } else { hidden.reshape([rows, width])? };
-        let targets = if leading.len() == 1 { targets.clone() } else { targets.reshape([rows])? };
+        let (hidden, weight, format) = match weight {
+            Projection::Dense(weight) => {
+                let [hidden, weight] = promoted(self, weight)?;
+                (hidden, weight, None)
+            }
+            Projection::Quantized(weight) => (self.clone(), weight.bytes().clone(), Some(weight.format())),
+        };
+        let is_rows = leading.len() == 1;
+        let hidden = if is_rows { hidden } else { hidden.reshape([rows, width])? };
+        let targets = if is_rows { targets.clone() } else { targets.reshape([rows])? };
         let chunk = options.chunk.unwrap_or_else(|| default_chunk(rows, classes, hidden.dtype()));
         let op = LinearCrossEntropy {
             smoothing: options.label_smoothing,
@@ -392,6 +455,7 @@ impl Tensor {
             is_mean: options.reduction == Reduction::Mean,
             chunk: chunk.clamp(1, rows.max(1)),
             is_by_class: !weight.layout().is_contiguous() && weight.layout().strides()[0] == 1,
+            format,
         };
         apply(op, &[&hidden, &weight, &targets])
     }
