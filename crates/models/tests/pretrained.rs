@@ -240,8 +240,8 @@ fn lora_steps_of_smollm2_have_the_same_losses() {
 #[test]
 #[ignore = "needs the files of scripts/check-models and of benches/peers/models/peft.py"]
 fn smollm2_exchanges_adapters_with_peft() {
-    let Some(folder) = std::env::var_os("HIGHWATER_PEFT").map(PathBuf::from) else {
-        eprintln!("skipped: benches/peers/models/peft.py sets HIGHWATER_PEFT");
+    let Some(folder) = std::env::var_os("PEFT_ADAPTERS").map(PathBuf::from) else {
+        eprintln!("skipped: benches/peers/models/peft.py sets PEFT_ADAPTERS");
         return;
     };
     let (device, rng) = (Device::cpu().unwrap(), Rng::new(0));
