@@ -72,12 +72,12 @@ pub use highwater_tensor::{
     GradCheckError, Gradients, Interpolation, IntoAxisIndex, IntoAxisIndices, IntoShape, KernelError,
     LargestFit, Layout, Limit, LinearCrossEntropyOptions, MappedFile, Norm, Op, OpContext, OpPlacement,
     OutputSize, PadMode, Padding, ParseProfileError, Place, PlacementReason, Pool1dOptions, Pool2dOptions,
-    Projection, QuantizedMatrix, RawElement, RecordingGuard, RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime,
-    RuntimeBuilder, Saved, Scalar, Shape, ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph,
-    StepTime, Storage, Tensor, TensorOptions, TensorOrScalar, TrainingGuard, UnknownGradient,
-    UnknownGradients, View, ViewMut, apply, autocast, backend, check_gradients, checkpoint, dlpack, dry_run,
-    evaluating, evaluating_guard, is_recording, is_replaying, is_training, largest_fit, no_grad,
-    no_grad_guard, smallest_pool, testing, training, training_guard, with_device,
+    Projection, QuantizedMatrix, RawElement, RecordingGuard, RecurrentCell, RecurrentWeights, Reduction,
+    Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, ShapeRule, SmallestPool, SortOrder,
+    StepCounts, StepGraph, StepTime, Storage, Tensor, TensorOptions, TensorOrScalar, TrainingGuard,
+    UnknownGradient, UnknownGradients, View, ViewMut, apply, autocast, backend, check_gradients, checkpoint,
+    dlpack, dry_run, evaluating, evaluating_guard, is_recording, is_replaying, is_training, largest_fit,
+    no_grad, no_grad_guard, smallest_pool, testing, training, training_guard, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};

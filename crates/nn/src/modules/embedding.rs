@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use highwater_tensor::{BlockFormat, DType, Error, LinearCrossEntropyOptions, Parameter, Place, QuantizedMatrix, Result, Rng, Tensor};
+use highwater_tensor::{
+    BlockFormat, DType, Error, LinearCrossEntropyOptions, Parameter, Place, QuantizedMatrix, Result, Rng,
+    Tensor,
+};
 use highwater_tracking::ModulePath;
 
 use super::debug::{layer, mapping};

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use highwater_tensor::{
-    Activation, BlockFormat, CrossEntropyOptions, DType, Device, Error, LinearCrossEntropyOptions, Parameter, Place, QuantizedMatrix, Result, Rng, Shape,
-    Tensor, error::ShapeRule,
+    Activation, BlockFormat, CrossEntropyOptions, DType, Device, Error, LinearCrossEntropyOptions, Parameter,
+    Place, QuantizedMatrix, Result, Rng, Shape, Tensor, error::ShapeRule,
 };
 use highwater_tracking::ModulePath;
 

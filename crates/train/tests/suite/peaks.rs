@@ -181,8 +181,9 @@ fn plans_of_a_loss_by_chunks_have_their_predicted_peaks() {
         let len = 10 * plan.micro_batch;
         let batch = |number: u64| {
             let tokens: Vec<i64> = (0..len).map(|at| ((at * 7 + number as usize) % TOKENS) as i64).collect();
-            let targets: Vec<i64> =
-                (0..len).map(|at| if at % 10 < 3 + at / 10 { -100 } else { (at * 11 % TOKENS) as i64 }).collect();
+            let targets: Vec<i64> = (0..len)
+                .map(|at| if at % 10 < 3 + at / 10 { -100 } else { (at * 11 % TOKENS) as i64 })
+                .collect();
             let shape = [plan.micro_batch, 10];
             Ok((Tensor::from_slice(device, &tokens, shape)?, Tensor::from_slice(device, &targets, shape)?))
         };
