@@ -3,7 +3,7 @@
 use highwater::io::{Quantized, Weights};
 use highwater::nn::Module;
 use highwater::{BlockFormat, Device, QuantizedMatrix, Rng, Runtime, no_grad};
-use highwater_models::{Llama, LlamaConfig, Sampling, Stopping, generate};
+use highwater_models::{LanguageModel, Llama, LlamaConfig, Sampling, Stopping, generate};
 
 use crate::support::{Written, arrays, assert_close, cpu, scramble, tokens};
 
@@ -87,4 +87,19 @@ fn the_peak_of_loading_and_generation_is_predicted_exactly() {
     };
     let dry = Runtime::builder().threads(1).build().unwrap().dry().unwrap();
     assert_eq!(peak(&cpu()), peak(&dry));
+}
+
+#[test]
+fn the_loss_of_a_quantized_output_layer_is_that_of_its_logits() {
+    let (written, device) = (written(), cpu());
+    let file = written.open();
+    let all = Quantized::new(&file, BlockFormat::Q8_0).with_filter(|_| true);
+    let model = Llama::from_weights(&config(), &all, &device).unwrap();
+    let (text, targets) = (tokens(&device, [2, 9], 40), tokens(&device, [2, 9], 40));
+    let logits = no_grad(|| model.forward(&text)?.reshape([18, 40])).unwrap();
+    let expected = logits.cross_entropy(&targets.reshape([18]).unwrap()).unwrap();
+    let loss = model.loss(&text, &targets).unwrap();
+    assert_close(&loss.detach(), &expected, 1e-5);
+    // The norms are the only dense weights.
+    assert_eq!(loss.backward().unwrap().len(), model.parameters().len());
 }
