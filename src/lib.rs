@@ -193,6 +193,7 @@ pub mod guide {
     #[doc = "[mapped]: mod@files#mapped-files"]
     #[doc = "[prediction]: mod@prediction"]
     #[doc = "[training]: mod@training#options-for-your-program"]
+    #[doc = "[by-length]: mod@data#tokens-for-language-models"]
     #[cfg_attr(feature = "text", doc = include_str!("../docs/pretrained.md"))]
     pub mod pretrained {}
 
