@@ -189,6 +189,7 @@ pub mod guide {
     #[doc = include_str!("../docs/layers.md")]
     pub mod layers {}
 
+    #[doc = "[classifier]: mod@finetune#classify-pairs-of-sentences"]
     #[doc = "[files]: mod@files"]
     #[doc = "[finetune]: mod@finetune"]
     #[doc = "[layers]: mod@layers#attention"]

@@ -30,14 +30,12 @@ const LONGEST: u64 = 64 << 20;
 #[command(group(ArgGroup::new("mode").required(true).args(["query", "train", "make_pairs"])))]
 struct Args {
     /// The model: a folder with config.json, model.safetensors and tokenizer.json, such as all-MiniLM-L6-v2
-    #[arg(long, value_name = "FOLDER", required_unless_present = "make_pairs", default_value = "")]
-    #[arg(hide_default_value = true)]
-    model: PathBuf,
+    #[arg(long, value_name = "FOLDER", required_unless_present = "make_pairs")]
+    model: Option<PathBuf>,
 
     /// The text, UTF-8
-    #[arg(long, value_name = "FILE", required_unless_present = "train", default_value = "")]
-    #[arg(hide_default_value = true, conflicts_with = "train")]
-    file: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "train", conflicts_with = "train")]
+    file: Option<PathBuf>,
 
     /// Print the sentences nearest to this query; may be repeated
     #[arg(long, value_name = "TEXT")]
@@ -87,14 +85,17 @@ fn main() -> ExitCode {
 }
 
 fn run_mode(args: &Args, run: &Run) -> anyhow::Result<()> {
-    if let Some(path) = &args.train {
-        return train::train(args, path, run);
+    // An option that a mode requires is there.
+    let path = |option: &Option<PathBuf>| option.clone().unwrap_or_default();
+    let (model, file) = (path(&args.model), path(&args.file));
+    if let Some(pairs) = &args.train {
+        return train::train(args, (&model, pairs), run);
     }
     ensure!(!args.fit.is_given(), "--fit finds plans for --train only");
     ensure!(args.saves.saves(Every::Epochs) == Saves::default(), "--save and --resume are for --train only");
     match &args.make_pairs {
-        Some(path) => make::make(&args.file, path),
-        None => search::find(args, run),
+        Some(path) => make::make(&file, path),
+        None => search::find(args, (&model, &file), run),
     }
 }
 

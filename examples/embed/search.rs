@@ -1,5 +1,6 @@
 //! The sentences of a text that are nearest to a query.
 
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
@@ -13,16 +14,16 @@ use super::terminal::{peak, say};
 use super::{Args, read};
 
 /// Prints the sentences that are nearest to each query.
-pub(super) fn find(args: &Args, run: &Run) -> anyhow::Result<()> {
+pub(super) fn find(args: &Args, (folder, file): (&Path, &Path), run: &Run) -> anyhow::Result<()> {
     let device = run.device();
-    let text = read(&args.file)?;
+    let text = read(file)?;
     let mut sentences = sentences(&text);
-    ensure!(!sentences.is_empty(), "{}: no sentences", printable(args.file.display()));
+    ensure!(!sentences.is_empty(), "{}: no sentences", printable(file.display()));
     // Sentences of similar length need little padding.
     sentences.sort_by_key(|(_, sentence)| sentence.len());
 
-    let tokenizer = Tokenizer::load(&args.model)?;
-    let model = load_bert(&args.model, device)?;
+    let tokenizer = Tokenizer::load(folder)?;
+    let model = load_bert(folder, device)?;
     tokenizer.check_vocabulary(model.config().vocabulary)?;
     let most = args.max_tokens.min(model.config().positions);
     let embed = |texts: &[&str]| -> anyhow::Result<Tensor> {

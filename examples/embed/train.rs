@@ -71,6 +71,9 @@ impl PairClassifier {
         let encoder = load_bert(folder, device)?;
         if freeze {
             encoder.freeze();
+        } else {
+            // Training changes the weights, so they move from the mapped file to the pool.
+            encoder.parameters().iter().try_for_each(|(_, parameter)| parameter.set(&parameter.value()))?;
         }
         let head = Linear::new(device, 3 * encoder.config().width, classes, rng)?;
         Ok(Self { encoder, head })
@@ -107,7 +110,7 @@ impl Module for PairClassifier {
 }
 
 /// Trains a classifier on the pairs of a file.
-pub(super) fn train(args: &super::Args, path: &Path, run: &Run) -> anyhow::Result<()> {
+pub(super) fn train(args: &super::Args, (folder, path): (&Path, &Path), run: &Run) -> anyhow::Result<()> {
     let pairs = read_pairs(path)?;
     let (train, validation) = match &args.training.validate {
         Some(path) => (pairs, read_pairs(path)?),
@@ -119,11 +122,12 @@ pub(super) fn train(args: &super::Args, path: &Path, run: &Run) -> anyhow::Resul
         let learned = checkpoint.note(LABELS).unwrap_or_default();
         ensure!(learned == json!(labels).to_string(), "--resume: that classifier has the labels {learned}");
     }
-    let tokenizer = Tokenizer::load(&args.model)?;
+    let tokenizer = Tokenizer::load(folder)?;
     let encode = |pairs| {
         Ok::<_, anyhow::Error>(Arc::new(EncodedPairs::new(pairs, &labels, &tokenizer, args.max_tokens)?))
     };
     let training = Training {
+        folder,
         args,
         run,
         train: encode(&train)?,
@@ -160,6 +164,7 @@ pub(super) fn train(args: &super::Args, path: &Path, run: &Run) -> anyhow::Resul
 
 /// The data and the options of a training run.
 struct Training<'a> {
+    folder: &'a Path,
     args: &'a super::Args,
     run: &'a Run,
     train: Arc<EncodedPairs>,
@@ -173,7 +178,7 @@ impl Training<'_> {
         let (args, run, seed) = (self.args, self.run, self.run.seed());
         let options = &args.training;
         let model =
-            PairClassifier::new(&args.model, self.labels.len(), options.freeze, device, &Rng::new(seed))?;
+            PairClassifier::new(self.folder, self.labels.len(), options.freeze, device, &Rng::new(seed))?;
         let trained = model.trained(options.freeze);
         let mut optimizer = run.parallel_in(world, plan.shard, trained.parameters(), |own| {
             PairClassifier::optimizer(own.parameters(), options)

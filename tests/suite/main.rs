@@ -7,6 +7,8 @@ mod built;
 mod checkpointed_transformer;
 mod digits;
 mod dry_runs;
+#[cfg(feature = "text")]
+mod embed;
 mod error_chains;
 mod finetune;
 mod fit;

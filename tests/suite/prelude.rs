@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// Parts of modules that few programs name.
-const NOT_IN_PRELUDE: &[&str] = &["ModulePart", "Nonlinearity", "PartRef", "PartVisitor", "Parts", "chain"];
+const NOT_IN_PRELUDE: &[&str] =
+    &["ModulePart", "Nonlinearity", "PartRef", "PartVisitor", "Parts", "chain", "chain_with"];
 
 /// Returns the names of the `pub use` statements of a source that start with a path.
 fn exported(source: &str, path: &str) -> BTreeSet<String> {

@@ -1,7 +1,7 @@
 //! BERT (Devlin et al. 2019), and encoders of sentences such as all-MiniLM-L6-v2.
 
 use highwater_nn::io::Weights;
-use highwater_nn::modules::{Embedding, LayerNorm, Linear, Module, module};
+use highwater_nn::modules::{Embedding, LayerNorm, Linear, Module, chain_with, module};
 use highwater_tensor::{Activation, AttentionOptions, DType, Device, Error, Result, Rng, Tensor};
 
 use crate::error::{ModelError, TensorShape};
@@ -125,21 +125,21 @@ struct Encoder {
     layer: Vec<Layer>,
 }
 
-#[derive(Debug, Module)]
+#[derive(Clone, Debug, Module)]
 struct Layer {
     attention: Attention,
     intermediate: Dense,
     output: Output,
 }
 
-#[derive(Debug, Module)]
+#[derive(Clone, Debug, Module)]
 struct Attention {
     #[module(rename = "self")]
     projections: SelfAttention,
     output: Output,
 }
 
-#[derive(Debug, Module)]
+#[derive(Clone, Debug, Module)]
 struct SelfAttention {
     heads: usize,
     query: Linear,
@@ -148,14 +148,14 @@ struct SelfAttention {
 }
 
 /// A linear layer, and the norm of its sum with the input of the block.
-#[derive(Debug, Module)]
+#[derive(Clone, Debug, Module)]
 struct Output {
     dense: Linear,
     #[module(rename = "LayerNorm")]
     norm: LayerNorm,
 }
 
-#[derive(Debug, Module)]
+#[derive(Clone, Debug, Module)]
 struct Dense {
     dense: Linear,
 }
@@ -366,7 +366,7 @@ impl Module for Layer {
 #[module]
 impl Encoder {
     fn masked(&self, x: Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
-        self.layer.iter().try_fold(x, |x, layer| layer.masked(&x, mask))
+        chain_with(&self.layer, x, &mask.cloned(), |layer, x, mask| layer.masked(x, mask.as_ref()))
     }
 }
 

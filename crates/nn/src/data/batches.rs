@@ -87,9 +87,8 @@ impl<'a, P: Place> Batches<'a, P> {
     }
 
     /// Groups samples of similar [length](Dataset::sample_length), so that batches need little padding. `step` is the number
-    /// of samples that all ranks process in a step, rounded up to whole batches: `plan.batch()` for a
-    /// [plan](https://docs.rs/highwater/latest/highwater/fit/struct.Plan.html), else the batch size. The batches of a step have
-    /// one length, that of its longest sample.
+    /// of samples that all ranks process in a step, rounded up to whole batches: `plan.batch()` for a plan of `fit`, else
+    /// the batch size. The batches of a step have one length, that of its longest sample.
     ///
     /// With [`shuffled`](Self::shuffled), the pass is in random order, sorted within windows of up to 50 steps; the steps then
     /// come in random order. Without it, the order is by falling length. In both, the *second* step has the longest sample:

@@ -1,5 +1,6 @@
 //! Blocks of a user's module in sequence.
 
+use bfc_core::OwnerId;
 use highwater_tensor::{Result, Tensor};
 
 use super::module::Module;
@@ -47,9 +48,7 @@ use crate::recompute;
 /// The errors of the blocks, and [`Error::BadArgument`](highwater_tensor::Error::BadArgument) if the recomputation of the
 /// chain has another number of blocks.
 pub fn chain<M: Module + Clone + 'static>(blocks: &[M], x: &Tensor) -> Result<Tensor> {
-    let path =
-        PartVisitor::path_of(|visitor| blocks.iter().take(1).for_each(|first| visitor.part("0", first)));
-    if let Some(y) = recompute::run(path, x, || blocks.to_vec(), |block, x| block.forward(&x))? {
+    if let Some(y) = recompute::run(path(blocks), x, || blocks.to_vec(), |block, x| block.forward(&x))? {
         return Ok(y);
     }
     let mut result = None;
@@ -57,4 +56,55 @@ pub fn chain<M: Module + Clone + 'static>(blocks: &[M], x: &Tensor) -> Result<Te
         result = Some(block.forward(result.as_ref().unwrap_or(x))?);
     }
     Ok(result.unwrap_or_else(|| unchanged(x)))
+}
+
+/// As [`chain`], for blocks that need more than the result of the block before: `forward` also gets `context`, such as a mask.
+/// It drops `x` after the first block. Graphs of parts that run again hold clones of it.
+///
+/// ```
+/// use highwater::nn::{Linear, Module, chain_with, module};
+/// use highwater::{Device, Result, Rng, Tensor};
+///
+/// #[derive(Debug, Module)]
+/// struct Gated {
+///     blocks: Vec<Linear>,
+/// }
+///
+/// #[module]
+/// impl Gated {
+///     fn forward_with(&self, x: &Tensor, gate: &Tensor) -> Result<Tensor> {
+///         chain_with(&self.blocks, x.clone(), gate, |block, x, gate| block.forward(x)?.mul(gate))
+///     }
+/// }
+///
+/// let (device, rng) = (Device::cpu()?, Rng::new(0));
+/// let model = Gated { blocks: (0..3).map(|_| Linear::new(&device, 4, 4, &rng)).collect::<Result<_>>()? };
+/// let x = Tensor::ones(&device, [2, 4])?;
+/// assert_eq!(model.forward_with(&x, &Tensor::zeros(&device, [2, 1])?)?.to_vec::<f32>()?, [0.0; 8]);
+/// # Ok::<(), highwater::Error>(())
+/// ```
+///
+/// # Errors
+/// See [`chain`].
+pub fn chain_with<M: Module + Clone + 'static, C: Clone + Send + Sync + 'static>(
+    blocks: &[M],
+    mut x: Tensor,
+    context: &C,
+    forward: fn(&M, &Tensor, &C) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let parts = || blocks.iter().map(|block| (block.clone(), context.clone(), forward)).collect();
+    let run =
+        recompute::run(path(blocks), &x, parts, |(block, context, forward), x| forward(block, &x, context))?;
+    if let Some(y) = run {
+        return Ok(y);
+    }
+    for block in blocks {
+        x = forward(block, &x, context)?;
+    }
+    Ok(x)
+}
+
+/// Returns the path of a chain.
+fn path<M: Module>(blocks: &[M]) -> Option<OwnerId> {
+    PartVisitor::path_of(|visitor| blocks.iter().take(1).for_each(|first| visitor.part("0", first)))
 }

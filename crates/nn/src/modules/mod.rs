@@ -51,7 +51,7 @@ pub use activation::*;
 pub use activation_options::{Elu, LeakyRelu, LogSoftmax, PRelu, Softmax};
 pub use batch_norm::BatchNorm;
 pub use cache::{KeyValueCache, KeyValueCacheOptions};
-pub use chain::chain;
+pub use chain::{chain, chain_with};
 pub use checkpointed::Checkpointed;
 pub use conv::{AvgPool2d, Conv1d, Conv2d, ConvTranspose2d, MaxPool2d};
 pub use dropout::Dropout;
