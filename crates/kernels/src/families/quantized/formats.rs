@@ -361,8 +361,10 @@ mod tests {
                 let mut restored = vec![f32::NAN; 640];
                 format.dequantize(&blocks, &mut restored);
                 let steps = match format {
-                    BlockFormat::Q8_0 => 250.0,
-                    BlockFormat::Q4_0 | BlockFormat::Q4_1 => 13.0,
+                    // Half a step, and the rounding of the scale.
+                    BlockFormat::Q8_0 => 220.0,
+                    // A whole step, for values beyond the last number.
+                    BlockFormat::Q4_0 | BlockFormat::Q4_1 => 7.8,
                     // The largest gap between levels is 0.3.
                     BlockFormat::Nf4 => 6.5,
                 };
