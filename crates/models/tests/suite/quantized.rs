@@ -22,8 +22,13 @@ fn written() -> Written {
 }
 
 /// A dense model with the values of a quantized one.
-fn dequantized(file: &dyn Weights, format: BlockFormat, is_quantized: fn(&str) -> bool) -> Llama {
-    let model = Llama::from_weights(&config(), file, &cpu()).unwrap();
+fn dequantized(
+    file: &dyn Weights,
+    device: &Device,
+    format: BlockFormat,
+    is_quantized: fn(&str) -> bool,
+) -> Llama {
+    let model = Llama::from_weights(&config(), file, device).unwrap();
     for (name, parameter) in model.parameters() {
         if parameter.value().rank() == 2 && is_quantized(&name) {
             let matrix = QuantizedMatrix::quantize(&parameter.value(), format).unwrap();
@@ -43,16 +48,15 @@ fn linear_layers_are_quantized_on_load() {
         let names: Vec<String> = model.buffers().into_iter().map(|(name, _)| name).collect();
         assert_eq!((names.len(), &*names[0]), (2 * 7, "model.layers.0.self_attn.q_proj.weight"));
         assert_eq!(model.parameters().len(), 2 * 2 + 2);
-        let expected = dequantized(&file, format, |name| !name.contains("embed"));
+        let expected = dequantized(&file, &device, format, |name| !name.contains("embed"));
         let run = |model: &Llama| no_grad(|| model.forward(&text)).unwrap();
-        let expected = run(&expected).to_device(&device).unwrap();
-        assert_close(&run(&model), &expected, 1e-4);
+        assert_close(&run(&model), &run(&expected), 1e-4);
 
         let all = Quantized::new(&file, format).with_filter(|_| true);
         let model = Llama::from_weights(&config(), &all, &device).unwrap();
         assert_eq!(model.buffers().len(), 2 * 7 + 1);
-        let expected = run(&dequantized(&file, format, |_| true)).to_device(&device).unwrap();
-        assert_close(&run(&model), &expected, 1e-4);
+        let expected = dequantized(&file, &device, format, |_| true);
+        assert_close(&run(&model), &run(&expected), 1e-4);
     }
 }
 
@@ -62,7 +66,7 @@ fn gradients_flow_through_quantized_layers() {
     let (file, device) = (written.open(), cpu());
     let quantized = Quantized::new(&file, BlockFormat::Q8_0);
     let model = Llama::from_weights(&config(), &quantized, &device).unwrap();
-    let expected = dequantized(&file, BlockFormat::Q8_0, |name| !name.contains("embed"));
+    let expected = dequantized(&file, &device, BlockFormat::Q8_0, |name| !name.contains("embed"));
     let gradients = |model: &Llama| {
         let text = tokens(&device, [2, 9], 40);
         let loss = model.forward(&text).unwrap().square().unwrap().mean_all().unwrap();

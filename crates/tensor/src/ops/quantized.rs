@@ -9,7 +9,7 @@ use bfc_core::Category;
 
 use super::axes::AxisSet;
 use super::index::{as_i64, expect_indices};
-use super::{if_needed, reduce, supported};
+use super::{if_needed, promoted, reduce, supported};
 use crate::autograd::apply;
 use crate::backend::{BlockFormat, Reduce, kernels};
 use crate::device::Device;
@@ -312,7 +312,7 @@ impl Tensor {
     /// Linear map x·Wᵀ + b over the last axis, for a quantized W.
     ///
     /// Shapes: x (`self`) `[.., columns]`, W `[rows, columns]`, `bias` `[rows]`; the result is `[.., rows]`. The result has
-    /// the element type of x; a wider bias promotes it. Products of 16-bit floats are computed in f32. x and the bias have
+    /// the element type of x; x and a bias of another type are promoted (see [`DType`]). Products of 16-bit floats are computed in f32. x and the bias have
     /// gradients, and W has none.
     ///
     /// W is dequantized by tile, so that the op needs no memory for a dequantized copy.
@@ -350,12 +350,9 @@ impl Tensor {
                 let rule = &ShapeRule::Other("the bias must have one element per row of the matrix");
                 return Err(Error::ShapeMismatch { op, lhs: weight.shape(), rhs: *bias.shape(), rule });
             }
-            // A narrower bias is converted. A wider bias promotes the sum, but not the product.
             if bias.dtype() != self.dtype() {
-                if bias.dtype().promote(self.dtype()) == self.dtype() {
-                    return self.linear_quantized(weight, Some(&bias.to_dtype(self.dtype())?));
-                }
-                return self.linear_quantized(weight, None)?.add(bias);
+                let [x, bias] = promoted(self, bias)?;
+                return x.linear_quantized(weight, Some(&bias));
             }
         }
         let (op, blocks) = (LinearQuantized { format: weight.format }, &weight.blocks);
@@ -448,7 +445,7 @@ mod tests {
             }
             let wide = |dims: &[usize]| noise(&device, dims).to_dtype(DType::F64).unwrap();
             let (x, bias) = (wide(&[2, 192]), wide(&[64]));
-            let map = |x: &[Tensor]| x[0].linear_quantized(&weight, Some(&x[1]))?.square();
+            let map = |x: &[Tensor]| x[0].linear_quantized(&weight, Some(&x[1]));
             check_gradients(map, &[x, bias], GradCheck::for_dtype(DType::F64)).unwrap();
         }
     }

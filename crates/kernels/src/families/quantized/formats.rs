@@ -184,8 +184,8 @@ impl Format for Q8_0 {
         let [d0, d1, q @ ..] = &blocks.as_chunks::<34>().0[unit];
         let d = half([*d0, *d1]);
         let mut values = [0.0; UNIT];
-        for i in 0..UNIT {
-            values[i] = f32::from(q[i].cast_signed()) * d;
+        for (value, q) in values.iter_mut().zip(q) {
+            *value = f32::from(q.cast_signed()) * d;
         }
         values
     }
@@ -199,8 +199,8 @@ impl Format for Q4_0 {
         let [d0, d1, q @ ..] = &blocks.as_chunks::<18>().0[unit];
         let (d, q) = (half([*d0, *d1]), nibbles(q));
         let mut values = [0.0; UNIT];
-        for i in 0..UNIT {
-            values[i] = (f32::from(q[i]) - 8.0) * d;
+        for (value, q) in values.iter_mut().zip(q) {
+            *value = (f32::from(q) - 8.0) * d;
         }
         values
     }
@@ -214,8 +214,8 @@ impl Format for Q4_1 {
         let [d0, d1, m0, m1, q @ ..] = &blocks.as_chunks::<20>().0[unit];
         let (d, m, q) = (half([*d0, *d1]), half([*m0, *m1]), nibbles(q));
         let mut values = [0.0; UNIT];
-        for i in 0..UNIT {
-            values[i] = f32::from(q[i]) * d + m;
+        for (value, q) in values.iter_mut().zip(q) {
+            *value = f32::from(q) * d + m;
         }
         values
     }
@@ -230,8 +230,8 @@ impl Format for Nf4 {
         let q = &q.as_chunks::<16>().0[unit % 2];
         let (d, q) = (f32::from_le_bytes([*d0, *d1, *d2, *d3]), nibbles(q));
         let mut values = [0.0; UNIT];
-        for i in 0..UNIT {
-            values[i] = level(q[i]) * d;
+        for (value, q) in values.iter_mut().zip(q) {
+            *value = level(q) * d;
         }
         values
     }
@@ -241,10 +241,24 @@ impl Format for Nf4 {
 #[inline(always)]
 fn level(q: u8) -> f32 {
     let bit = |n: u8, zero: f32, one: f32| if q >> n & 1 == 0 { zero } else { one };
-    let eight: [f32; 8] = std::array::from_fn(|i| bit(0, LEVELS[2 * i], LEVELS[2 * i + 1]));
-    let four: [f32; 4] = std::array::from_fn(|i| bit(1, eight[2 * i], eight[2 * i + 1]));
-    let two: [f32; 2] = std::array::from_fn(|i| bit(2, four[2 * i], four[2 * i + 1]));
-    bit(3, two[0], two[1])
+    // An array, because the compiler does not vectorize nested calls of the closure.
+    let eight = [
+        bit(0, LEVELS[0], LEVELS[1]),
+        bit(0, LEVELS[2], LEVELS[3]),
+        bit(0, LEVELS[4], LEVELS[5]),
+        bit(0, LEVELS[6], LEVELS[7]),
+        bit(0, LEVELS[8], LEVELS[9]),
+        bit(0, LEVELS[10], LEVELS[11]),
+        bit(0, LEVELS[12], LEVELS[13]),
+        bit(0, LEVELS[14], LEVELS[15]),
+    ];
+    let four = [
+        bit(1, eight[0], eight[1]),
+        bit(1, eight[2], eight[3]),
+        bit(1, eight[4], eight[5]),
+        bit(1, eight[6], eight[7]),
+    ];
+    bit(3, bit(2, four[0], four[1]), bit(2, four[2], four[3]))
 }
 
 #[inline(always)]
@@ -347,8 +361,10 @@ mod tests {
                 let mut restored = vec![f32::NAN; 640];
                 format.dequantize(&blocks, &mut restored);
                 let steps = match format {
-                    BlockFormat::Q8_0 => 250.0,
-                    BlockFormat::Q4_0 | BlockFormat::Q4_1 => 13.0,
+                    // Half a step, and the rounding of the scale.
+                    BlockFormat::Q8_0 => 220.0,
+                    // A whole step, for values beyond the last number.
+                    BlockFormat::Q4_0 | BlockFormat::Q4_1 => 7.8,
                     // The largest gap between levels is 0.3.
                     BlockFormat::Nf4 => 6.5,
                 };

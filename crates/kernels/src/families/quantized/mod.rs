@@ -47,8 +47,8 @@ impl<'a> Computation<'a> for MatMulQuantized<'a> {
     fn check(&self, rules: &Rules<'_>) -> Result<()> {
         let (lhs, blocks, bias) = checked!(self: lhs, blocks, bias);
         let (workspace, out) = checked!(self: workspace, out);
-        float(rules, out)?;
         rules.same_type(lhs, out)?;
+        float(rules, out)?;
         rules.precise(self.precision, out)?;
         let [rows, bytes] = matrix(rules, blocks)?;
         let (&[height, depth], &[_, width]) = (lhs.dims(), out.dims()) else {
