@@ -168,6 +168,7 @@ const PRINTED: &[&str] = &[
     "GradCheckError",
     "HwmError",
     "KernelError",
+    "LoraError",
     "Mismatch",
     "ModelError",
     "NcclError",

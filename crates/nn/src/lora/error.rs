@@ -132,7 +132,7 @@ pub enum LoraError {
     },
     /// A tensor of a folder has another shape than the layer requires.
     #[error(
-        "{}: {} has the shape {found}, but the layer requires {expected}",
+        "{}: {} has the shape {found}, but the layer requires {expected:?}",
         printable(path.display()),
         printable(tensor)
     )]
@@ -142,7 +142,7 @@ pub enum LoraError {
         /// The tensor.
         tensor: String,
         /// The required shape.
-        expected: Shape,
+        expected: [usize; 2],
         /// The shape in the file.
         found: Shape,
     },

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use highwater_tensor::error::FileError;
-use highwater_tensor::{Rng, Shape, Tensor};
+use highwater_tensor::{Rng, Tensor};
 
 use super::adapters::{AdaptedLayer, Adapters};
 use super::config;
@@ -239,7 +239,7 @@ impl Folder {
                 return Err(LoraError::ElementType { path: path(), tensor, found: info.dtype });
             }
             if info.shape.dims() != shape {
-                let (expected, found) = (Shape::matrix(shape[0], shape[1]), info.shape);
+                let (expected, found) = (shape, info.shape);
                 return Err(LoraError::Shape { path: path(), tensor, expected, found });
             }
         }
