@@ -98,7 +98,7 @@ impl<'a, P: Place> Batches<'a, P> {
     /// use std::sync::Arc;
     /// use highwater::data::{MaskedTokens, PairOptions, Pairs};
     /// use highwater::prelude::*;
-    /// let sample = |length| MaskedTokens::default().with_context(&[1]).with_answer(&vec![2; length - 1]);
+    /// let sample = |length: usize| MaskedTokens::default().with_context(&[1]).with_answer(&vec![2; length - 1]);
     /// let pairs = Arc::new(Pairs::new((0..100).map(|at| sample(2 + at * 37 % 100)), &PairOptions::default())?);
     /// let device = Device::cpu()?;
     /// let batches = pairs.batches(10, &device)?.shuffled(7, 0).by_length(10)?;

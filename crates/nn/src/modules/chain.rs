@@ -77,6 +77,13 @@ pub fn chain<M: Module + Clone + 'static>(blocks: &[M], x: &Tensor) -> Result<Te
 ///     }
 /// }
 ///
+/// #[module]
+/// impl Module for Gated {
+///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+///         self.forward_with(x, &Tensor::ones(x.device(), [1])?)
+///     }
+/// }
+///
 /// let (device, rng) = (Device::cpu()?, Rng::new(0));
 /// let model = Gated { blocks: (0..3).map(|_| Linear::new(&device, 4, 4, &rng)).collect::<Result<_>>()? };
 /// let x = Tensor::ones(&device, [2, 4])?;

@@ -151,7 +151,7 @@ fn batches_by_length_have_all_samples_in_any_number_of_workers_and_resume() {
         assert!(step.iter().all(|(length, _)| *length == longest));
     }
     let padded: usize = found.iter().map(|(length, samples)| length * samples.len()).sum();
-    assert!((padded as f64) < 1.2 * data.tokens() as f64, "{padded} for {}", data.tokens());
+    assert!((padded as f64) < 1.4 * data.tokens() as f64, "{padded} for {}", data.tokens());
     let in_order = batches(data.batches(8, &device).unwrap().by_length(8).unwrap());
     assert!(in_order[2..].windows(2).all(|pair| pair[0].0 >= pair[1].0));
 }
