@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use highwater::io::{
-    Array, Arrays, Gguf, GgufLimits, Safetensors, SafetensorsLimits, Weights, read_safetensors, write_safetensors_to,
+    Array, Arrays, Gguf, GgufLimits, Safetensors, SafetensorsLimits, Weights, read_safetensors,
+    write_safetensors_to,
 };
 use highwater::nn::{Lora, Module, Parameter, lora, lora_from};
 use highwater::optim::{AdamW, Optimizer};
