@@ -14,7 +14,7 @@ fn train(epochs: u64, saves: Saves) -> [Vec<f32>; 2] {
     let options = Lora { rank: 2, dropout: 0.25, ..Lora::default() }.with_targets(["fc1", "fc2"]);
     let adapters = lora(&model, &options, &Rng::new(3)).unwrap();
     let mut optimizer = AdamW::new(adapters.parameters(), 0.01).unwrap();
-    Trainer::new(&adapters, &mut optimizer)
+    let outcome = Trainer::new(&adapters, &mut optimizer)
         .epochs(epochs)
         .saves(saves)
         .train(
@@ -22,6 +22,7 @@ fn train(epochs: u64, saves: Saves) -> [Vec<f32>; 2] {
             |(x, y)| adapters.forward(x)?.cross_entropy(y),
         )
         .unwrap();
+    assert_eq!(outcome.epochs, epochs);
     let trained = values(&adapters);
     adapters.detach();
     [trained, values(&model)]
