@@ -119,8 +119,7 @@ pub(super) fn train(args: &super::Args, (folder, path): (&Path, &Path), run: &Ru
     let labels = class_names(&train);
     ensure!(labels.len() > 1, "--train: all pairs have the label {labels:?}");
     if let Some(checkpoint) = args.saves.saves(Every::Epochs).load()? {
-        let learned = checkpoint.note(LABELS).unwrap_or_default();
-        let given = json!(labels).to_string();
+        let (learned, given) = (checkpoint.note(LABELS).unwrap_or_default(), json!(labels).to_string());
         ensure!(learned == given, "--resume: that classifier has the labels {learned}");
     }
     let tokenizer = Tokenizer::load(folder)?;
