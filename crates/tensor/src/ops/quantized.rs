@@ -311,9 +311,9 @@ impl Op for LinearQuantized {
 impl Tensor {
     /// Linear map x·Wᵀ + b over the last axis, for a quantized W.
     ///
-    /// Shapes: x (`self`) `[.., columns]`, W `[rows, columns]`, `bias` `[rows]`; the result is `[.., rows]`. The result has
-    /// the element type of x; x and a bias of another type are promoted (see [`DType`]). Products of 16-bit floats are computed in f32. x and the bias have
-    /// gradients, and W has none.
+    /// Shapes: x (`self`) `[.., columns]`, W `[rows, columns]`, `bias` `[rows]`; the result is `[.., rows]`. It has the element
+    /// type of x; x and a bias of another type are promoted (see [`DType`]). Products of 16-bit floats are computed in f32. x
+    /// and the bias have gradients, and W has none.
     ///
     /// W is dequantized by tile, so that the op needs no memory for a dequantized copy.
     ///
