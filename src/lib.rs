@@ -195,6 +195,7 @@ pub mod guide {
     #[doc = "[layers]: mod@layers#attention"]
     #[doc = "[mapped]: mod@files#mapped-files"]
     #[doc = "[prediction]: mod@prediction"]
+    #[doc = "[recompute]: mod@prediction#recompute-parts"]
     #[doc = "[training]: mod@training#options-for-your-program"]
     #[cfg_attr(feature = "text", doc = include_str!("../docs/pretrained.md"))]
     pub mod pretrained {}
@@ -202,6 +203,7 @@ pub mod guide {
     #[doc = "[data]: mod@data#tokens-for-language-models"]
     #[doc = "[fit]: mod@fit"]
     #[doc = "[pretrained]: mod@pretrained"]
+    #[doc = "[quantized]: mod@pretrained#quantized-weights"]
     #[doc = "[several-machines]: mod@several_machines"]
     #[doc = "[training]: mod@training#options-for-your-program"]
     #[cfg_attr(feature = "text", doc = include_str!("../docs/finetune.md"))]

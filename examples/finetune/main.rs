@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use clap::Parser;
+use highwater::alloc::printable;
 use highwater::distributed::World;
 use highwater::fit::Plan;
 use highwater::models::{LanguageModel, Tokenizer};
@@ -135,7 +136,7 @@ impl Args {
 
     /// The options that decide what the adapters mean, apart from their shapes.
     fn meaning(&self) -> String {
-        let name = self.model.file_name().unwrap_or_default().display();
+        let name = self.model.file_name().unwrap_or(self.model.as_os_str()).display();
         format!("--model {name} --alpha {} --quantize {}", self.alpha, self.quantize)
     }
 }
@@ -168,7 +169,7 @@ fn fine_tune(args: &Args, run: &Run) -> anyhow::Result<()> {
     let mut saved = String::new();
     if let Some(folder) = args.adapter.as_ref().filter(|_| run.world().is_main() && !outcome.is_dry) {
         adapters.save(folder)?;
-        saved = format!("; adapters in {}", folder.display());
+        saved = format!("; adapters in {}", printable(folder.display()));
     }
 
     let loss = outcome.figures.get("validation_loss");

@@ -68,13 +68,15 @@ pub(crate) fn load(args: &Args, device: &Device) -> Result<Box<dyn LanguageModel
 pub(crate) fn recompute_all(model: &dyn LanguageModel) -> Recompute {
     let mut chain: Option<(String, usize)> = None;
     for (path, _) in model.parameters() {
-        let mut names = path.split('.');
-        let Some(at) = names.position(|name| name.parse::<usize>().is_ok()) else { continue };
         let names: Vec<&str> = path.split('.').collect();
-        let (before, number) = (names[..at].join("."), names[at].parse::<usize>().unwrap_or(0));
-        let known = chain.get_or_insert((before.clone(), 0));
-        if known.0 == before {
-            known.1 = known.1.max(number + 1);
+        let mut numbers =
+            names.iter().enumerate().filter_map(|(at, name)| Some((at, name.parse::<usize>().ok()?)));
+        if let Some((at, number)) = numbers.next() {
+            let before = names[..at].join(".");
+            let (known, layers) = chain.get_or_insert_with(|| (before.clone(), 0));
+            if *known == before {
+                *layers = (*layers).max(number + 1);
+            }
         }
     }
     match chain {
