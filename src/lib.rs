@@ -84,6 +84,7 @@ pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
 
 /// Modules (layers) and their building blocks, and recomputations: blocks of a model that run again in the backward pass.
 pub mod nn {
+    pub use highwater_nn::lora::{Adapters, Lora, LoraError, lora, lora_from};
     pub use highwater_nn::modules::*;
     pub use highwater_nn::recompute;
 }

@@ -98,7 +98,17 @@ const CRATES: &[(&str, &[&str])] = &[
     ("crates/macros", &["methods parts"]),
     (
         "crates/nn",
-        &["file_kind", "io", "data", "recompute", "modules", "macros summary", "optim", "checkpoint", "fuzz"],
+        &[
+            "file_kind",
+            "io",
+            "data",
+            "recompute",
+            "modules",
+            "macros summary lora",
+            "optim",
+            "checkpoint",
+            "fuzz",
+        ],
     ),
     (
         "crates/models",

@@ -14,6 +14,7 @@ mod file_kind;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod io;
+pub mod lora;
 #[doc(hidden)]
 pub mod macros;
 pub mod modules;

@@ -8,8 +8,8 @@
 pub use highwater_kernels::backend::{Backend, Checked, dry};
 pub use highwater_kernels::error::{OperandError, OperandFault};
 pub use highwater_kernels::families::{
-    self as kernels, Activation, Binary, Compare, Distribution, Domain, GradReads, Identity, Kernel,
-    RandomKey, RecurrentCell, Reduce, ReduceDomain, Unary,
+    self as kernels, Activation, Binary, BlockFormat, Compare, Distribution, Domain, GradReads, Identity,
+    Kernel, RandomKey, RecurrentCell, Reduce, ReduceDomain, Unary,
 };
 pub use highwater_kernels::precision::Precision;
 pub use highwater_kernels::rules::DeviceRules;

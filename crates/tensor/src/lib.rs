@@ -42,7 +42,9 @@ pub mod cuda {
     };
 }
 
-pub use backend::{Activation, DeviceRules, DeviceSpeed, Limit, RecurrentCell, StepCounts, StepTime};
+pub use backend::{
+    Activation, BlockFormat, DeviceRules, DeviceSpeed, Limit, RecurrentCell, StepCounts, StepTime,
+};
 pub use device::{
     Choice, Device, DeviceAllocator, DeviceProfile, DryRead, OpPlacement, Place, PlacementReason, Runtime,
     RuntimeBuilder, with_device,
@@ -59,7 +61,8 @@ pub use op::{
 pub use ops::{
     AttentionOptions, Axes, AxisIndex, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions,
     Interpolation, IntoAxisIndex, IntoAxisIndices, Norm, OutputSize, PadMode, Padding, Pool1dOptions,
-    Pool2dOptions, RecurrentWeights, Reduction, RunningStatistics, SortOrder, TensorOptions, TensorOrScalar,
+    Pool2dOptions, QuantizedMatrix, RecurrentWeights, Reduction, RunningStatistics, SortOrder, TensorOptions,
+    TensorOrScalar,
 };
 pub use predict::{
     DryPeak, DryRun, DryRunOptions, FitFailure, LargestFit, SmallestPool, dry_run, largest_fit, smallest_pool,

@@ -86,6 +86,7 @@ fn dtype(of: Type, float: DType) -> DType {
         Type::Computed => float.computed_as(),
         Type::Index => DType::I64,
         Type::Truth => DType::Bool,
+        Type::Bytes => DType::U8,
     }
 }
 
@@ -206,6 +207,7 @@ const ALSO_FIT: &[(&str, &str)] = &[
     ("cross_entropy", "logits"),
     ("scatter_add", "out"),
     ("one_hot", "out"),
+    ("dequantize_rows", "blocks"),
 ];
 
 #[test]
@@ -251,6 +253,8 @@ fn another_element_type_is_an_error_of_that_operand() {
         "one_hot",
         "arg_reduce",
         "arg_sort",
+        "dequantize_rows",
+        "quantize_rows",
     ];
     for device in devices() {
         for case in cases(&device) {
@@ -404,7 +408,7 @@ fn any_layout_of_inputs_is_computed_or_is_an_error() {
                 operands[place].transposed = true;
                 let result = call(&device, &case, operands);
                 let packed = operand.dims.len() > 1
-                    && (["of.statistics", "log_sums", "of.query", "of.key", "of.value"]
+                    && (["of.statistics", "log_sums", "of.query", "of.key", "of.value", "blocks"]
                         .contains(&operand.name)
                         || case.name == "attention_grad" && ["output", "grad"].contains(&operand.name)
                         || case.name.starts_with("batch_norm")

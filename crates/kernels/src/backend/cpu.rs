@@ -103,6 +103,7 @@ mod tests {
     fn results(backend: &dyn Backend) -> Vec<(&'static str, Result<()>)> {
         let buffer = |dtype| Buffer::unreachable(&DIMS, dtype);
         let floats = |dims: &[usize]| Buffer::unreachable(dims, DType::F32);
+        let buffer_of_blocks = || Buffer::unreachable(&[2, 34], DType::U8);
         let (x, i, c) = (buffer(DType::F32), buffer(DType::I64), buffer(DType::Bool));
         let (target, row) = (Buffer::unreachable(&[2], DType::I64), Buffer::unreachable(&[2], DType::F32));
         let (mut y, mut a, mut b) = (buffer(DType::F32), buffer(DType::F32), buffer(DType::F32));
@@ -160,6 +161,21 @@ mod tests {
         let workspace = None;
         run(families::ScatterAdd { input: x, indices: i, axis: 0, workspace, out: y.out() }.into());
         run(families::OneHot { indices: i, out: cube.out() }.into());
+        let (format, wide, bytes) = (families::BlockFormat::Q8_0, floats(&[2, 32]), buffer_of_blocks());
+        let (mut product, mut rows, mut blocks) = (floats(&[2, 2]), floats(&[2, 32]), buffer_of_blocks());
+        run(families::MatMulQuantized {
+            precision: Precision::Full,
+            format,
+            transposed: true,
+            bias: None,
+            lhs: wide.view(),
+            blocks: bytes.view(),
+            workspace: None,
+            out: product.out(),
+        }
+        .into());
+        run(families::DequantizeRows { format, blocks: bytes.view(), indices: None, out: rows.out() }.into());
+        run(families::QuantizeRows { format, input: wide.view(), out: blocks.out() }.into());
         run(families::Random { distribution: coin, key, out: whole.out() }.into());
         run(families::Scale { factor: 2.0, values: y.out() }.into());
         run(families::Clip { low: -1.0, high: 1.0, values: y.out() }.into());

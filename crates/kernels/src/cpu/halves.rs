@@ -95,14 +95,14 @@ fn run<const N: usize, const M: usize>(
 }
 
 /// The elements of a view of any float type but f64.
-enum Floats<'a> {
+pub(crate) enum Floats<'a> {
     F32(Source<'a, f32>),
     F16(Source<'a, f16>),
     BF16(Source<'a, bf16>),
 }
 
 impl<'a> Floats<'a> {
-    fn new(op: &'static str, view: View<'a>) -> Result<Self> {
+    pub(crate) fn new(op: &'static str, view: View<'a>) -> Result<Self> {
         match view.dtype() {
             DType::F32 => Source::new(op, view).map(Self::F32),
             DType::F16 => Source::new(op, view).map(Self::F16),
@@ -112,7 +112,7 @@ impl<'a> Floats<'a> {
     }
 
     /// Copies elements as f32, starting at number `start`.
-    fn load(&self, start: usize, out: &mut [f32]) {
+    pub(crate) fn load(&self, start: usize, out: &mut [f32]) {
         match self {
             Self::F32(source) => source.load(start, out),
             Self::F16(source) => load_half(source, start, out),

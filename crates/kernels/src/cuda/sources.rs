@@ -85,6 +85,8 @@ families! {
     Attention = "attention", floats, ["tile.cuh", "mma.cuh", "attention.cuh", "attention.cu", "attention_mma.cu"];
     /// Steps of recurrent layers.
     Recurrent = "recurrent", floats, ["activation.cuh", "recurrent.cu"];
+    /// Products with quantized matrices, and the conversion of their blocks.
+    Quantized = "quantized", floats, ["tile.cuh", "quantized.cu"];
     /// Gather, scatter and one-hot.
     Index = "index", all, ["index.cu"];
     /// Random fills.

@@ -28,6 +28,7 @@ mod layer_norm;
 mod map;
 mod matmul;
 mod pool;
+mod quantized;
 mod random;
 mod recurrent;
 mod reduce;
@@ -49,6 +50,7 @@ pub use self::index::ScatterAddWorkspace;
 pub use self::layer_norm::{NormalizeRowsSumsWorkspace, Normalized};
 pub use self::map::functions::{Domain, GradReads, Unary};
 pub use self::matmul::{Activated, Activation, MatMulWorkspace};
+pub use self::quantized::{BlockFormat, MatMulQuantizedWorkspace};
 pub use self::random::{Distribution, RandomKey};
 pub use self::recurrent::{Recurrence, RecurrentCell, RecurrentWorkspace};
 pub use self::reduce::FoldWorkspace;
@@ -186,6 +188,7 @@ kernels! {
     attention { Attention, AttentionGrad }
     recurrent { Recurrent, RecurrentGrad }
     index { Gather, ScatterAdd, OneHot }
+    quantized { MatMulQuantized, DequantizeRows, QuantizeRows }
     random { Random }
     clip { Scale, Clip }
     step { OptimizerStep }

@@ -2,7 +2,7 @@
 
 use super::OptimizerRule;
 use crate::cuda::Family;
-use crate::families::{Activation, Binary, Compare, Distribution, Domain, Reduce, Unary};
+use crate::families::{Activation, Binary, BlockFormat, Compare, Distribution, Domain, Reduce, Unary};
 
 /// The part of a source from the start of a function to the line that closes it.
 fn function<'s>(source: &'s str, start: &str) -> &'s str {
@@ -42,6 +42,13 @@ fn kernels_have_a_case_for_every_function() {
         (
             "activation.cuh, activated",
             missing(function(float, "E activated("), Activation::ALL.iter().map(|f| f.name())),
+        ),
+        (
+            "quantized.cu, dequantized",
+            missing(
+                function(Family::Quantized.source().text(), "DEVICE float dequantized("),
+                BlockFormat::ALL.iter().map(|format| format.name()),
+            ),
         ),
         (
             "elementwise.cu, binary",

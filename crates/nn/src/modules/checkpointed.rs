@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use highwater_tensor::{Result, Tensor, checkpoint};
 
+use super::linear::Linear;
 use super::module;
 use super::module::Module;
 use super::parts::{PartVisitor, Parts};
@@ -57,6 +58,10 @@ impl<M: Module + 'static> Module for Checkpointed<M> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let module = Arc::clone(&self.module);
         checkpoint(x, move |x| module.forward(x))
+    }
+
+    fn as_linear(&self) -> Option<&Linear> {
+        self.module.as_linear()
     }
 
     // Clones share the module.

@@ -2,9 +2,12 @@
 
 use std::fmt;
 
-use highwater_tensor::{Activation, DType, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule};
+use highwater_tensor::{
+    Activation, DType, Device, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule,
+};
 use highwater_tracking::ModulePath;
 
+use super::adapter::AdapterSlot;
 use super::debug::{dtype, layer, mapping, size, when};
 use super::in_layer;
 use super::init::{Fans, Init};
@@ -33,6 +36,9 @@ pub struct Linear {
     activation: Option<Activation>,
     /// Whether the weight has PyTorch's shape, `[outputs, inputs]`.
     is_transposed: bool,
+    /// The adapter of the layer, whose parts belong to the layer.
+    #[module(rename = "")]
+    adapter: AdapterSlot,
 }
 
 /// Options of a linear layer.
@@ -83,7 +89,8 @@ impl Linear {
             .bias
             .map(|init| init.parameter(place, [outputs], options.dtype, fans, rng))
             .transpose()?;
-        Ok(Self { path: ModulePath::new(), weight, bias, activation: None, is_transposed: false })
+        let (path, adapter) = (ModulePath::new(), AdapterSlot::default());
+        Ok(Self { path, weight, bias, activation: None, is_transposed: false, adapter })
     }
 
     /// Creates a layer from existing parameters, for example to share them between two layers.
@@ -134,7 +141,8 @@ impl Linear {
                 });
             }
         }
-        Ok(Self { path: ModulePath::new(), weight, bias, activation: None, is_transposed })
+        let (path, adapter) = (ModulePath::new(), AdapterSlot::default());
+        Ok(Self { path, weight, bias, activation: None, is_transposed, adapter })
     }
 
     /// Fuses an activation into the layer: y = f(x·W + b), as [`Tensor::linear_activation`] computes it. This saves the
@@ -186,27 +194,60 @@ impl Linear {
         let weight = self.weight.tensor();
         if self.is_transposed { weight.t() } else { Ok(weight) }
     }
+
+    fn product(&self, x: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
+        let weight = self.matrix()?;
+        match (self.bias.as_ref().map(Parameter::tensor), activation) {
+            (Some(bias), Some(activation)) => x.linear_activation(&weight, &bias, activation),
+            (Some(bias), None) => x.linear(&weight, &bias),
+            (None, activation) => x.matmul(&weight)?.activated(activation),
+        }
+    }
+
+    pub(crate) const fn adapter(&self) -> &AdapterSlot {
+        &self.adapter
+    }
+
+    /// Returns the weight that an update can be added to, and whether it has PyTorch's shape.
+    pub(crate) const fn dense_weight(&self) -> Option<(&Parameter, bool)> {
+        Some((&self.weight, self.is_transposed))
+    }
+
+    /// Returns the element type and the device of the weight.
+    pub(crate) fn place(&self) -> (DType, Device) {
+        let weight = self.weight.value();
+        (weight.dtype(), weight.device().clone())
+    }
+
+    /// Returns the numbers of inputs and outputs.
+    pub(crate) fn sizes(&self) -> [usize; 2] {
+        [0, 1].map(|axis| size(&self.weight, axis ^ usize::from(self.is_transposed)))
+    }
 }
 
 impl Module for Linear {
     enters_itself!(path);
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        in_layer(&self.path, &self.weight, || {
-            let weight = self.matrix()?;
-            match (self.bias.as_ref().map(Parameter::tensor), self.activation) {
-                (Some(bias), Some(activation)) => x.linear_activation(&weight, &bias, activation),
-                (Some(bias), None) => x.linear(&weight, &bias),
-                (None, activation) => x.matmul(&weight)?.activated(activation),
-            }
+        in_layer(&self.path, &self.weight, || match self.adapter.acting() {
+            // The update precedes the activation.
+            Some(adapter) => adapter.add_to(self.product(x, None)?, x)?.activated(self.activation),
+            None => self.product(x, self.activation),
         })
     }
 
     fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
         let bias = self.bias.as_ref().filter(|_| self.activation.is_none())?;
+        if self.adapter.acting().is_some() {
+            return None;
+        }
         Some(in_layer(&self.path, &self.weight, || {
             x.linear_activation(&self.matrix()?, &bias.tensor(), activation)
         }))
+    }
+
+    fn as_linear(&self) -> Option<&Linear> {
+        Some(self)
     }
 
     fn pytorch_transposes(&self) -> &[&str] {
@@ -217,8 +258,9 @@ impl Module for Linear {
 impl fmt::Debug for Linear {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let activation = self.activation.map(|activation| activation.name().to_owned());
-        let [inputs, outputs] = [0, 1].map(|axis| size(&self.weight, axis ^ usize::from(self.is_transposed)));
+        let [inputs, outputs] = self.sizes();
+        let adapter = self.adapter.get().map(|adapter| adapter.debug_part());
         let bias = when(self.bias.is_none(), "no bias");
-        layer(f, "Linear", [mapping(inputs, outputs), activation, bias, dtype(&self.weight)])
+        layer(f, "Linear", [mapping(inputs, outputs), activation, bias, dtype(&self.weight), adapter])
     }
 }

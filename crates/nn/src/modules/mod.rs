@@ -22,6 +22,7 @@ macro_rules! enters_itself {
 #[doc(hidden)]
 pub mod activation;
 mod activation_options;
+pub(crate) mod adapter;
 mod batch_norm;
 mod cache;
 mod chain;

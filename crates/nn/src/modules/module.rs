@@ -83,6 +83,7 @@ pub use highwater_macros::Module;
 use highwater_tensor::{Activation, DType, Parameter, Result, Rng, Tensor};
 use highwater_tracking::{ModuleGuard, Scope, enter_path};
 
+use super::linear::Linear;
 use super::parts::{PartRef, PartVisitor, Parts};
 
 /// A module: a function of a tensor with parameters, such as a layer or a network.
@@ -189,6 +190,12 @@ pub trait Module: Parts + fmt::Debug + Send + Sync {
 
     /// Returns the activation that this module consists of, if any. The preceding module may then fuse it.
     fn as_activation(&self) -> Option<Activation> {
+        None
+    }
+
+    /// Returns the linear layer that this module is, if any. Adapters find their layers by it.
+    #[doc(hidden)]
+    fn as_linear(&self) -> Option<&Linear> {
         None
     }
 
@@ -351,6 +358,10 @@ macro_rules! module_behind {
 
             fn as_activation(&self) -> Option<Activation> {
                 (**self).as_activation()
+            }
+
+            fn as_linear(&self) -> Option<&Linear> {
+                (**self).as_linear()
             }
 
             fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {

@@ -53,7 +53,7 @@ struct Shared {
 }
 
 struct Cell {
-    /// The current values, as a leaf, even while the parameter is frozen.
+    /// The current values, as a leaf, even while the parameter is frozen. Constants are no leaves.
     tensor: Tensor,
     /// Whether the parameter is excluded from training. Then `tensor` returns it without a gradient edge.
     frozen: bool,
@@ -91,6 +91,29 @@ impl Parameter {
         Ok(Self { shared: Arc::new(Shared { cell: Mutex::new(cell), module: ModulePath::new() }) })
     }
 
+    /// Creates a parameter that is never trained, from values of any element type: blocks of quantized weights, for
+    /// instance. It is always frozen. The category of the buffer becomes parameter.
+    ///
+    /// ```
+    /// use highwater::tensor::{DType, Device, Parameter, Tensor};
+    /// let blocks = Parameter::constant(Tensor::zeros_of(&Device::cpu()?, [4, 34], DType::U8)?);
+    /// blocks.unfreeze();
+    /// assert!(blocks.is_constant() && blocks.is_frozen());
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    #[must_use]
+    pub fn constant(tensor: Tensor) -> Self {
+        let tensor = tensor.detach().with_category(Category::Parameter);
+        let cell = Cell { tensor, frozen: true, next_update: PendingUpdate::default() };
+        Self { shared: Arc::new(Shared { cell: Mutex::new(cell), module: ModulePath::new() }) }
+    }
+
+    /// Returns whether the parameter is a [constant](Self::constant).
+    #[must_use]
+    pub fn is_constant(&self) -> bool {
+        self.leaf().is_none()
+    }
+
     /// Returns the current values as a leaf of the graph, or without a gradient edge while the parameter is
     /// [frozen](Self::freeze). Cheap, as the tensor shares the buffer.
     #[must_use]
@@ -122,9 +145,10 @@ impl Parameter {
         self.lock().frozen = true;
     }
 
-    /// Includes the parameter in training again.
+    /// Includes the parameter in training again, unless it is a [constant](Self::constant).
     pub fn unfreeze(&self) {
-        self.lock().frozen = false;
+        let mut own = self.lock();
+        own.frozen = own.tensor.leaf().is_none();
     }
 
     /// Returns whether the parameter is [frozen](Self::freeze).
@@ -231,8 +255,8 @@ impl Parameter {
         }
     }
 
-    /// Converts the values to another element type. The parameter becomes another leaf of the graph. Convert
-    /// before creating an optimizer, whose state depends on the type. A conversion between a backward pass
+    /// Converts the values to another element type. [Constants](Self::constant) keep theirs. The parameter becomes another
+    /// leaf of the graph. Convert before creating an optimizer, whose state depends on the type. A conversion between a backward pass
     /// and the optimizer step makes the step fail with [`Error::StaleGradient`].
     ///
     /// # Errors
@@ -246,7 +270,7 @@ impl Parameter {
         }
         loop {
             let before = self.value();
-            if before.dtype() == dtype {
+            if before.dtype() == dtype || self.is_constant() {
                 return Ok(());
             }
             let device = before.device().clone();

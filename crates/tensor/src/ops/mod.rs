@@ -54,6 +54,7 @@ mod unfold;
 mod einsum;
 mod linear;
 mod matmul;
+mod quantized;
 
 // Neural networks
 mod attention;
@@ -81,6 +82,7 @@ pub use interpolate::{Interpolation, OutputSize};
 pub use loss::{CrossEntropyOptions, Reduction};
 pub use pad::PadMode;
 pub use pool::{Pool1dOptions, Pool2dOptions};
+pub use quantized::QuantizedMatrix;
 pub use recurrent::RecurrentWeights;
 pub use sort::SortOrder;
 pub use vector_norm::Norm;

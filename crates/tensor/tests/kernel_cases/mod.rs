@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use highwater_tensor::backend::kernels::{self, AdamRule, OptimizerRule, RmsPropRule, ScanFunction, SgdRule};
 use highwater_tensor::backend::{
-    Binary, Compare, Convolution, Distribution, PoolAxis, PoolReduction, PoolWindow, Precision, RandomKey,
-    Reduce, Unary, Window,
+    Binary, BlockFormat, Compare, Convolution, Distribution, PoolAxis, PoolReduction, PoolWindow, Precision,
+    RandomKey, Reduce, Unary, Window,
 };
 use highwater_tensor::{Activation, Buffer, OpContext, RecurrentCell, Result, Scalar, View, ViewMut};
 
@@ -18,6 +18,8 @@ pub(crate) enum Type {
     Computed,
     Index,
     Truth,
+    /// Bytes of quantized blocks.
+    Bytes,
 }
 
 /// An operand that a case makes; kernels take those that they write behind those that they read.
@@ -596,6 +598,48 @@ fn windows() -> Vec<Case> {
     ]
 }
 
+/// Kernels on matrices of five rows of 64 values in blocks.
+fn quantized() -> Vec<Case> {
+    const FORMAT: BlockFormat = BlockFormat::Q8_0;
+    vec![
+        new("quantized_product", |ctx, from, to| {
+            let (lhs, transposed, precision) = (from[0], true, ctx.precision(from[0].dtype()));
+            let (outputs, dtype) = (to[0].layout().shape().dims().last().copied().unwrap_or(0), lhs.dtype());
+            let layout = lhs.layout();
+            let of = kernels::MatMulQuantizedWorkspace { lhs: layout, outputs, transposed, dtype, precision };
+            let mut room = ctx.workspace(of)?;
+            ctx.compute(kernels::MatMulQuantized {
+                precision,
+                format: FORMAT,
+                transposed,
+                bias: Some(from[2]),
+                lhs,
+                blocks: from[1],
+                workspace: room.as_mut().map(Buffer::view_mut),
+                out: self::outputs(to).next(),
+            })
+        })
+        .reads("lhs", &[3, 64])
+        .with("blocks", &[5, 68], Type::Bytes, false)
+        .reads("bias", &[5])
+        .writes("out", &[3, 5]),
+        new("dequantize_rows", |ctx, from, to| {
+            let (blocks, indices) = (from[0], Some(from[1]));
+            let out = outputs(to).next();
+            ctx.compute(kernels::DequantizeRows { format: FORMAT, blocks, indices, out })
+        })
+        .with("blocks", &[5, 68], Type::Bytes, false)
+        .indices("indices", &[4])
+        .writes("out", &[4, 64]),
+        new("quantize_rows", |ctx, from, to| {
+            let out = outputs(to).next();
+            ctx.compute(kernels::QuantizeRows { format: FORMAT, input: from[0], out })
+        })
+        .reads("input", &[5, 64])
+        .writes_as("out", &[5, 68], Type::Bytes),
+    ]
+}
+
 fn chosen() -> Vec<Case> {
     vec![
         new("gather", |ctx, from, to| {
@@ -646,5 +690,17 @@ fn step(rule: OptimizerRule) -> Case {
 
 /// A call of every kernel.
 pub(crate) fn all() -> Vec<Case> {
-    [moved(), of_elements(), folded(), products(), recurrent(), rows(), windows(), chosen(), steps()].concat()
+    [
+        moved(),
+        of_elements(),
+        folded(),
+        products(),
+        recurrent(),
+        rows(),
+        windows(),
+        quantized(),
+        chosen(),
+        steps(),
+    ]
+    .concat()
 }

@@ -16,9 +16,10 @@ pub(crate) mod surrounded;
 
 use highwater_tensor::backend::{Binary, Compare, GradReads, Unary};
 use highwater_tensor::{
-    Activation, AttentionOptions, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType,
-    Device, DeviceProfile, Interpolation, IntoAxisIndex, Norm, PadMode, Pool1dOptions, Pool2dOptions,
-    RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, SortOrder, Tensor,
+    Activation, AttentionOptions, BatchStatistics, BlockFormat, Conv1dOptions, Conv2dOptions,
+    CrossEntropyOptions, DType, Device, DeviceProfile, Interpolation, IntoAxisIndex, Norm, PadMode,
+    Pool1dOptions, Pool2dOptions, QuantizedMatrix, RecurrentCell, RecurrentWeights, Reduction, Result, Rng,
+    Runtime, RuntimeBuilder, SortOrder, Tensor,
 };
 
 use surrounded::{beside, floats_beside};
@@ -330,6 +331,15 @@ pub(crate) fn indices(like: &Tensor, values: &[i64], dims: &[usize]) -> Result<T
     beside(like, values, dims, BAD_INDEX)
 }
 
+/// Returns a matrix of three rows of 64 values in blocks.
+fn quantized(like: &Tensor, format: BlockFormat) -> Result<QuantizedMatrix> {
+    let values: Vec<f32> = (0..3 * 64).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
+    let bytes = 64 / format.block_values() * format.block_bytes();
+    let mut blocks = vec![0; 3 * bytes];
+    format.quantize(&values, &mut blocks);
+    QuantizedMatrix::from_blocks(beside(like, &blocks, &[3, bytes], u8::MAX)?, format)
+}
+
 pub(crate) fn classes(like: &Tensor, values: &[i64]) -> Result<Tensor> {
     indices(like, values, &[values.len()])
 }
@@ -400,6 +410,15 @@ const CASES: &[Row] = &[
         &[(&[2, 2, 3], Any, InOrder), (&[3, 4], Any, Transposed), (&[4], Any, InOrder)],
         |x| x[0].linear(&x[1], &x[2]),
     ),
+    case("linear_quantized", &[(&[2, 64], Any, InOrder), (&[3], Any, InOrder)], |x| {
+        x[0].linear_quantized(&quantized(&x[0], BlockFormat::Q8_0)?, Some(&x[1]))
+    }),
+    case("linear_quantized, strided, without a bias", &[(&[3, 64], Any, Transposed)], |x| {
+        x[0].linear_quantized(&quantized(&x[0], BlockFormat::Nf4)?, None)
+    }),
+    case("linear_quantized, a stack", &[(&[2, 2, 64], Any, WithGaps), (&[3], Any, InOrder)], |x| {
+        x[0].linear_quantized(&quantized(&x[0], BlockFormat::Q4_1)?, Some(&x[1]))
+    }),
     case("linear_activation, relu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Relu)),
     case("linear_activation, gelu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Gelu)),
     case("linear_activation, gelu_tanh", LAYER, |x| {

@@ -60,7 +60,8 @@ impl<'a> Training<'a> {
             }
         }
         let world = trainer.stepper.world.clone();
-        if let Some((buffer, _)) = trainer.model.buffers().first().filter(|_| world.size() > 1) {
+        let mut changing = trainer.model.buffers().into_iter().filter(|(_, buffer)| !buffer.is_constant());
+        if let Some((buffer, _)) = changing.next().filter(|_| world.size() > 1) {
             let (argument, expected) = ("model", "without buffers, which each rank would change differently");
             let got = format!("{buffer}; use group or layer normalization instead of batch normalization");
             return Err(Error::BadArgument { op: "train", argument, expected, got });

@@ -152,7 +152,7 @@ fn rounded_to_bf16(value: f32) -> u32 {
 
 /// Exact, and without branches, so that the loop vectorizes.
 #[inline(always)]
-fn f16_to_f32(value: f16) -> f32 {
+pub(crate) fn f16_to_f32(value: f16) -> f32 {
     let bits = u32::from(value.to_bits());
     // The exponent and fraction at the place where f32 has them; the factor corrects the bias, also of subnormal values.
     let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits(0x7780_0000);

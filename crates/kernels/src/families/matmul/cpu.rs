@@ -39,10 +39,10 @@ const SMALL: usize = 8 << 20;
 
 /// The number of multiplications with a vector that one thread computes alone. It reads the matrix once, 1 MiB of `f32` in
 /// about a tenth of a millisecond.
-const SMALL_VECTOR: usize = 1 << 18;
+pub(crate) const SMALL_VECTOR: usize = 1 << 18;
 
 /// The largest number of blocks that are computed at a time. Each has its own panels in the workspace.
-const SLOTS: usize = 8;
+pub(crate) const SLOTS: usize = 8;
 
 impl RunCpu for MatMul<'_> {
     /// Supports 16-bit floats if the product has a workspace and no activation.
@@ -119,7 +119,7 @@ const fn uses_loops(a: &MatrixBatch<'_>, b: &MatrixBatch<'_>, precision: Precisi
 }
 
 /// The number of blocks that are computed at a time, for this many matrices.
-const fn slots(multiplications: usize, matrices: usize) -> usize {
+pub(crate) const fn slots(multiplications: usize, matrices: usize) -> usize {
     if multiplications.saturating_mul(matrices) <= SMALL { 1 } else { SLOTS }
 }
 
@@ -162,9 +162,7 @@ impl Factors<'_> {
 
     /// The bias as a vector.
     fn bias<T: RawElement>(&self) -> Result<Option<Bias<'_, T>>> {
-        let Some(bias) = &self.bias else { return Ok(None) };
-        let values = &host::<T>(self.op, bias)?[bias.layout().offset()..];
-        Ok(Some(Bias { values, stride: bias.layout().strides().first().copied().unwrap_or(0) }))
+        Bias::new(self.op, self.bias.as_ref())
     }
 
     /// Multiplies panels of `P`. The factors' elements are stored as `S` and packed as `A`. Not inlined, so that small
@@ -255,10 +253,18 @@ impl Factors<'_> {
 
 /// A vector that is added to each row of a product.
 #[derive(Clone, Copy)]
-struct Bias<'a, T> {
+pub(crate) struct Bias<'a, T> {
     values: &'a [T],
     /// Elements from one column to the next.
     stride: usize,
+}
+
+impl<'a, T: RawElement> Bias<'a, T> {
+    pub(crate) fn new(op: &'static str, bias: Option<&View<'a>>) -> Result<Option<Self>> {
+        let Some(bias) = bias else { return Ok(None) };
+        let values = &host::<T>(op, bias)?[bias.layout().offset()..];
+        Ok(Some(Self { values, stride: bias.layout().strides().first().copied().unwrap_or(0) }))
+    }
 }
 
 /// Fills a row with the bias, or with 0.
@@ -272,9 +278,9 @@ fn fill<T: Number>(row: &mut [T], bias: Option<Bias<'_, T>>) {
 }
 
 /// A block of a product that is added to a bias.
-struct Biased<'a, T, S> {
-    block: Block<'a, T>,
-    bias: Option<Bias<'a, S>>,
+pub(crate) struct Biased<'a, T, S> {
+    pub(crate) block: Block<'a, T>,
+    pub(crate) bias: Option<Bias<'a, S>>,
 }
 
 impl<T: Float + Depth, S: PackInto<T>> Destination<T> for Biased<'_, T, S> {
