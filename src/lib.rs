@@ -70,14 +70,14 @@ pub use highwater_tensor::{
     Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceAllocator, DeviceFault, DeviceProfile,
     DeviceRules, DeviceSpeed, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, FitFailure, GradCheck,
     GradCheckError, Gradients, Interpolation, IntoAxisIndex, IntoAxisIndices, IntoShape, KernelError,
-    LargestFit, Layout, Limit, MappedFile, Norm, Op, OpContext, OpPlacement, OutputSize, PadMode, Padding,
-    ParseProfileError, Place, PlacementReason, Pool1dOptions, Pool2dOptions, RawElement, RecordingGuard,
-    RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape,
-    ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph, StepTime, Storage, Tensor, TensorOptions,
-    TensorOrScalar, TrainingGuard, UnknownGradient, UnknownGradients, View, ViewMut, apply, autocast,
-    backend, check_gradients, checkpoint, dlpack, dry_run, evaluating, evaluating_guard, is_recording,
-    is_replaying, is_training, largest_fit, no_grad, no_grad_guard, smallest_pool, testing, training,
-    training_guard, with_device,
+    LargestFit, Layout, Limit, LinearCrossEntropyOptions, MappedFile, Norm, Op, OpContext, OpPlacement,
+    OutputSize, PadMode, Padding, ParseProfileError, Place, PlacementReason, Pool1dOptions, Pool2dOptions,
+    Projection, RawElement, RecordingGuard, RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime,
+    RuntimeBuilder, Saved, Scalar, Shape, ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph,
+    StepTime, Storage, Tensor, TensorOptions, TensorOrScalar, TrainingGuard, UnknownGradient,
+    UnknownGradients, View, ViewMut, apply, autocast, backend, check_gradients, checkpoint, dlpack, dry_run,
+    evaluating, evaluating_guard, is_recording, is_replaying, is_training, largest_fit, no_grad,
+    no_grad_guard, smallest_pool, testing, training, training_guard, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
@@ -337,9 +337,10 @@ pub mod prelude {
     pub use crate::optim::*;
     pub use crate::{
         Activation, AttentionOptions, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType, Device,
-        DeviceProfile, Error, Gradients, Interpolation, IntoAxisIndex, Norm, PadMode, Padding, Pool1dOptions,
-        Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder, StepGraph, Tensor, autocast, checkpoint,
-        evaluating, evaluating_guard, memory_report, module, no_grad, no_grad_guard,
+        DeviceProfile, Error, Gradients, Interpolation, IntoAxisIndex, LinearCrossEntropyOptions, Norm,
+        PadMode, Padding, Pool1dOptions, Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder,
+        StepGraph, Tensor, autocast, checkpoint, evaluating, evaluating_guard, memory_report, module,
+        no_grad, no_grad_guard,
     };
 }
 

@@ -2,9 +2,9 @@
 // 32-bit floats and rounded once, or not at all if the bias and the outputs are 32-bit floats; integers wrap.
 //
 // A block computes one tile (tile.cuh) at a time. The job's shape is that of the batch; k = [rows, columns, depth, lhs
-// stride of i, lhs stride of k, rhs stride of k], i[0] = the rhs stride of j. The bias is operand 2, if present. The
-// function is an activation (activation.cuh), for floats only; the second output, if present, receives the sums before
-// it.
+// stride of i, lhs stride of k, rhs stride of k], i[0] = the rhs stride of j. The bias is operand 2, if present. If i[1]
+// is not 0, the product is added to the output instead. The function is an activation (activation.cuh), for floats only;
+// the second output, if present, receives the sums before it.
 
 BLOCK_KERNEL(matmul, TILE_BLOCKS) {
     SHARED WIDE a[DEPTH][TILE + 1];
@@ -23,7 +23,9 @@ BLOCK_KERNEL(matmul, TILE_BLOCKS) {
             bool biased = job.in[2].address && j < columns;
             WIDE first = biased ? element_at<T>(job.in[2], j * job.in[2].strides[0]) : (WIDE)0;
             for (u32 r = 0; r < 4; ++r) {
-                sum[r][c] = first;
+                u64 i = top + tile_row(r);
+                bool added = job.i[1] != 0 && i < rows && j < columns;
+                sum[r][c] = added ? stored<T>(job, 0, batch * rows * columns + i * columns + j) : first;
             }
         }
         for (u64 start = 0; start < depth; start += DEPTH) {

@@ -197,6 +197,46 @@ BLOCK_KERNEL(cross_entropy_grad, 4) {
     }
 }
 
+// The losses, out[1], with label smoothing c[0]. Their gradients times the factors, in[2], replace the logits, which are
+// in[0] and out[0]. The loss and the gradient are 0 where the factor is 0. A thread reads each logit before it writes it.
+BLOCK_KERNEL(cross_entropy_in_place, 4) {
+    SHARED WIDE shared[BLOCK / 32];
+    EACH_TURN(turn) {
+        Team team = team_at(job, turn);
+        WIDE largest, sum;
+        statistics<T>(job, shared, team, &largest, &sum);
+        WIDE smoothing = (WIDE)job.c[0];
+        WIDE each = smoothing / (WIDE)job.k[0], mean = (WIDE)0;
+        if (smoothing != (WIDE)0) {
+            WIDE own = (WIDE)0;
+            each_value<T>(job, team, [&](WIDE x) { own += x - largest; });
+            mean = each * join(shared, own, true, team.size);
+        }
+        u64 target = 0;
+        WIDE factor = (WIDE)0;
+        if (team.end > 0) {
+            target = (u64)((const i64*)job.in[1].address)[team.row * job.in[1].strides[0]];
+            factor = element_at<T>(job.in[2], team.row * job.in[2].strides[0]);
+        }
+        each_of<T>(job, team, [&](const Handful& few) {
+            WIDE x[Packed<T>::count];
+            value<T>(job, 0, few, x);
+#pragma unroll
+            for (u32 n = 0; n < Packed<T>::count; ++n) {
+                WIDE p = exponential(x[n] - largest) / sum - each;
+                if (few.has(n) && few.at(n) == team.first + target) {
+                    WIDE sharp = (WIDE)1 - smoothing;
+                    p = p - sharp;
+                    WIDE loss = logarithm(sum) - sharp * (x[n] - largest) - mean;
+                    store<T>(job, 1, team.row, factor == (WIDE)0 ? (WIDE)0 : loss);
+                }
+                x[n] = factor == (WIDE)0 ? (WIDE)0 : p * factor;
+            }
+            store<T>(job, 0, few, x);
+        });
+    }
+}
+
 // x normalized to mean 0 (function bit 0) and mean square 1, times the weight (bit 1), plus the bias (bit 2); in = [x,
 // weight, bias], c[0] = epsilon; out[1] receives the mean and the scale of each row. Bit 3: weight and bias are the same
 // for each row, and contiguous.

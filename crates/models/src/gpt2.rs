@@ -2,13 +2,13 @@
 
 use highwater_nn::io::Weights;
 use highwater_nn::modules::{
-    Embedding, KeyValueCache, KeyValueCacheOptions, LayerNorm, Linear, Module, module,
+    Embedding, KeyValueCache, KeyValueCacheOptions, LayerNorm, Linear, Module, chain, module,
 };
 use highwater_tensor::{Activation, AttentionOptions, Device, Result, Rng, Tensor};
 
 use crate::error::{ModelError, TensorShape};
 use crate::fields::{Fields, check_divides};
-use crate::language_model::{LanguageModel, check_tokens};
+use crate::language_model::{LanguageModel, hidden_states};
 use crate::parameters::{Names, Path, Random, Source, from_file, shapes_of};
 
 const OP: &str = "gpt2";
@@ -108,7 +108,7 @@ struct Transformer {
     ln_f: LayerNorm,
 }
 
-#[derive(Debug, Module)]
+#[derive(Clone, Debug, Module)]
 struct Block {
     ln_1: LayerNorm,
     attn: Attention,
@@ -116,14 +116,14 @@ struct Block {
     mlp: FeedForward,
 }
 
-#[derive(Debug, Module)]
+#[derive(Clone, Debug, Module)]
 struct Attention {
     heads: usize,
     c_attn: Linear,
     c_proj: Linear,
 }
 
-#[derive(Debug, Module)]
+#[derive(Clone, Debug, Module)]
 struct FeedForward {
     c_fc: Linear,
     c_proj: Linear,
@@ -244,6 +244,9 @@ impl Transformer {
         let (start, len) = (cache.as_ref().map_or(0, |cache| cache.len()), tokens.dims().last().copied());
         let positions = self.wpe.weight().tensor().narrow(0, start, len.unwrap_or(0))?;
         let mut x = (self.wte.forward(tokens)? + &positions)?;
+        if cache.is_none() {
+            return self.ln_f.forward(&chain(&self.h, &x)?);
+        }
         for (number, block) in self.h.iter().enumerate() {
             x = block.forward_cached(&x, cache.as_deref_mut().map(|cache| (cache, number)))?;
         }
@@ -260,14 +263,8 @@ impl Module for Transformer {
 
 #[module]
 impl Gpt2 {
-    fn hidden_states(&self, tokens: &Tensor, mut cache: Option<&mut KeyValueCache>) -> Result<Tensor> {
-        let sizes = |batch, capacity| self.cache_options(batch, capacity);
-        let [_, len, _] = check_tokens(OP, tokens, cache.as_deref(), self.config.positions, sizes)?;
-        let hidden = self.transformer.forward_cached(tokens, cache.as_deref_mut())?;
-        if let Some(cache) = cache {
-            cache.advance(len)?;
-        }
-        Ok(hidden)
+    fn hidden_states(&self, tokens: &Tensor, cache: Option<&mut KeyValueCache>) -> Result<Tensor> {
+        hidden_states(self, OP, tokens, cache, |cache| self.transformer.forward_cached(tokens, cache))
     }
 }
 

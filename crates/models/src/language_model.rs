@@ -1,7 +1,10 @@
 //! The trait of models that predict the next token.
 
 use highwater_nn::modules::{KeyValueCache, KeyValueCacheOptions, Module};
-use highwater_tensor::{Device, Error, Result, Tensor};
+use highwater_tensor::{CrossEntropyOptions, Device, Error, Result, Tensor, error::ShapeRule};
+
+/// The target of positions without a loss, as in PyTorch.
+const IGNORED: i64 = -100;
 
 /// A model that predicts the next token of a text: [`Llama`](crate::Llama) and [`Gpt2`](crate::Gpt2).
 ///
@@ -22,6 +25,36 @@ pub trait LanguageModel: Module {
     /// # Errors
     /// [`Error::Allocation`] if there is no memory.
     fn logits(&self, hidden: &Tensor) -> Result<Tensor>;
+
+    /// Computes the mean cross-entropy of the next tokens. `targets` has the shape of the tokens, `[batch, len]`: its
+    /// elements are the tokens that follow, or -100 at positions without a loss, such as those of a prompt and of padding.
+    ///
+    /// ```
+    /// use highwater::models::{LanguageModel, Llama, LlamaConfig};
+    /// use highwater::{Device, Rng, Tensor};
+    /// let device = Device::cpu()?;
+    /// let config = LlamaConfig::from_json(
+    ///     r#"{"model_type": "llama", "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48,
+    ///         "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 64}"#,
+    /// )?;
+    /// let model = Llama::new(&config, &device, &Rng::new(0))?;
+    /// let tokens = Tensor::from_slice(&device, &[7i64, 3, 20, 9], [1, 4])?;
+    /// let targets = Tensor::from_slice(&device, &[3i64, 20, 9, -100], [1, 4])?;
+    /// let gradients = model.loss(&tokens, &targets)?.backward()?;
+    /// assert!(!gradients.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for targets of another shape; [`Error::IndexOutOfRange`] for a target outside of the
+    /// vocabulary other than -100; otherwise see [`hidden`](Self::hidden).
+    fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        check_targets(tokens, targets)?;
+        let logits =
+            self.logits(&self.hidden(tokens, None)?)?.reshape([tokens.elements(), self.vocabulary()])?;
+        let options = CrossEntropyOptions { ignore_index: Some(IGNORED), ..CrossEntropyOptions::default() };
+        logits.cross_entropy_with(&targets.reshape([targets.elements()])?, options)
+    }
 
     /// Returns the largest number of positions.
     fn context(&self) -> usize;
@@ -61,8 +94,34 @@ pub trait LanguageModel: Module {
     }
 }
 
+/// Checks that there is a target for each token.
+fn check_targets(tokens: &Tensor, targets: &Tensor) -> Result<()> {
+    if tokens.shape() == targets.shape() {
+        return Ok(());
+    }
+    let (lhs, rhs, rule) = (*tokens.shape(), *targets.shape(), &ShapeRule::Same);
+    Err(Error::ShapeMismatch { op: "loss", lhs, rhs, rule })
+}
+
+/// Checks the tokens, computes hidden states, and advances the cache.
+pub(crate) fn hidden_states(
+    model: &impl LanguageModel,
+    op: &'static str,
+    tokens: &Tensor,
+    mut cache: Option<&mut KeyValueCache>,
+    forward: impl FnOnce(Option<&mut KeyValueCache>) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let sizes = |batch, capacity| model.cache_options(batch, capacity);
+    let [_, len, _] = check_tokens(op, tokens, cache.as_deref(), model.context(), sizes)?;
+    let hidden = forward(cache.as_deref_mut())?;
+    if let Some(cache) = cache {
+        cache.advance(len)?;
+    }
+    Ok(hidden)
+}
+
 /// Checks the tokens and the cache of a model. Returns the numbers of sequences and tokens, and the first position.
-pub(crate) fn check_tokens(
+fn check_tokens(
     op: &'static str,
     tokens: &Tensor,
     cache: Option<&KeyValueCache>,

@@ -3,13 +3,13 @@
 use highwater_nn::io::{Gguf, Weights};
 use highwater_nn::modules::{
     Embedding, GroupedQueryAttention, KeyValueCache, KeyValueCacheOptions, Linear, Module, RmsNorm,
-    RotaryEmbedding, RotaryOptions, SwiGlu, module,
+    RotaryEmbedding, RotaryOptions, SwiGlu, chain, module,
 };
 use highwater_tensor::{Device, Result, Rng, Tensor};
 
 use crate::error::{ModelError, TensorShape};
 use crate::gguf::GgufWeights;
-use crate::language_model::{LanguageModel, check_tokens};
+use crate::language_model::{LanguageModel, hidden_states};
 use crate::llama_config::LlamaConfig;
 use crate::parameters::{Names, Path, Random, Source, from_file, shapes_of};
 
@@ -91,7 +91,7 @@ struct LlamaModel {
     norm: RmsNorm,
 }
 
-#[derive(Debug, Module)]
+#[derive(Clone, Debug, Module)]
 struct LlamaLayer {
     self_attn: GroupedQueryAttention,
     mlp: SwiGlu,
@@ -218,6 +218,9 @@ impl Module for LlamaLayer {
 impl LlamaModel {
     fn forward_cached(&self, tokens: &Tensor, mut cache: Option<&mut KeyValueCache>) -> Result<Tensor> {
         let mut x = self.embed_tokens.forward(tokens)?;
+        if cache.is_none() {
+            return self.norm.forward(&chain(&self.layers, &x)?);
+        }
         for (number, layer) in self.layers.iter().enumerate() {
             x = layer.forward_cached(&x, cache.as_deref_mut(), number)?;
         }
@@ -234,14 +237,8 @@ impl Module for LlamaModel {
 
 #[module]
 impl Llama {
-    fn hidden_states(&self, tokens: &Tensor, mut cache: Option<&mut KeyValueCache>) -> Result<Tensor> {
-        let sizes = |batch, capacity| self.cache_options(batch, capacity);
-        let [_, len, _] = check_tokens(OP, tokens, cache.as_deref(), self.config.positions, sizes)?;
-        let hidden = self.model.forward_cached(tokens, cache.as_deref_mut())?;
-        if let Some(cache) = cache {
-            cache.advance(len)?;
-        }
-        Ok(hidden)
+    fn hidden_states(&self, tokens: &Tensor, cache: Option<&mut KeyValueCache>) -> Result<Tensor> {
+        hidden_states(self, OP, tokens, cache, |cache| self.model.forward_cached(tokens, cache))
     }
 
     fn scores(&self, hidden: &Tensor) -> Result<Tensor> {

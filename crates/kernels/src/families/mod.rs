@@ -49,7 +49,7 @@ pub use self::conv::{Conv2dInputGradWorkspace, Conv2dWeightGradWorkspace, Conv2d
 pub use self::index::ScatterAddWorkspace;
 pub use self::layer_norm::{NormalizeRowsSumsWorkspace, Normalized};
 pub use self::map::functions::{Domain, GradReads, Unary};
-pub use self::matmul::{Activated, Activation, MatMulWorkspace};
+pub use self::matmul::{Activated, Activation, MatMulSumWorkspace, MatMulWorkspace};
 pub use self::quantized::{BlockFormat, MatMulQuantizedWorkspace};
 pub use self::random::{Distribution, RandomKey};
 pub use self::recurrent::{Recurrence, RecurrentCell, RecurrentWorkspace};
@@ -178,9 +178,9 @@ kernels! {
     reduce { Fold, ArgReduce }
     sort { ArgSort }
     scan { Scan }
-    matmul { MatMul }
+    matmul { MatMul, MatMulSum }
     softmax { SoftmaxRows, SoftmaxRowsGrad }
-    cross_entropy { CrossEntropy, CrossEntropyGrad }
+    cross_entropy { CrossEntropy, CrossEntropyGrad, CrossEntropyInPlace }
     layer_norm { NormalizeRows, NormalizeRowsGrad, NormalizeRowsSums }
     batch_norm { NormalizeChannels, NormalizeChannelsGrad }
     conv { Conv2d, Conv2dInputGrad, Conv2dWeightGrad }

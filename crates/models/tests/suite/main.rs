@@ -17,6 +17,7 @@ mod streams;
 mod support;
 #[cfg(feature = "text")]
 mod tokenizers;
+mod training;
 #[cfg(feature = "text")]
 mod vocabularies;
 mod weights;

@@ -43,7 +43,7 @@ impl Tensor {
     /// a third-party op returned a gradient that does not match its input. All tensors keep their values, but
     /// the graph is used up to that point.
     pub fn backward(&self) -> Result<Gradients> {
-        self.backward_if(1.0, version::check)
+        self.backward_if((1.0, false), version::check)
     }
 
     /// Computes the gradients of this scalar times a number, without memory for the product. Use it for parts of a batch with
@@ -60,7 +60,17 @@ impl Tensor {
     /// # Errors
     /// As [`backward`](Self::backward).
     pub fn backward_scaled(&self, factor: f64) -> Result<Gradients> {
-        self.backward_if(factor, version::check)
+        self.backward_if((factor, false), version::check)
+    }
+
+    /// As [`backward_scaled`](Self::backward_scaled), for a factor that is the number of the loss's examples relative to other
+    /// parts of the batch ([`Objective::examples_per`](super::Objective::examples_per)). A search for a plan reads this.
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward).
+    #[doc(hidden)]
+    pub fn backward_weighed(&self, factor: f64) -> Result<Gradients> {
+        self.backward_if((factor, true), version::check)
     }
 
     /// Computes gradients at the values that the forward pass used, even if parameters have changed since.
@@ -81,11 +91,11 @@ impl Tensor {
     /// # Errors
     /// As [`backward`](Self::backward), except [`Error::StaleBackward`].
     pub fn backward_stale(&self) -> Result<Gradients> {
-        self.backward_if(1.0, |_| Ok(()))
+        self.backward_if((1.0, false), |_| Ok(()))
     }
 
     /// Runs the backward pass of this scalar times `factor` if `check` accepts the graph. Also checks the graphs of second runs.
-    fn backward_if(&self, factor: f64, check: Check) -> Result<Gradients> {
+    fn backward_if(&self, (factor, is_weighed): (f64, bool), check: Check) -> Result<Gradients> {
         if self.elements() != 1 {
             return Err(Error::NotScalar { shape: *self.shape() });
         }
@@ -95,7 +105,7 @@ impl Tensor {
         check(edge)?;
         no_grad(|| {
             let _phase = phase(Phase::Backward);
-            let objective = passes::begin(self);
+            let objective = passes::begin(self)?;
             let (mut pending, mut gradients) = (Pending::default(), Gradients::default());
             let (one, dtype) = (*self.shape(), self.dtype());
             let seed = Self::full_for(self.device(), one, factor, dtype, Category::Gradient)?;
@@ -110,7 +120,7 @@ impl Tensor {
             if let Some(hooks) = hooks {
                 hooks.finish(&mut gradients)?;
             }
-            passes::note_end(self.device(), objective, factor);
+            passes::note_end(self.device(), objective, (factor, is_weighed));
             Ok(gradients)
         })
     }

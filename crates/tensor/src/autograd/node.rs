@@ -84,11 +84,11 @@ impl Node {
         }
     }
 
-    /// Calls a function with the op and the properties of its inputs. `None` for a checkpointed part, and for a node that a pass
+    /// Calls a function with the op and its saved data. `None` for a checkpointed part, and for a node that a pass
     /// has taken.
-    pub(super) fn with_op<R>(&self, f: impl FnOnce(&dyn Op, &[Input]) -> R) -> Option<R> {
+    pub(super) fn with_op<R>(&self, f: impl FnOnce(&dyn Op, &Saved) -> R) -> Option<R> {
         let NodeKind::Op { op, saved } = &self.kind else { return None };
-        lock(saved).as_ref().map(|saved| f(&**op, &saved.inputs))
+        lock(saved).as_ref().map(|saved| f(&**op, saved))
     }
 
     /// Returns the error that this node's backward pass would read stale values.

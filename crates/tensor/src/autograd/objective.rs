@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::checkpoint;
 use super::node::Node;
+use crate::error::{Error, Result};
 use crate::op::Summation;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -27,10 +28,12 @@ use crate::tensor::edge::GradEdge;
 pub struct LossTerm {
     /// The op that computes the elements, or adds them up.
     pub op: &'static str,
-    /// The number of elements.
+    /// The number of elements. Rows with an ignored target do not count, except on a dry device, which has no values.
     pub elements: usize,
     /// The factor of each element in the loss.
     pub weight: f64,
+    /// Whether the number of elements is a value: the term is a mean over the rows that are not ignored.
+    pub is_counted: bool,
     /// Whether the elements depend on tensors other than parameters, such as a batch.
     pub reads_data: bool,
 }
@@ -56,7 +59,7 @@ pub struct LossOp {
 /// # let device = highwater::Device::cpu()?;
 /// let weight = Parameter::new(Tensor::ones(&device, [3])?)?;
 /// let loss = Tensor::ones(&device, [4, 3])?.mul(&weight.tensor())?.square()?.mean_all()?;
-/// let objective = Objective::of(&loss);
+/// let objective = Objective::of(&loss)?;
 /// let term = &objective.terms[0];
 /// assert_eq!((term.op, term.elements, term.weight, term.reads_data), ("square", 12, 1.0 / 12.0, true));
 /// # Ok::<(), highwater::Error>(())
@@ -73,27 +76,32 @@ pub struct Objective {
 
 impl Objective {
     /// Reads the graph of a loss before its backward pass. A tensor without a graph has no terms.
-    #[must_use]
-    pub fn of(loss: &Tensor) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the device fails while ignored targets are counted.
+    pub fn of(loss: &Tensor) -> Result<Self> {
         let (mut terms, mut below) = (Vec::new(), Below::default());
-        for (term, edge) in terms_of(loss) {
+        for (term, edge) in terms_of(loss)? {
             let reads_data = reads_data(&edge, &mut below, term.elements);
             terms.push(LossTerm { reads_data, ..term });
         }
-        Self { terms, ops: below.ops.into_values().flatten().collect() }
+        Ok(Self { terms, ops: below.ops.into_values().flatten().collect() })
     }
 
     /// Reads only the terms of a loss, in less time. Assumes that they depend on data.
-    #[must_use]
-    pub fn of_terms(loss: &Tensor) -> Self {
-        Self { terms: terms_of(loss).into_iter().map(|(term, _)| term).collect(), ops: Vec::new() }
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn of_terms(loss: &Tensor) -> Result<Self> {
+        Ok(Self { terms: terms_of(loss)?.into_iter().map(|(term, _)| term).collect(), ops: Vec::new() })
     }
 
     /// Returns the number of examples of this loss for each one of `other`, if both are means over examples. It is the ratio of
     /// the elements of their terms. `None` if it is unknown, because a term is not a mean, or terms disagree.
     ///
     /// [Scale](Tensor::backward_scaled) the gradients of unequal parts of a batch by their ratios, add them, and divide by the sum
-    /// of the ratios. The result is the gradient of the mean over the whole batch.
+    /// of the ratios. The result is the gradient of the mean over the whole batch. A part whose targets are all ignored has the
+    /// ratio 0. If `other` has no targets, its number counts as 1.
     ///
     /// ```
     /// use highwater::tensor::{Objective, Parameter, Tensor};
@@ -101,7 +109,7 @@ impl Objective {
     /// let weight = Parameter::new(Tensor::ones(&device, [1])?)?;
     /// let of = |examples: usize| {
     ///     let loss = Tensor::ones(&device, [examples])?.mul(&weight.tensor())?.square()?.mean_all()?;
-    ///     Ok::<_, highwater::Error>(Objective::of_terms(&loss))
+    ///     Objective::of_terms(&loss)
     /// };
     /// assert_eq!(of(3)?.examples_per(&of(4)?), Some(0.75));
     /// # Ok::<(), highwater::Error>(())
@@ -116,12 +124,14 @@ impl Objective {
             if own.op != others.op {
                 return None;
             }
-            if own.elements == others.elements {
+            if own.elements == others.elements && own.elements > 0 {
                 continue;
             }
-            let ratio = own.elements as f64 / others.elements as f64;
-            let is_mean = is_close(own.weight * own.elements as f64, others.weight * others.elements as f64);
-            if !is_mean || !ratio.is_normal() || found.is_some_and(|found| !is_close(found, ratio)) {
+            let [count, of_other] = [own.elements.max(1) as f64, others.elements.max(1) as f64];
+            let ratio = own.elements as f64 / of_other;
+            let is_mean = is_close(own.weight * count, others.weight * of_other);
+            let is_known = ratio.is_normal() || own.is_counted && own.elements == 0;
+            if !is_mean || !is_known || found.is_some_and(|found| !is_close(found, ratio)) {
                 return None;
             }
             found = Some(ratio);
@@ -138,7 +148,10 @@ fn is_close(one: f64, other: f64) -> bool {
 type Pending = BTreeMap<u64, (Arc<Node>, usize, f64)>;
 
 /// Returns the terms of a loss and where they are in its graph, later nodes first.
-fn terms_of(loss: &Tensor) -> Vec<(LossTerm, GradEdge)> {
+///
+/// # Errors
+/// If the device fails while ignored targets are counted.
+fn terms_of(loss: &Tensor) -> Result<Vec<(LossTerm, GradEdge)>> {
     let (mut pending, mut terms) = (Pending::new(), Vec::new());
     let mut reach = |edge: &GradEdge, elements: usize, weight: f64, pending: &mut Pending| match edge {
         // Only parameters and other leaves that the loss adds up directly.
@@ -153,11 +166,12 @@ fn terms_of(loss: &Tensor) -> Vec<(LossTerm, GradEdge)> {
         reach(edge, loss.elements(), 1.0, &mut pending);
     }
     while let Some((_, (node, elements, weight))) = pending.pop_last() {
-        let followed = node.with_op(|op, inputs| {
+        let followed = node.with_op(|op, saved| {
+            let inputs = &saved.inputs;
             let shapes: Vec<_> = inputs.iter().map(|input| input.shape).collect();
             let edges =
                 || inputs.iter().filter_map(|input| Some((input.edge.as_ref()?, input.shape.elements())));
-            match op.summation(&shapes) {
+            Ok::<_, Error>(match op.summation(&shapes) {
                 Summation::Elements { factor } => {
                     edges().for_each(|(edge, elements)| reach(edge, elements, weight * factor, &mut pending));
                     None
@@ -182,18 +196,23 @@ fn terms_of(loss: &Tensor) -> Vec<(LossTerm, GradEdge)> {
                     }
                 }
                 Summation::Functions { terms, factor } => Some(term(op.name(), terms, weight * factor)),
+                Summation::MeanOfKept { rows } => {
+                    let kept = if loss.device().is_dry() { rows } else { op.kept_rows(saved)? };
+                    let term = term(op.name(), kept, weight / kept.max(1) as f64);
+                    Some(LossTerm { is_counted: true, ..term })
+                }
                 _ => Some(term(op.name(), elements, weight)),
-            }
+            })
         });
-        let found = followed.unwrap_or_else(|| Some(term(checkpoint::OP, elements, weight)));
+        let found = followed.unwrap_or_else(|| Ok(Some(term(checkpoint::OP, elements, weight))))?;
         others.extend(found.map(|term| (term, GradEdge::Node(node))));
     }
     terms.extend(others);
-    terms
+    Ok(terms)
 }
 
 const fn term(op: &'static str, elements: usize, weight: f64) -> LossTerm {
-    LossTerm { op, elements, weight, reads_data: true }
+    LossTerm { op, elements, weight, is_counted: false, reads_data: true }
 }
 
 /// Properties of the nodes below the terms.
@@ -218,7 +237,8 @@ fn reads_data(edge: &GradEdge, below: &mut Below, elements: usize) -> bool {
         if below.ops.contains_key(&node.number) {
             continue;
         }
-        let op = node.with_op(|op, inputs| {
+        let op = node.with_op(|op, saved| {
+            let inputs = &saved.inputs;
             let shapes: Vec<_> = inputs.iter().map(|input| input.shape).collect();
             let sizes: Vec<_> = shapes.iter().map(Shape::elements).collect();
             for (input, elements) in inputs.iter().zip(&sizes) {

@@ -11,6 +11,7 @@ use bfc_core::{ThreadVariable, thread_scoped};
 use super::objective::Objective;
 use crate::backend::StepTime;
 use crate::device::Device;
+use crate::error::Result;
 use crate::tensor::Tensor;
 
 thread_scoped! {
@@ -42,6 +43,10 @@ pub struct PassEnd {
     /// [`Gradients::scale`](crate::Gradients::scale) after the pass and before the next one.
     #[doc(hidden)]
     pub scale: f64,
+    /// Whether the program weighs the loss of each part of a batch by the elements of its terms: see
+    /// [`backward_weighed`](Tensor::backward_weighed).
+    #[doc(hidden)]
+    pub is_weighed: bool,
     /// A hash of the blocks of a dry device's pool at the end of the pass. If two passes have the same, and the program
     /// makes the same requests after both, its memory repeats.
     #[doc(hidden)]
@@ -93,14 +98,14 @@ fn record(f: impl FnOnce(&mut Passes)) {
 }
 
 /// Notes the start of the backward pass of a loss, if the passes are recorded. Returns the objective if it is recorded.
-pub(super) fn begin(loss: &Tensor) -> Option<Arc<Objective>> {
+pub(super) fn begin(loss: &Tensor) -> Result<Option<Arc<Objective>>> {
     let mut has_objective = false;
     record(|passes| (passes.is_running, has_objective) = (true, passes.has_objectives));
-    (has_objective && loss.device().is_dry()).then(|| Arc::new(Objective::of(loss)))
+    (has_objective && loss.device().is_dry()).then(|| Objective::of(loss).map(Arc::new)).transpose()
 }
 
 /// Notes the end of a pass on this device, if the passes are recorded.
-pub(super) fn note_end(device: &Device, objective: Option<Arc<Objective>>, scale: f64) {
+pub(super) fn note_end(device: &Device, objective: Option<Arc<Objective>>, (scale, is_weighed): (f64, bool)) {
     record(|passes| {
         if let Some(stream) = device.stream() {
             // A later op reports the error of a device that fails here.
@@ -108,7 +113,7 @@ pub(super) fn note_end(device: &Device, objective: Option<Arc<Objective>>, scale
         }
         let pool = device.is_dry().then(|| pool_state(device)).flatten();
         let (at, estimated) = (Instant::now(), device.estimated_time());
-        passes.ends.push(PassEnd { at, estimated, objective, scale, pool });
+        passes.ends.push(PassEnd { at, estimated, objective, scale, is_weighed, pool });
         passes.is_running = false;
     });
 }

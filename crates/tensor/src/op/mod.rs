@@ -99,6 +99,17 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         let _ = inputs;
         Summation::Other
     }
+
+    /// Returns the number of rows of [`Summation::MeanOfKept`] that are not ignored. Reads values of the device. Allocates no
+    /// memory of the device, because a dry run does not call it.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] by default, [`Error::Device`] if a transfer fails.
+    fn kept_rows(&self, saved: &Saved) -> Result<usize> {
+        let _ = saved;
+        let expected = "an op whose mean is over the rows that are not ignored";
+        Err(Error::BadArgument { op: self.name(), argument: "op", expected, got: "another op".to_owned() })
+    }
 }
 
 /// How an op adds up elements. See [`Op::summation`].
@@ -122,6 +133,11 @@ pub enum Summation {
     Product,
     /// A function of all elements, such as the statistics of a batch, although the output has the shape of the input.
     OfAll,
+    /// The mean of functions of those rows that are not ignored. Their number is a value: see [`Op::kept_rows`].
+    MeanOfKept {
+        /// The number of all rows.
+        rows: usize,
+    },
     /// The sum of functions of separate rows or elements of the inputs, with this factor.
     Functions {
         /// The number of functions.

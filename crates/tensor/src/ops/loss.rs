@@ -3,19 +3,22 @@
 //! | op | y | ∂L/∂x | saved |
 //! |---|---|---|---|
 //! | `cross_entropy` | `-Σᵢ ln softmax(xᵢ)[tᵢ] / n` | (softmax(x) - one_hot(t)) ∂L/∂y / n | x, t |
+//! | `linear_cross_entropy` | that of x·W, by chunks of rows | the same, times Wᵀ | the gradients |
 //! | `mse_loss` | (x - t)², folded | 2 (x - t) ∂L/∂y, / elements for the mean | x - t |
 //!
 //! Per-row losses are temporaries, in f32 for 16-bit floats. The differences are temporaries too, and become the
 //! gradient in place. The mean over no rows is NaN, as in PyTorch.
-//! `weighted` has cross-entropy with options, `positions` cross-entropy with more axes, `elementwise` the losses of
+//! `weighted` has cross-entropy with options, `linear` that of a projection, `positions` cross-entropy with more axes, `elementwise` the losses of
 //! single elements, `composed` the losses that compose other ops.
 
 mod composed;
 mod elementwise;
+mod linear;
 mod positions;
 mod reduction;
 mod weighted;
 
+pub use linear::{LinearCrossEntropyOptions, Projection};
 pub use reduction::Reduction;
 pub use weighted::CrossEntropyOptions;
 

@@ -79,7 +79,7 @@ pub use compare::TensorOrScalar;
 pub use conv::{Conv1dOptions, Conv2dOptions, Padding};
 pub use create::TensorOptions;
 pub use interpolate::{Interpolation, OutputSize};
-pub use loss::{CrossEntropyOptions, Reduction};
+pub use loss::{CrossEntropyOptions, LinearCrossEntropyOptions, Projection, Reduction};
 pub use pad::PadMode;
 pub use pool::{Pool1dOptions, Pool2dOptions};
 pub use quantized::QuantizedMatrix;

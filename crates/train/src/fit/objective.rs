@@ -3,7 +3,9 @@
 //! Dry runs have no values. So the comparison reads the graphs of the losses of two micro-batches of different sizes. Their
 //! gradients add up to those of the whole batch under three conditions:
 //! - Each term of the loss has an element for each example, or depends on parameters only.
-//! - The weights of a term's elements have the same sum in a step of either size.
+//! - The weights of a term's elements have the same sum in a step of either size. The number of targets that are not ignored
+//!   is a value, so such a term must be the only one that reads data, and the program must weigh micro-batches by this number,
+//!   as the Trainer does.
 //! - No op below the terms reduces the examples.
 //!
 //! A program may have several backward passes per micro-batch, such as those of a discriminator and a generator. All are compared.
@@ -95,6 +97,8 @@ struct TriedLoss<'a> {
     accumulate: [u64; 2],
     /// The factor of the accumulated gradients.
     scale: f64,
+    /// Whether the program weighs micro-batches by their elements.
+    is_weighed: bool,
 }
 
 impl TriedLosses {
@@ -133,11 +137,21 @@ impl TriedLosses {
         let objective = self.passes.get(first)?.objective.as_deref()?;
         let last = first + micro_batches.saturating_sub(1) * step;
         let scale = self.passes.get(last).map_or(1.0, |pass| pass.scale);
-        Some(TriedLoss { objective, micro_batch: self.micro_batch, accumulate: self.accumulate, scale })
+        let (micro_batch, accumulate) = (self.micro_batch, self.accumulate);
+        let is_weighed = self.passes.get(first)?.is_weighed;
+        Some(TriedLoss { objective, micro_batch, accumulate, scale, is_weighed })
     }
 }
 
 impl TriedLoss<'_> {
+    /// Returns the op of a term that divides by a number of targets, unless one weight of the micro-batch is right for the loss.
+    fn unweighed(&self) -> Option<&'static str> {
+        let mut terms = self.objective.terms.iter().filter(|term| term.reads_data);
+        let counted = terms.clone().find(|term| term.is_counted)?;
+        let is_alone = terms.nth(1).is_none();
+        (!is_alone || !self.is_weighed).then_some(counted.op)
+    }
+
     /// Returns why steps with the other micro-batch do not have the gradients of steps with this one, if they do not.
     fn difference(&self, other: &Self) -> Option<Indivisible> {
         if self.micro_batch == other.micro_batch {
@@ -160,6 +174,9 @@ impl TriedLoss<'_> {
         });
         if let Some((term, _)) = combined {
             return Some(Indivisible::Combined { op: term.op });
+        }
+        if let Some(op) = self.unweighed().or_else(|| other.unweighed()) {
+            return Some(Indivisible::Combined { op });
         }
         let (ops, others) = (&self.objective.ops, &other.objective.ops);
         if ops.len() != others.len() || ops.iter().zip(others).any(|(own, other)| own.op != other.op) {

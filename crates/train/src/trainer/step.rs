@@ -20,8 +20,8 @@ pub(super) struct Stepper<'a> {
     pub(super) draws: Option<Draws>,
 }
 
-/// The examples of a batch for each one of the step's first batch. A smaller batch counts less, so that the gradients are
-/// those of the mean over all examples.
+/// The examples of a batch for each one of the step's first batch, or its targets that are not ignored. A smaller batch counts
+/// less, so that the gradients are those of the mean over all examples.
 #[derive(Clone, Copy)]
 struct Share {
     own: f64,
@@ -31,6 +31,11 @@ struct Share {
 
 impl Share {
     const ONE: Self = Self { own: 1.0, all: 1.0 };
+
+    /// Returns the part of a mean loss in the sum over the step. The mean of no targets is NaN, and not a part of it.
+    fn of(self, loss: f64) -> f64 {
+        if self.own == 0.0 { 0.0 } else { loss * self.own }
+    }
 }
 
 /// A finished step.
@@ -93,7 +98,7 @@ impl<'a> Stepper<'a> {
             let norm = self.update(gradients, share.all)?;
             Ok::<_, highwater_tensor::Error>((loss.detach(), share, norm))
         })?;
-        let (device, loss) = (loss.device().clone(), read(&loss)?.map(|loss| loss * share.own / share.all));
+        let (device, loss) = (loss.device().clone(), read(&loss)?.map(|loss| share.of(loss) / share.all));
         Ok(Step { device, loss, gradient_norm, batches: 1 })
     }
 
@@ -116,7 +121,7 @@ impl<'a> Stepper<'a> {
                 gradients.accumulate(&mut self.backward(&loss, share.own)?)?;
                 Ok::<_, highwater_tensor::Error>((loss.detach(), share))
             })?;
-            let value = read(&loss)?.map(|loss| loss * share.own);
+            let value = read(&loss)?.map(|loss| share.of(loss));
             Ok::<_, highwater_tensor::Error>((value, share, loss.device().clone()))
         };
         let (mut sum, mut share, device) = part(0, first)?;
@@ -138,7 +143,7 @@ impl<'a> Stepper<'a> {
         if alone && self.accumulate == 1 || loss.device().is_dry() && !alone {
             return Ok(Share::ONE);
         }
-        let own = Objective::of_terms(loss);
+        let own = Objective::of_terms(loss)?;
         let numbers: Vec<f64> =
             own.terms.iter().flat_map(|term| [term.elements as f64, term.weight]).collect();
         let all = self.world.gather_at(RunStage::Batch, &numbers)?;
@@ -153,8 +158,8 @@ impl<'a> Stepper<'a> {
 
     fn backward(&self, loss: &Tensor, share: f64) -> Result<Gradients> {
         match &self.scaler {
-            Some(scaler) => scaler.scale(loss)?.backward_scaled(share),
-            None => loss.backward_scaled(share),
+            Some(scaler) => scaler.scale(loss)?.backward_weighed(share),
+            None => loss.backward_weighed(share),
         }
     }
 
@@ -172,7 +177,8 @@ impl<'a> Stepper<'a> {
                 None => return Ok(None),
             }
         }
-        if batches != 1.0 {
+        // The gradients of a step without targets are 0.
+        if batches != 1.0 && batches != 0.0 {
             gradients.scale(1.0 / batches)?;
         }
         let is_dry = gradients.iter().any(|gradient| gradient.device().is_dry());

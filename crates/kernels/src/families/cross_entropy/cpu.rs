@@ -1,6 +1,6 @@
 //! The cross entropy on the CPU, with the rows of softmax.
 
-use super::{CrossEntropy, CrossEntropyGrad};
+use super::{CrossEntropy, CrossEntropyGrad, CrossEntropyInPlace};
 use crate::cpu::dispatch::{float, host_mut};
 use crate::cpu::number::Number;
 use crate::cpu::operands::Source;
@@ -9,7 +9,7 @@ use crate::cpu::simd;
 use crate::error::Result;
 use crate::families::RunCpu;
 use crate::families::index::cpu as index;
-use crate::families::softmax::cpu::row::{Exponentials, LossGrad};
+use crate::families::softmax::cpu::row::{Exponentials, LossGrad, LossInPlace};
 use crate::families::softmax::cpu::{classes, heavy_rows, rows};
 
 impl RunCpu for CrossEntropy<'_> {
@@ -53,6 +53,34 @@ impl RunCpu for CrossEntropyGrad<'_> {
                         continue;
                     }
                     simd::run(LossGrad { x, out, target: targets.get(number) as usize, factor });
+                }
+            });
+            Ok(())
+        })
+    }
+}
+
+impl RunCpu for CrossEntropyInPlace<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { smoothing, targets, factors, ref mut losses, ref mut logits } = *self;
+        let classes = classes(logits);
+        index::check(op, targets, classes)?;
+        let targets = Source::<i64>::new(op, targets)?;
+        float!(op, logits.dtype(), T => {
+            let factors = Source::<T>::new(op, factors)?;
+            let outputs = [host_mut::<T>(op, logits)?, host_mut::<T>(op, losses)?];
+            let (rows, smoothing) = (heavy_rows(classes), T::from_f64(smoothing));
+            workers.zipped(outputs, [rows.saturating_mul(classes), rows], &|chunk, [logits, losses]| {
+                let rows_of_chunk = logits.chunks_mut(classes).zip(losses);
+                for (number, (x, loss)) in (chunk * rows..).zip(rows_of_chunk) {
+                    let factor = factors.get(number);
+                    if factor == T::ZERO {
+                        x.fill(T::ZERO);
+                        *loss = T::ZERO;
+                        continue;
+                    }
+                    let target = targets.get(number) as usize;
+                    *loss = simd::run(LossInPlace { x, target, factor, smoothing });
                 }
             });
             Ok(())

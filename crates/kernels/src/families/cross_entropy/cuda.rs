@@ -2,7 +2,7 @@
 
 use bfc_cuda::kernels::JobInput;
 
-use super::{CrossEntropy, CrossEntropyGrad};
+use super::{CrossEntropy, CrossEntropyGrad, CrossEntropyInPlace};
 use crate::cuda::launch::{Launcher, job_over, kernel_dtype, operand, output, require_float, strided};
 use crate::cuda::rows::{job_over_rows, launch_rows};
 use crate::error::Result;
@@ -33,5 +33,18 @@ impl RunCuda for CrossEntropyGrad<'_> {
         job.inputs = [operand(&logits), strided(&targets), strided(&grad)];
         let dtype = kernel_dtype([out.dtype(), logits.dtype(), grad.dtype()]);
         launch_rows(device, op, ("cross_entropy_grad", 1), dtype, job)
+    }
+}
+
+impl RunCuda for CrossEntropyInPlace<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let Self { smoothing, targets, factors, ref losses, ref logits } = *self;
+        require_float(op, logits.dtype())?;
+        let mut job = job_over_rows(logits);
+        index::check(device, op, &targets, job.counts[0] as usize)?;
+        job.inputs = [operand(&logits.as_view()), strided(&targets), strided(&factors)];
+        job.outputs[1] = output(losses);
+        job.constants[0] = smoothing;
+        launch_rows(device, op, ("cross_entropy_in_place", 1), logits.dtype(), job)
     }
 }

@@ -81,3 +81,41 @@ impl<'a> Computation<'a> for CrossEntropyGrad<'a> {
         Work::over(Class::Softmax, self.out.layout())
     }
 }
+
+/// The losses of rows with label smoothing ε, and their gradients in the buffer of the logits. With p = softmax(logits\[i\]),
+/// C classes and target t:
+///
+/// - `losses[i] = -(1 - ε) ln p[t] - ε/C Σ ln p`, or 0 if the factor is 0.
+/// - `logits[i] = (p - (1 - ε) one_hot(t) - ε/C) · factors[i]`.
+///
+/// A row whose factor is 0 becomes 0, even if its logits are NaN: such rows are ignored.
+#[derive(Debug)]
+pub struct CrossEntropyInPlace<'a> {
+    /// The share of each target that is spread over all classes: ε, from 0 to 1.
+    pub smoothing: f64,
+    /// Shape `[n]`, i64. The backend checks them before it writes.
+    pub targets: View<'a>,
+    /// Shape `[n]`.
+    pub factors: View<'a>,
+    /// Shape `[n]`.
+    pub losses: ViewMut<'a>,
+    /// Shape `[n, classes]`. The gradients replace the logits.
+    pub logits: ViewMut<'a>,
+}
+
+impl<'a> Computation<'a> for CrossEntropyInPlace<'a> {
+    operands!(Read targets, Read factors, Write losses, Update logits);
+
+    fn check(&self, rules: &Rules<'_>) -> Result<()> {
+        let (targets, factors, losses, logits) = checked!(self: targets, factors, losses, logits);
+        targets_of_rows(rules, logits, targets)?;
+        rules.same_shape(factors, targets)?;
+        rules.same_shape(losses, targets)?;
+        rules.same_type(factors, logits)?;
+        rules.same_type(losses, logits)
+    }
+
+    fn work(&self) -> Work {
+        Work::over(Class::Softmax, self.logits.layout())
+    }
+}

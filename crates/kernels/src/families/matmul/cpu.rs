@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::MatMul;
+use super::{MatMul, MatMulSum};
 use crate::cpu::dispatch::{host, host_mut, unsupported};
 use crate::cpu::gemm::{
     self, Block, COLUMNS, Depth, Destination, Output, PackInto, Pair, ROWS, Strided, Tile, Unrounded,
@@ -58,7 +58,7 @@ impl RunCpu for MatMul<'_> {
             let shape = *lhs.layout().shape();
             return Err(KernelError::BadRank { op, expected: "at least two axes", shape });
         };
-        let factors = Factors { op, bias, lhs, rhs, a, b };
+        let factors = Factors { op, bias, lhs, rhs, a, b, output: Output::Overwrite };
         let in_loops = uses_loops(&factors.a, &factors.b, precision);
         match (out.dtype(), precision) {
             (DType::F32, _) if in_loops => factors.multiply_in_loops::<f32>(workers, out, vector::product),
@@ -78,6 +78,39 @@ impl RunCpu for MatMul<'_> {
             (DType::I32, _) => factors.multiply_in_loops::<i32>(workers, out, scalar::product_of_integers),
             (DType::U32, _) => factors.multiply_in_loops::<u32>(workers, out, scalar::product_of_integers),
             (DType::U8, _) => factors.multiply_in_loops::<u8>(workers, out, scalar::product_of_integers),
+            (dtype, _) => Err(unsupported(op, dtype)),
+        }
+    }
+}
+
+impl RunCpu for MatMulSum<'_> {
+    fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        let Self { precision, accumulate, lhs, rhs, ref mut workspace, ref mut out } = *self;
+        let output = if accumulate { Output::Accumulate } else { Output::Overwrite };
+        let (Some(a), Some(b)) = (MatrixBatch::new(lhs.layout()), MatrixBatch::new(rhs.layout())) else {
+            let shape = *lhs.layout().shape();
+            return Err(KernelError::BadRank { op, expected: "two axes", shape });
+        };
+        let factors = Factors { op, bias: None, lhs, rhs, a, b, output };
+        match (lhs.dtype(), precision) {
+            _ if factors.a.multiplications(&factors.b) == 0 => factors.add_nothing(out),
+            (DType::F32, _) if sum_uses_loops(&factors.a, &factors.b, DType::F32, precision) => {
+                factors.multiply_in_loops::<f32>(workers, out, vector::product)
+            }
+            (DType::F64, _) if sum_uses_loops(&factors.a, &factors.b, DType::F64, precision) => {
+                factors.multiply_in_loops::<f64>(workers, out, vector::product)
+            }
+            (DType::F32, Precision::Full) => factors.multiply::<f32, f32, f32>(workers, workspace, out),
+            (DType::F32, Precision::BF16) if Pair::is_supported() => {
+                factors.multiply::<Pair, f32, f32>(workers, workspace, out)
+            }
+            (DType::F32, Precision::BF16) => factors.multiply::<f32, Unrounded, f32>(workers, workspace, out),
+            (DType::F64, _) => factors.multiply::<f64, f64, f64>(workers, workspace, out),
+            (DType::BF16, _) if Pair::is_supported() => {
+                factors.multiply::<Pair, bf16, bf16>(workers, workspace, out)
+            }
+            (DType::BF16, _) => factors.multiply::<f32, bf16, bf16>(workers, workspace, out),
+            (DType::F16, _) => factors.multiply::<f32, f16, f16>(workers, workspace, out),
             (dtype, _) => Err(unsupported(op, dtype)),
         }
     }
@@ -109,6 +142,27 @@ pub(crate) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType, precision: Pre
     let panels = gemm::scratch_elements([a.rows, b.cols, a.cols]) * slots(multiplications, matrices);
     let sums = sums::elements(dtype, product(&[matrices, a.rows, b.cols]));
     panels.saturating_add(sums).saturating_mul(dtype.computed_as().size())
+}
+
+/// See [`MatMulSumWorkspace`](crate::families::MatMulSumWorkspace).
+pub(crate) fn workspace_of_sum(lhs: &Layout, rhs: &Layout, dtype: DType, precision: Precision) -> usize {
+    let (Some(a), Some(b)) = (MatrixBatch::new(lhs), MatrixBatch::new(rhs)) else { return 0 };
+    let multiplications = a.multiplications(&b);
+    if !dtype.is_float() || multiplications == 0 || sum_uses_loops(&a, &b, dtype, precision) {
+        return 0;
+    }
+    let panels = gemm::scratch_elements([a.rows, b.cols, a.cols]) * slots(multiplications, 1);
+    panels.saturating_mul(dtype.computed_as().size())
+}
+
+/// Whether simple loops compute a sum of products. The loops read no 16-bit floats.
+const fn sum_uses_loops(
+    a: &MatrixBatch<'_>,
+    b: &MatrixBatch<'_>,
+    dtype: DType,
+    precision: Precision,
+) -> bool {
+    !dtype.is_half() && uses_loops(a, b, precision)
 }
 
 /// Whether simple loops compute a product of floats.
@@ -147,6 +201,8 @@ struct Factors<'a> {
     a: MatrixBatch<'a>,
     /// The matrices of `rhs`.
     b: MatrixBatch<'a>,
+    /// Whether the product is added to the output; then without a bias.
+    output: Output,
 }
 
 impl Factors<'_> {
@@ -198,7 +254,7 @@ impl Factors<'_> {
             let ranges = [block.rows(), block.columns()];
             let panels = bytemuck::cast_slice_mut(panels);
             let mut out = Biased { block, bias };
-            gemm::product::<P>(&lhs, &rhs, ranges, k, panels, &mut out, Output::Overwrite);
+            gemm::product::<P>(&lhs, &rhs, ranges, k, panels, &mut out, self.output);
         };
         sums::with_sums::<P::Sum>(workers, op, workspace, slots * per_slot, out, |out, panels| {
             let blocks = out.chunks_mut(m * n).enumerate().flat_map(|(number, matrix)| {
@@ -210,6 +266,17 @@ impl Factors<'_> {
                 workers.share_with_scratch(blocks.collect(), slots, panels, per_slot, &multiply);
             }
         })
+    }
+
+    /// Stores the sums of no products.
+    fn add_nothing(&self, out: &mut ViewMut<'_>) -> Result<()> {
+        if self.output == Output::Overwrite {
+            match out.dtype() {
+                DType::F64 => host_mut::<f64>(self.op, out)?.fill(0.0),
+                _ => host_mut::<f32>(self.op, out)?.fill(0.0),
+            }
+        }
+        Ok(())
     }
 
     /// Multiplies in simple loops, those of `product`.
@@ -224,7 +291,9 @@ impl Factors<'_> {
         let (left, right) = (host::<T>(op, &self.lhs)?, host::<T>(op, &self.rhs)?);
         let (bias, out) = (self.bias::<T>()?, host_mut::<T>(op, out)?);
         let (m, n) = (a.rows, b.cols);
-        out.chunks_mut(n.max(1)).for_each(|row| fill(row, bias));
+        if self.output == Output::Overwrite {
+            out.chunks_mut(n.max(1)).for_each(|row| fill(row, bias));
+        }
         if out.is_empty() || a.cols == 0 {
             return Ok(());
         }

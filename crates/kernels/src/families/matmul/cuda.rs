@@ -6,7 +6,7 @@
 use bfc_cuda::kernels::{Job, JobOutput, named};
 use bfc_cuda::{Factor, Product};
 
-use super::MatMul;
+use super::{MatMul, MatMulSum};
 use crate::cuda::Family;
 use crate::cuda::factors::Factors;
 use crate::cuda::launch::{
@@ -27,9 +27,11 @@ const MAX_CALLS: usize = 32;
 /// The alignment of the workspace that cuBLAS expects, in bytes.
 const ALIGNMENT: u64 = 256;
 
-/// The epilogue of a matrix product: a bias and an activation.
-#[derive(Clone, Copy)]
+/// The epilogue of a matrix product: a bias and an activation, or the sum with the output.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Epilogue<'a, 'm> {
+    /// Whether the product is added to the output; then without a bias and an activation.
+    pub(crate) accumulates: bool,
     pub(crate) bias: Option<View<'a>>,
     pub(crate) activation: Option<&'a families::Activated<'m>>,
 }
@@ -128,7 +130,7 @@ fn matmul_cublas(
             rhs: moved(1, right),
             out: output(out).address
                 + (call * count * dims[dims.len() - 2] * dims[dims.len() - 1] * out_size) as u64,
-            accumulate: start.is_some(),
+            accumulate: start.is_some() || epilogue.accumulates,
             workspace,
         };
         if !device.multiply(op, &product)? {
@@ -215,7 +217,7 @@ fn matmul_tiled(
         (output(out), epilogue.arguments().map_or_else(JobOutput::default, output));
     job.function = epilogue.function();
     job.counts = [rows, columns, depth, stride(0, 0), stride(0, 1), stride(1, 0)];
-    job.integers[0] = stride(1, 1) as i64;
+    job.integers = [stride(1, 1) as i64, i64::from(epilogue.accumulates)];
     if let Some(bias) = epilogue.bias {
         job.inputs[2] = strided(&bias);
     }
@@ -225,7 +227,15 @@ fn matmul_tiled(
 
 impl RunCuda for MatMul<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let epilogue = Epilogue { bias: self.bias, activation: self.activation.as_ref() };
+        let epilogue = Epilogue { bias: self.bias, activation: self.activation.as_ref(), accumulates: false };
+        let factors = (self.precision, [self.lhs, self.rhs]);
+        matmul(device, op, epilogue, factors, self.workspace.as_ref(), &self.out)
+    }
+}
+
+impl RunCuda for MatMulSum<'_> {
+    fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
+        let epilogue = Epilogue { accumulates: self.accumulate, ..Epilogue::default() };
         let factors = (self.precision, [self.lhs, self.rhs]);
         matmul(device, op, epilogue, factors, self.workspace.as_ref(), &self.out)
     }

@@ -161,6 +161,57 @@ impl<'a> Computation<'a> for MatMul<'a> {
     }
 }
 
+/// `out = lhs · rhs` or `out += lhs · rhs` for one pair of matrices. The output has the type of the sums: f32 for 16-bit
+/// factors. So the product of matrices that exist in parts, one after the other, is rounded once.
+#[derive(Debug)]
+pub struct MatMulSum<'a> {
+    /// The precision of the products. [`Precision::BF16`] requires f32 operands.
+    pub precision: Precision,
+    /// Whether the product is added to the output.
+    pub accumulate: bool,
+    /// The left matrix.
+    pub lhs: View<'a>,
+    /// The right matrix.
+    pub rhs: View<'a>,
+    /// At least as many bytes as [`MatMulSumWorkspace`] requires; `None` if it requires none.
+    pub workspace: Option<ViewMut<'a>>,
+    /// The sums.
+    pub out: ViewMut<'a>,
+}
+
+impl<'a> Computation<'a> for MatMulSum<'a> {
+    operands!(Read lhs, Read rhs, Scratch workspace, Update out);
+
+    fn check(&self, rules: &Rules<'_>) -> Result<()> {
+        let (lhs, rhs, workspace, out) = checked!(self: lhs, rhs, workspace, out);
+        rules.same_type(rhs, lhs)?;
+        rules.typed(out, lhs.dtype().computed_as())?;
+        rules.precise(self.precision, lhs)?;
+        if lhs.dims().len() != 2 {
+            return Err(rules.mismatch(&lhs, &rhs, FACTORS));
+        }
+        batched(rules, [lhs, rhs, out])?;
+        let (lhs, rhs, dtype, precision) = (lhs.layout(), rhs.layout(), lhs.dtype(), self.precision);
+        rules.workspace(workspace, &MatMulSumWorkspace(MatMulWorkspace { lhs, rhs, dtype, precision }))
+    }
+
+    fn supports_half_on_cpu(&self) -> bool {
+        true
+    }
+
+    fn work(&self) -> Work {
+        let (Some([rows, columns]), Some([_, depth])) =
+            (self.out.layout().shape().as_matrix(), self.lhs.layout().shape().as_matrix())
+        else {
+            return Work::new(Class::Product);
+        };
+        Work {
+            is_half: is_half(self.precision, self.rhs.dtype()),
+            ..products(Class::Product, 1, [rows, columns, depth])
+        }
+    }
+}
+
 /// Checks the shapes of a batched matrix product.
 fn batched(rules: &Rules<'_>, [lhs, rhs, out]: [CheckedOperand<'_>; 3]) -> Result<()> {
     let [left, right, product] = [lhs, rhs, out].map(|operand| operand.dims().split_last_chunk::<2>());
@@ -226,5 +277,21 @@ impl Workspace for MatMulWorkspace<'_> {
         }
         let parts = rows.saturating_mul(columns).saturating_mul((depth / 256).min(8) * size_of::<f32>());
         copies.saturating_add(parts.clamp(16 << 10, 4 << 20).next_multiple_of(256))
+    }
+}
+
+/// The workspace of a [`MatMulSum`] with these factors. Less than that of a [`MatMul`] for 16-bit floats, whose sums are in the
+/// output.
+#[derive(Clone, Copy, Debug)]
+pub struct MatMulSumWorkspace<'a>(pub MatMulWorkspace<'a>);
+
+impl Workspace for MatMulSumWorkspace<'_> {
+    fn cpu_bytes(&self) -> usize {
+        let MatMulWorkspace { lhs, rhs, dtype, precision } = self.0;
+        cpu::workspace_of_sum(lhs, rhs, dtype, precision)
+    }
+
+    fn gpu_bytes(&self) -> usize {
+        self.0.gpu_bytes()
     }
 }

@@ -18,7 +18,7 @@ use crate::op::{Op, OpContext, Summation};
 use crate::ops::create::constant_like;
 use crate::ops::index::as_i64;
 use crate::ops::same_dtype;
-use crate::shape::Shape;
+use crate::shape::{DType, Element, Shape};
 use crate::tensor::Tensor;
 
 /// Options of [`Tensor::cross_entropy_with`]. The defaults match [`Tensor::cross_entropy`]. A [`Reduction`] converts to
@@ -51,8 +51,17 @@ struct WeightedCrossEntropy {
     reduction: Reduction,
 }
 
+/// Fails unless the smoothing is from 0 to 1.
+pub(super) fn check_smoothing(op: &'static str, smoothing: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&smoothing) {
+        return Ok(());
+    }
+    let (argument, expected) = ("label_smoothing", "from 0 to 1");
+    Err(Error::BadArgument { op, argument, expected, got: smoothing.to_string() })
+}
+
 /// Targets and weights of the rows.
-struct Rows {
+pub(super) struct Rows {
     /// Targets, all of which are valid classes.
     targets: Tensor,
     /// A mask of the rows that are not ignored; `None` if no row is ignored.
@@ -64,7 +73,7 @@ struct Rows {
 impl Rows {
     /// Returns valid targets, and a mask of the rows that are not ignored. `targets` are i64, which represents every
     /// ignored target.
-    fn kept(ignored: Option<i64>, targets: Tensor) -> Result<(Tensor, Option<Tensor>)> {
+    pub(super) fn kept(ignored: Option<i64>, targets: Tensor) -> Result<(Tensor, Option<Tensor>)> {
         let Some(ignored) = ignored else { return Ok((targets, None)) };
         let kept = targets.ne(&constant_like(&targets, ignored)?)?;
         let any_class = constant_like(&targets, 0)?;
@@ -186,12 +195,34 @@ impl Op for WeightedCrossEntropy {
     }
 
     fn summation(&self, inputs: &[Shape]) -> Summation {
-        // The mean divides by the weights of the targets.
-        let divides_by_data = self.ignored.is_some() || inputs.len() > 2;
+        let rows = inputs.get(1).map_or(1, Shape::elements);
         match self.reduction {
-            Reduction::Mean if divides_by_data => Summation::Other,
-            reduction => reduction.summation(inputs.get(1).map_or(1, Shape::elements)),
+            // The mean divides by the weights of the targets.
+            Reduction::Mean if inputs.len() > 2 => Summation::Other,
+            Reduction::Mean if self.ignored.is_some() => Summation::MeanOfKept { rows },
+            reduction => reduction.summation(rows),
         }
+    }
+
+    fn kept_rows(&self, saved: &Saved) -> Result<usize> {
+        let targets = saved.tensor(1)?;
+        Ok(match self.ignored {
+            Some(ignored) => targets.elements() - count_of(targets, ignored)?,
+            None => targets.elements(),
+        })
+    }
+}
+
+/// Counts an index on the host, without memory of the device.
+fn count_of(indices: &Tensor, index: i64) -> Result<usize> {
+    fn count<T: Element + Into<i64>>(indices: &Tensor, index: i64) -> Result<usize> {
+        Ok(indices.to_vec::<T>()?.into_iter().filter(|&other| other.into() == index).count())
+    }
+    match indices.dtype() {
+        DType::U8 => count::<u8>(indices, index),
+        DType::I32 => count::<i32>(indices, index),
+        DType::U32 => count::<u32>(indices, index),
+        _ => count::<i64>(indices, index),
     }
 }
 
@@ -223,15 +254,7 @@ impl Tensor {
     ) -> Result<Self> {
         let options = options.into();
         let smoothing = options.label_smoothing;
-        if !(0.0..=1.0).contains(&smoothing) {
-            let got = smoothing.to_string();
-            return Err(Error::BadArgument {
-                op: OP,
-                argument: "label_smoothing",
-                expected: "from 0 to 1",
-                got,
-            });
-        }
+        check_smoothing(OP, smoothing)?;
         let op =
             WeightedCrossEntropy { smoothing, ignored: options.ignore_index, reduction: options.reduction };
         let positions = positions::Rows::of(OP, self, targets)?;

@@ -110,6 +110,37 @@ impl<T: Float> Loop for LossGrad<'_, T> {
     }
 }
 
+/// The loss of a row with label smoothing ε. Its gradient times the factor replaces the logits.
+pub(crate) struct LossInPlace<'a, T> {
+    pub(crate) x: &'a mut [T],
+    pub(crate) target: usize,
+    pub(crate) factor: T,
+    pub(crate) smoothing: T,
+}
+
+impl<T: Float> Loop for LossInPlace<'_, T> {
+    type Element = T;
+    type Output = T;
+
+    #[inline(always)]
+    fn run(self) -> T {
+        let Self { x, target, factor, smoothing } = self;
+        let largest = fold::<T, FastMax, 1>([x], |[x]| x);
+        let of_target = x[target] - largest;
+        let each = smoothing / T::from_f64(x.len() as f64);
+        // Without smoothing, infinite logits of other classes must not become NaN.
+        let mean =
+            if smoothing == T::ZERO { T::ZERO } else { each * fold::<T, Sum, 1>([x], |[x]| x - largest) };
+        x.iter_mut().for_each(|x| *x = (*x - largest).exp_of_negative());
+        let sum = fold::<T, Sum, 1>([x], |[x]| x);
+        let (scale, sharp) = (T::ONE / sum, T::ONE - smoothing);
+        let at_target = (x[target] * scale - sharp - each) * factor;
+        x.iter_mut().for_each(|x| *x = (*x * scale - each) * factor);
+        x[target] = at_target;
+        if smoothing == T::ZERO { sum.ln() - of_target } else { sum.ln() - sharp * of_target - mean }
+    }
+}
+
 /// The gradient of a softmax: `out[i] = s[i] · (g[i] - Σ s g)`, or `out[i] = g[i] - exp(s[i]) · Σ g` for its logarithm.
 pub(crate) struct Gradient<'a, T> {
     pub(crate) output: &'a [T],
