@@ -42,12 +42,6 @@ const WIDE: usize = 16 * COLUMNS;
 /// The fewest rows of a panel for which a tile is loaded into the cache in advance. Shallower products take less time than this.
 const PREFETCH_ROWS: usize = 64;
 
-pub(crate) fn toggle(n: u32) -> bool {
-    static T: std::sync::LazyLock<u32> =
-        std::sync::LazyLock::new(|| std::env::var("HWT").ok().and_then(|v| v.parse().ok()).unwrap_or(0));
-    *T & n != 0
-}
-
 /// Whether a product overwrites its output or adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
@@ -94,31 +88,10 @@ pub(crate) fn scratch_elements([rows, columns, depth]: [usize; 3]) -> usize {
     lhs + rhs
 }
 
-/// The rows of the panels of a product of this depth: equal parts, none above [`DEPTH`].
-fn deepest<P: Depth>(depth: usize) -> usize {
-    let rows = P::rows(depth);
-    let most = sizes().0;
-    if !toggle(2) && !toggle(8) {
-        return most.min(rows);
-    }
-    rows.div_ceil(rows.div_ceil(most).max(1))
-}
-
-fn sizes() -> (usize, usize, usize) {
-    if toggle(2) {
-        (384, 84, 384)
-    } else if toggle(8) {
-        (384, 96, 512)
-    } else {
-        (256, 192, 512)
-    }
-}
-
 /// The elements of the packed parts of both operands.
 fn panels<P: Depth>([rows, columns, depth]: [usize; 3]) -> [usize; 2] {
-    let (_, high_most, wide_most) = sizes();
-    let deep = deepest::<P>(depth);
-    [deep * high_most.min(rows.next_multiple_of(ROWS)), deep * wide_most.min(columns.next_multiple_of(COLUMNS))]
+    let deep = DEPTH.min(P::rows(depth));
+    [deep * HIGH.min(rows.next_multiple_of(ROWS)), deep * WIDE.min(columns.next_multiple_of(COLUMNS))]
 }
 
 /// Computes the rows and columns of a product, over the whole depth. `scratch` has at least [`scratch_elements`]. Compiled
@@ -142,24 +115,23 @@ pub(crate) fn product<P: Depth>(
     let [left, right] = panels::<P>([rows.len(), columns.len(), depth]);
     let (left, right) = scratch[..left + right].split_at_mut(left);
     let mut tile = Tile::ZERO;
-    let (_, high_most, wide_most) = sizes();
-    for deep in pieces(&(0..depth), deepest::<P>(depth) * P::PER_ROW) {
-        let start = deep.start;
+    for start in (0..depth).step_by(DEPTH * P::PER_ROW) {
+        let deep = start..depth.min(start + DEPTH * P::PER_ROW);
         let output = if start == 0 { output } else { Output::Accumulate };
         let panel_rows = P::rows(deep.len());
-        for wide in pieces(&columns, wide_most) {
+        for wide in pieces(&columns, WIDE) {
             // Panels that are not read where they are stored.
             let mut stored = [None; WIDE / COLUMNS];
             for (lanes, stored) in pieces(&wide, COLUMNS).zip(&mut stored) {
                 *stored = rhs.stored(lanes.start, deep.clone());
             }
             let right = pack::<P, COLUMNS>(rhs, &wide, &deep, right, &stored);
-            for high in pieces(&rows, high_most) {
+            for high in pieces(&rows, HIGH) {
                 let left = pack::<P, ROWS>(lhs, &high, &deep, left, &[]);
                 let panels = right.chunks(panel_rows).zip(&stored);
                 for (wide, (right, stored)) in pieces(&wide, COLUMNS).zip(panels) {
                     for (high, left) in pieces(&high, ROWS).zip(left.chunks(panel_rows)) {
-                        if panel_rows >= PREFETCH_ROWS && toggle(1) {
+                        if panel_rows >= PREFETCH_ROWS {
                             out.prefetch(high.clone(), wide.clone());
                         }
                         match *stored {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::super::simd::{self, Loop};
-use super::kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Stored};
+use super::kernel::{self, COLUMNS, HALF, Packed, Pair, ROWS, Stored};
 
 /// An operand that is packed before it is multiplied.
 pub(crate) trait Operand<P>: Sync {
@@ -50,12 +50,11 @@ pub(crate) trait PackInto<P: Depth>: Copy + Default + Send + Sync {
     /// Packs the elements at [`PER_ROW`](Depth::PER_ROW) consecutive depths. The second one is ignored if there is one.
     fn pack(self, next: Self) -> P;
 
-    /// Packs consecutive depths of one lane.
+    /// Packs [`RUN`] rows of [`GROUP`] lanes, from lane `first` of a panel on, with the instructions of the processor. Returns
+    /// whether there are such instructions.
     #[inline(always)]
-    fn pack_run<const LEN: usize>(from: &[Self; LEN], to: &mut [P; RUN]) {
-        for (index, to) in to.iter_mut().enumerate() {
-            *to = from[index * P::PER_ROW].pack(from[index * P::PER_ROW + P::PER_ROW - 1]);
-        }
+    fn interleave<const W: usize>(_lanes: [&[Self]; GROUP], _first: usize, _rows: &mut [[P; W]; RUN]) -> bool {
+        false
     }
 
     /// The elements themselves, if packing does not change them.
@@ -79,11 +78,20 @@ macro_rules! pack_single {
 
 /// Implements [`PackInto`] for elements that packing does not change.
 macro_rules! pack_unchanged {
-    ($($type:ty)+) => {$(
+    ($($type:ty: |$lanes:pat_param, $first:pat_param, $rows:pat_param| $interleave:expr;)+) => {$(
         impl PackInto<$type> for $type {
             #[inline(always)]
             fn pack(self, _: Self) -> Self {
                 self
+            }
+
+            #[inline(always)]
+            fn interleave<const W: usize>(
+                $lanes: [&[Self]; GROUP],
+                $first: usize,
+                $rows: &mut [[Self; W]; RUN],
+            ) -> bool {
+                $interleave
             }
 
             fn unchanged(elements: &[Self]) -> Option<&[Self]> {
@@ -93,7 +101,10 @@ macro_rules! pack_unchanged {
     )+};
 }
 
-pack_unchanged!(f32 f64);
+pack_unchanged! {
+    f32: |lanes, first, rows| kernel::interleave_f32(lanes, first, rows);
+    f64: |_, _, _| false;
+}
 
 pack_single! {
     bf16 => f32: |value| f32::from_bits(u32::from(value.to_bits()) << 16);
@@ -126,13 +137,8 @@ impl PackInto<Pair> for f32 {
     }
 
     #[inline(always)]
-    fn pack_run<const LEN: usize>(from: &[Self; LEN], to: &mut [Pair; RUN]) {
-        if super::toggle(4) && super::kernel::round_to_pairs(from, to) {
-            return;
-        }
-        for (to, from) in to.iter_mut().zip(from.as_chunks::<2>().0) {
-            *to = from[0].pack(from[1]);
-        }
+    fn interleave<const W: usize>(lanes: [&[Self]; GROUP], first: usize, rows: &mut [[Pair; W]; RUN]) -> bool {
+        kernel::interleave_pairs(lanes, first, rows)
     }
 }
 
@@ -274,6 +280,13 @@ impl<P: Depth, S: PackInto<P>, const W: usize> Loop for Transpose<'_, S, P, W> {
             let start = depth.start + run * RUN * P::PER_ROW;
             let len = (depth.end - start).min(RUN * P::PER_ROW);
             for group in (0..W).step_by(GROUP) {
+                if len == RUN * P::PER_ROW && group + GROUP <= part.lanes {
+                    let lane = |lane: usize| &part.data[(group + lane) * part.lane_stride + start..][..len];
+                    let lanes = [lane(0), lane(1), lane(2), lane(3)];
+                    if rows.first_chunk_mut().is_some_and(|rows| S::interleave(lanes, group, rows)) {
+                        continue;
+                    }
+                }
                 for (lane, staged) in (group..).zip(&mut staged) {
                     let from = match lane < part.lanes {
                         true => &part.data[lane * part.lane_stride + start..][..len],
@@ -303,7 +316,9 @@ pub(crate) fn interleave<S: PackInto<P>, P: Depth, const W: usize, const LEN: us
     let zero = S::default().pack(S::default());
     let mut packed = [[zero; RUN]; GROUP];
     for (lane, packed) in lanes.iter().zip(&mut packed) {
-        S::pack_run(lane, packed);
+        for (index, to) in packed.iter_mut().enumerate() {
+            *to = lane[index * P::PER_ROW].pack(lane[index * P::PER_ROW + P::PER_ROW - 1]);
+        }
     }
     // A separate array, so that the compiler interleaves registers.
     let mut interleaved = [[zero; GROUP]; RUN];
