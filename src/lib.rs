@@ -66,18 +66,18 @@ pub use ndarray;
 
 pub use highwater_nn::{LayerSummary, Summary, summary, summary_with_step};
 pub use highwater_tensor::{
-    Activation, AttentionOptions, AutocastGuard, Axes, AxisIndex, Buffer, Choice, Conv1dOptions,
+    Activation, AttentionOptions, AutocastGuard, Axes, AxisIndex, BlockFormat, Buffer, Choice, Conv1dOptions,
     Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceAllocator, DeviceFault, DeviceProfile,
     DeviceRules, DeviceSpeed, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, FitFailure, GradCheck,
     GradCheckError, Gradients, Interpolation, IntoAxisIndex, IntoAxisIndices, IntoShape, KernelError,
     LargestFit, Layout, Limit, LinearCrossEntropyOptions, MappedFile, Norm, Op, OpContext, OpPlacement,
     OutputSize, PadMode, Padding, ParseProfileError, Place, PlacementReason, Pool1dOptions, Pool2dOptions,
-    Projection, RawElement, RecordingGuard, RecurrentCell, RecurrentWeights, Reduction, Result, Rng, Runtime,
-    RuntimeBuilder, Saved, Scalar, Shape, ShapeRule, SmallestPool, SortOrder, StepCounts, StepGraph,
-    StepTime, Storage, Tensor, TensorOptions, TensorOrScalar, TrainingGuard, UnknownGradient,
-    UnknownGradients, View, ViewMut, apply, autocast, backend, check_gradients, checkpoint, dlpack, dry_run,
-    evaluating, evaluating_guard, is_recording, is_replaying, is_training, largest_fit, no_grad,
-    no_grad_guard, smallest_pool, testing, training, training_guard, with_device,
+    Projection, QuantizedMatrix, RawElement, RecordingGuard, RecurrentCell, RecurrentWeights, Reduction,
+    Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, ShapeRule, SmallestPool, SortOrder,
+    StepCounts, StepGraph, StepTime, Storage, Tensor, TensorOptions, TensorOrScalar, TrainingGuard,
+    UnknownGradient, UnknownGradients, View, ViewMut, apply, autocast, backend, check_gradients, checkpoint,
+    dlpack, dry_run, evaluating, evaluating_guard, is_recording, is_replaying, is_training, largest_fit,
+    no_grad, no_grad_guard, smallest_pool, testing, training, training_guard, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};

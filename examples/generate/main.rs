@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Parser;
+use highwater::BlockFormat;
 use highwater::models::text::TextStream;
 use highwater::models::{
     ChatTemplate, Message, Sampling, SpecialTokens, StopTokens, Stopping, Tokenizer, generate,
-    load_language_model,
+    load_language_model, load_quantized_language_model,
 };
 use highwater::prelude::*;
 use highwater::train::{Options, Run};
@@ -26,6 +27,10 @@ struct Args {
     /// The model: a GGUF file, or a folder with config.json, model.safetensors and tokenizer.json
     #[arg(long, value_name = "PATH")]
     model: PathBuf,
+
+    /// Keep weights in quantized blocks: those of a GGUF file; linear layers of other files are quantized to NF4
+    #[arg(long)]
+    quantized: bool,
 
     /// The beginning of the text; several are continued at the same time
     #[arg(long, value_name = "TEXT", required = true)]
@@ -75,7 +80,11 @@ fn main() -> ExitCode {
 fn write_texts(args: &Args, run: &Run) -> anyhow::Result<()> {
     let device = run.device();
     let tokenizer = Tokenizer::load(&args.model)?;
-    let model = load_language_model(&args.model, device)?;
+    let model = if args.quantized {
+        load_quantized_language_model(&args.model, BlockFormat::Nf4, device)?
+    } else {
+        load_language_model(&args.model, device)?
+    };
     ensure!(
         tokenizer.vocabulary_size() <= model.vocabulary(),
         "the tokenizer has {} tokens, but the model only {}",

@@ -64,7 +64,7 @@ fn main() -> anyhow::Result<()> {
     let device = runtime.cpu()?;
     let model = {
         let file = Gguf::open(&args.model, &GgufLimits::default())?;
-        if args.quantized { anyhow::bail!("not yet") } else { Llama::from_gguf(&file, &device)? }
+        if args.quantized { Llama::from_gguf_quantized(&file, &device)? } else { Llama::from_gguf(&file, &device)? }
     };
     let adapters = lora(&model, &Lora::default(), &Rng::new(0))?;
     for (name, parameter) in adapters.parameters() {

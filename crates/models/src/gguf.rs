@@ -13,7 +13,7 @@ use std::path::Path;
 
 use highwater_nn::io::{Gguf, GgufValue, WeightInfo, Weights};
 use highwater_tensor::error::Skipped;
-use highwater_tensor::{Device, Result, Tensor};
+use highwater_tensor::{Device, QuantizedMatrix, Result, Tensor};
 
 use crate::error::ModelError;
 use crate::fields::unknown;
@@ -71,6 +71,8 @@ pub struct GgufWeights<'a> {
     skipped: Vec<Skipped>,
     /// The heads of queries and of keys.
     heads: [usize; 2],
+    /// Whether quantized tensors stay in blocks.
+    keeps_blocks: bool,
 }
 
 impl<'a> GgufWeights<'a> {
@@ -81,7 +83,31 @@ impl<'a> GgufWeights<'a> {
         let names = in_file.map(|name| (renamed(name), name.to_owned())).collect();
         let skipped = file.skipped().iter().cloned();
         let skipped = skipped.map(|skipped| Skipped { name: renamed(&skipped.name), ..skipped }).collect();
-        Self { file, names, skipped, heads: [config.heads, config.key_heads] }
+        Self { file, names, skipped, heads: [config.heads, config.key_heads], keeps_blocks: false }
+    }
+
+    /// Returns the weights with the blocks of the file: models keep those tensors quantized that kernels compute with.
+    /// Others become `f32`.
+    #[must_use]
+    pub fn keeping_blocks(self) -> Self {
+        Self { keeps_blocks: true, ..self }
+    }
+
+    /// Returns the name of a tensor in the file.
+    fn in_file<'n>(&'n self, name: &'n str) -> &'n str {
+        self.names.get(name).map_or(name, String::as_str)
+    }
+
+    /// Brings rows of a projection from the order of the file into that of the model. Rows of blocks are rows too.
+    fn ordered(&self, name: &str, rows: Tensor) -> Result<Tensor> {
+        let projects_to = |projection: &str| name.split('.').any(|part| part == projection);
+        if projects_to("q_proj") {
+            halves_of_heads(&rows, self.heads[0])
+        } else if projects_to("k_proj") {
+            halves_of_heads(&rows, self.heads[1])
+        } else {
+            Ok(rows)
+        }
     }
 }
 
@@ -99,15 +125,16 @@ impl Weights for GgufWeights<'_> {
     }
 
     fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
-        let loaded = self.file.load(self.names.get(name).map_or(name, String::as_str), device)?;
-        let projects_to = |projection: &str| name.split('.').any(|part| part == projection);
-        if projects_to("q_proj") {
-            halves_of_heads(&loaded, self.heads[0])
-        } else if projects_to("k_proj") {
-            halves_of_heads(&loaded, self.heads[1])
-        } else {
-            Ok(loaded)
+        self.ordered(name, self.file.load(self.in_file(name), device)?)
+    }
+
+    fn load_quantized(&self, name: &str, device: &Device) -> Result<Option<QuantizedMatrix>> {
+        if !self.keeps_blocks {
+            return Ok(None);
         }
+        let Some(matrix) = self.file.load_quantized(self.in_file(name), device)? else { return Ok(None) };
+        let format = matrix.format();
+        QuantizedMatrix::from_blocks(self.ordered(name, matrix.bytes().clone())?, format).map(Some)
     }
 
     fn skipped(&self) -> &[Skipped] {

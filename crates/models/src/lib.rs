@@ -40,6 +40,6 @@ pub use gpt2::{Gpt2, Gpt2Config};
 pub use language_model::LanguageModel;
 pub use llama::Llama;
 pub use llama_config::LlamaConfig;
-pub use load::{load_bert, load_language_model};
+pub use load::{load_bert, load_language_model, load_quantized_language_model};
 #[cfg(feature = "text")]
 pub use text::{ChatTemplate, Message, Role, SpecialTokens, TextError, TextStream, TokenBatch, Tokenizer};

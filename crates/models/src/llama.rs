@@ -65,14 +65,15 @@ impl LlamaConfig {
 /// From files:
 ///
 /// ```no_run
-/// use highwater::Device;
-/// use highwater::io::{Gguf, GgufLimits, MappedSafetensors, SafetensorsLimits};
+/// use highwater::io::{Gguf, GgufLimits, MappedSafetensors, Quantized, SafetensorsLimits};
 /// use highwater::models::{Llama, LlamaConfig};
+/// use highwater::{BlockFormat, Device};
 /// let device = Device::cpu()?;
 /// let config = LlamaConfig::from_json(&std::fs::read_to_string("config.json")?)?;
 /// let file = MappedSafetensors::open("model.safetensors", &SafetensorsLimits::default())?;
 /// let model = Llama::from_weights(&config, &file, &device)?;
-/// let quantized = Llama::from_gguf(&Gguf::open("model.gguf", &GgufLimits::default())?, &device)?;
+/// let dequantized = Llama::from_gguf(&Gguf::open("model.gguf", &GgufLimits::default())?, &device)?;
+/// let nf4 = Llama::from_weights(&config, &Quantized::new(&file, BlockFormat::Nf4), &device)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Module)]
@@ -125,13 +126,34 @@ impl Llama {
         Ok(model)
     }
 
-    /// Creates a model with the configuration and the weights of a GGUF file. Quantized weights become `f32`.
+    /// Creates a model with the configuration and the weights of a GGUF file. Quantized weights become `f32`:
+    /// [`from_gguf_quantized`](Self::from_gguf_quantized) keeps them.
     ///
     /// # Errors
     /// As [`LlamaConfig::from_gguf`] and [`from_weights`](Self::from_weights).
     pub fn from_gguf(file: &Gguf, device: &Device) -> Result<Self, ModelError> {
         let config = LlamaConfig::from_gguf(file)?;
         Self::from_weights(&config, &GgufWeights::llama(file, &config), device)
+    }
+
+    /// Creates a model as [`from_gguf`](Self::from_gguf), which keeps the blocks of tensors of the types `Q8_0`, `Q4_0` and
+    /// `Q4_1`. Their memory is that in the file. Products dequantize them by tile. Training does not change them.
+    ///
+    /// ```no_run
+    /// use highwater::Device;
+    /// use highwater::io::{Gguf, GgufLimits};
+    /// use highwater::models::Llama;
+    /// let file = Gguf::open("SmolLM2-135M-Instruct.Q4_1.gguf", &GgufLimits::default())?;
+    /// let model = Llama::from_gguf_quantized(&file, &Device::cpu()?)?;
+    /// println!("{model:#?}"); // … q_proj: Linear(576 -> 576, no bias, Q4_1) …
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`from_gguf`](Self::from_gguf).
+    pub fn from_gguf_quantized(file: &Gguf, device: &Device) -> Result<Self, ModelError> {
+        let config = LlamaConfig::from_gguf(file)?;
+        Self::from_weights(&config, &GgufWeights::llama(file, &config).keeping_blocks(), device)
     }
 
     /// Returns the configuration.
@@ -147,7 +169,7 @@ impl Llama {
     ) -> Result<Self, ModelError> {
         let mut root = Path::root(source);
         let mut model = root.part("model");
-        let embed_tokens = model.embedding("embed_tokens", config.vocabulary, config.width)?;
+        let embed_tokens = model.token_embedding("embed_tokens", config.vocabulary, config.width)?;
         let layers = (0..config.layers)
             .map(|layer| LlamaLayer::build(config, &mut model.part("layers").part(layer), rotary.as_ref()))
             .collect::<Result<_, _>>()?;
@@ -280,7 +302,7 @@ impl LanguageModel for Llama {
 
     fn cache_options(&self, batch: usize, capacity: usize) -> KeyValueCacheOptions {
         let LlamaConfig { layers, key_heads, head_width, .. } = self.config;
-        let dtype = self.model.embed_tokens.weight().value().dtype();
+        let dtype = self.model.embed_tokens.dtype();
         KeyValueCacheOptions { layers, batch, heads: key_heads, capacity, width: head_width, dtype }
     }
 

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use highwater_nn::io::{Gguf, GgufLimits, open_weights};
+use highwater_nn::io::{Gguf, GgufLimits, Quantized, Weights, open_weights};
 use highwater_tensor::error::FileError;
-use highwater_tensor::{Device, Error};
+use highwater_tensor::{BlockFormat, Device, Error};
 
 use crate::bert::Bert;
 use crate::config::ModelConfig;
@@ -40,16 +40,52 @@ pub fn load_language_model(
     path: impl AsRef<Path>,
     device: &Device,
 ) -> Result<Box<dyn LanguageModel>, ModelError> {
-    let path = path.as_ref();
+    load(path.as_ref(), None, device)
+}
+
+/// Opens a language model as [`load_language_model`], with quantized weights, which training does not change. A GGUF file
+/// keeps its blocks: see [`Llama::from_gguf_quantized`]. The linear layers of other files are quantized to `format`: see
+/// [`Quantized`]. Those of GPT-2 stay dense.
+///
+/// ```no_run
+/// use highwater::models::load_quantized_language_model;
+/// use highwater::{BlockFormat, Device};
+/// let model = load_quantized_language_model("SmolLM2-135M", BlockFormat::Nf4, &Device::cpu()?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As [`load_language_model`].
+pub fn load_quantized_language_model(
+    path: impl AsRef<Path>,
+    format: BlockFormat,
+    device: &Device,
+) -> Result<Box<dyn LanguageModel>, ModelError> {
+    load(path.as_ref(), Some(format), device)
+}
+
+fn load(
+    path: &Path,
+    format: Option<BlockFormat>,
+    device: &Device,
+) -> Result<Box<dyn LanguageModel>, ModelError> {
     if !path.is_dir() {
         let file = Gguf::open(path, &GgufLimits::default()).map_err(Error::from)?;
-        return Ok(Box::new(Llama::from_gguf(&file, device)?));
+        return Ok(Box::new(match format {
+            None => Llama::from_gguf(&file, device)?,
+            Some(_) => Llama::from_gguf_quantized(&file, device)?,
+        }));
     }
     let config = read_config(path)?;
-    let weights = open_weights(path).map_err(Error::from)?;
+    let file = open_weights(path).map_err(Error::from)?;
+    let quantized = format.map(|format| Quantized::new(&*file, format));
+    let weights: &dyn Weights = match &quantized {
+        Some(quantized) => quantized,
+        None => &*file,
+    };
     Ok(match config {
-        ModelConfig::Llama(config) => Box::new(Llama::from_weights(&config, &*weights, device)?),
-        ModelConfig::Gpt2(config) => Box::new(Gpt2::from_weights(&config, &*weights, device)?),
+        ModelConfig::Llama(config) => Box::new(Llama::from_weights(&config, weights, device)?),
+        ModelConfig::Gpt2(config) => Box::new(Gpt2::from_weights(&config, weights, device)?),
         ModelConfig::Bert(_) => return Err(unknown("bert", "llama and gpt2")),
     })
 }

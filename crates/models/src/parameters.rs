@@ -8,7 +8,9 @@ use std::fmt;
 
 use highwater_nn::io::Weights;
 use highwater_nn::modules::{Embedding, Fans, Init, LayerNorm, Linear, Parameter, RmsNorm};
-use highwater_tensor::{DType, Device, IntoShape, Result as TensorResult, Rng, Shape, Tensor};
+use highwater_tensor::{
+    DType, Device, IntoShape, QuantizedMatrix, Result as TensorResult, Rng, Shape, Tensor,
+};
 
 use crate::error::{ModelError, TensorMismatch, TensorShape};
 
@@ -25,6 +27,11 @@ pub(crate) enum Start {
 pub(crate) trait Source {
     /// Returns the parameter of this name and shape.
     fn parameter(&mut self, name: &str, shape: &[usize], start: Start) -> Result<Parameter, ModelError>;
+
+    /// Returns the matrix of this name, if it is quantized.
+    fn quantized(&mut self, _name: &str) -> Result<Option<QuantizedMatrix>, ModelError> {
+        Ok(None)
+    }
 }
 
 /// The names below a module, of which a source returns the parameters as layers.
@@ -48,6 +55,15 @@ impl<'s> Path<'s> {
         self.source.parameter(&format!("{}{name}", self.prefix), shape, start)
     }
 
+    fn bias(&mut self, outputs: usize, has_bias: bool) -> Result<Option<Parameter>, ModelError> {
+        has_bias.then(|| self.parameter("bias", &[outputs], Start::Zeros)).transpose()
+    }
+
+    /// Returns the weight of this module, if it is quantized.
+    fn quantized(&mut self) -> Result<Option<QuantizedMatrix>, ModelError> {
+        self.source.quantized(&format!("{}weight", self.prefix))
+    }
+
     /// Returns a linear layer of PyTorch's shape, `[outputs, inputs]`.
     pub(crate) fn linear(
         &mut self,
@@ -56,9 +72,11 @@ impl<'s> Path<'s> {
         has_bias: bool,
     ) -> Result<Linear, ModelError> {
         let mut part = self.part(name);
+        if let Some(matrix) = part.quantized()? {
+            return Ok(Linear::from_quantized(matrix, part.bias(outputs, has_bias)?)?);
+        }
         let weight = part.parameter("weight", &[outputs, inputs], Start::Random)?;
-        let bias = has_bias.then(|| part.parameter("bias", &[outputs], Start::Zeros)).transpose()?;
-        Ok(Linear::from_pytorch_parameters(weight, bias)?)
+        Ok(Linear::from_pytorch_parameters(weight, part.bias(outputs, has_bias)?)?)
     }
 
     /// Returns a linear layer of the shape `[inputs, outputs]`, as the type `Conv1D` of `transformers` has it.
@@ -77,6 +95,19 @@ impl<'s> Path<'s> {
     ) -> Result<Embedding, ModelError> {
         let weight = self.part(name).parameter("weight", &[rows, width], Start::Random)?;
         Ok(Embedding::from_parameter(weight)?)
+    }
+
+    /// Returns a table of tokens, which may be quantized.
+    pub(crate) fn token_embedding(
+        &mut self,
+        name: &str,
+        rows: usize,
+        width: usize,
+    ) -> Result<Embedding, ModelError> {
+        match self.part(name).quantized()? {
+            Some(matrix) => Ok(Embedding::from_quantized(&matrix)),
+            None => self.embedding(name, rows, width),
+        }
     }
 
     pub(crate) fn rms_norm(&mut self, name: &str, width: usize, epsilon: f64) -> Result<RmsNorm, ModelError> {
@@ -147,11 +178,21 @@ struct File<'a> {
     names: HashMap<String, String>,
 }
 
+impl File<'_> {
+    /// The name in the file of a parameter of the model.
+    fn in_file<'n>(&'n self, name: &'n str) -> &'n str {
+        self.names.get(name).map_or(name, String::as_str)
+    }
+}
+
 impl Source for File<'_> {
     fn parameter(&mut self, name: &str, _: &[usize], _: Start) -> Result<Parameter, ModelError> {
-        let in_file = self.names.get(name).map_or(name, String::as_str);
-        let loaded: TensorResult<Tensor> = self.weights.load(in_file, self.device);
+        let loaded: TensorResult<Tensor> = self.weights.load(self.in_file(name), self.device);
         Ok(Parameter::new(loaded?)?)
+    }
+
+    fn quantized(&mut self, name: &str) -> Result<Option<QuantizedMatrix>, ModelError> {
+        Ok(self.weights.load_quantized(self.in_file(name), self.device)?)
     }
 }
 

@@ -9,11 +9,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use highwater::io::{Gguf, GgufLimits};
-use highwater::nn::Module;
+use highwater::io::{Gguf, GgufLimits, Weights};
+use highwater::nn::{Module, Parameter};
 use highwater::{Device, Runtime, Tensor, no_grad};
 use highwater_models::{
-    ChatTemplate, Llama, Message, Sampling, SpecialTokens, Stopping, Tokenizer, generate, load_bert,
+    ChatTemplate, LanguageModel, Llama, Message, Sampling, SpecialTokens, Stopping, Tokenizer, generate,
+    load_bert,
 };
 
 /// The tolerance of logits, and of their mean and deviation.
@@ -127,11 +128,48 @@ fn smollm2_splits_text_into_the_same_tokens() {
 #[test]
 #[ignore = "needs the files of scripts/check-models"]
 fn smollm2_has_the_same_logits() {
-    let (device, file) = (Device::cpu().unwrap(), smollm2());
     let start = Instant::now();
-    let model = Llama::from_gguf(&file, &device).unwrap();
+    let model = Llama::from_gguf(&smollm2(), &Device::cpu().unwrap()).unwrap();
     eprintln!("SmolLM2: {} parameters, loaded in {:?}", model.parameter_count(), start.elapsed());
-    let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+    check_logits(&model);
+}
+
+#[test]
+#[ignore = "needs the files of scripts/check-models"]
+fn smollm2_has_the_same_logits_and_tokens_with_the_blocks_of_its_file() {
+    let device = Runtime::builder().threads(2).build().unwrap().cpu().unwrap();
+    let file = smollm2();
+    let before = device.default_allocator().unwrap().stats().bytes_in_use;
+    let start = Instant::now();
+    let model = Llama::from_gguf_quantized(&file, &device).unwrap();
+    eprintln!("SmolLM2: blocks loaded in {:?}", start.elapsed());
+    // The blocks have the bytes of the file. The tables of rotary embeddings are not in it.
+    let sizes = |parameters: Vec<(String, Parameter)>| -> u64 {
+        parameters
+            .into_iter()
+            .map(|(_, parameter)| (parameter.value().elements() * parameter.value().dtype().size()) as u64)
+            .sum()
+    };
+    let in_file: u64 =
+        file.names().into_iter().filter_map(|name| file.info(name)).map(|info| info.bytes).sum();
+    let blocks = sizes(model.buffers());
+    assert_eq!(blocks + sizes(model.parameters()), in_file);
+    let held = device.default_allocator().unwrap().stats().bytes_in_use - before;
+    let config = model.config();
+    let rotary = 2 * config.positions * config.head_width * 4;
+    assert!((blocks..blocks + rotary as u64 + (1 << 20)).contains(&held), "{held} for {blocks}");
+    check_logits(&model);
+    let stopping = Stopping::new(GENERATED.len());
+    let start = Instant::now();
+    let generated = generate(&model, &[PROMPT], &Sampling::new(), &stopping).unwrap();
+    assert_eq!(generated.into_tokens().unwrap(), [GENERATED]);
+    eprintln!("SmolLM2: 16 tokens from blocks in {:?}", start.elapsed());
+}
+
+/// Compares the logits of the first 64 tokens of the text.
+fn check_logits(model: &Llama) {
+    let device = model.device();
+    let tokenizer = Tokenizer::from_gguf(&smollm2()).unwrap();
     let tokens = tokenizer.encode(&text()[..1000], SpecialTokens::Omit, Some(64)).unwrap();
     let prompt = Tensor::from_slice(&device, &tokens, [1, 64]).unwrap();
     let logits = no_grad(|| model.forward(&prompt)).unwrap();
@@ -174,8 +212,9 @@ fn smollm2_generates_the_same_tokens() {
 }
 
 /// Loads the model, reads a prompt and generates tokens. Returns the peaks of the pool and of external memory.
-fn peaks_of_generation(device: &Device) -> [u64; 2] {
-    let model = Llama::from_gguf(&smollm2(), device).unwrap();
+fn peaks_of_generation(device: &Device, keeps_blocks: bool) -> [u64; 2] {
+    let load = if keeps_blocks { Llama::from_gguf_quantized } else { Llama::from_gguf };
+    let model = load(&smollm2(), device).unwrap();
     let tokens = generate(&model, &[PROMPT], &Sampling::new(), &Stopping::new(8)).unwrap();
     assert_eq!(tokens.into_tokens().unwrap()[0].len(), 8);
     peaks(device)
@@ -190,9 +229,12 @@ fn peaks(device: &Device) -> [u64; 2] {
 #[ignore = "needs the files of scripts/check-models"]
 fn the_peaks_of_real_models_are_predicted_exactly() {
     let runtime = || Runtime::builder().threads(2).build().unwrap();
-    let predicted = peaks_of_generation(&runtime().dry().unwrap());
-    assert_eq!(peaks_of_generation(&runtime().cpu().unwrap()), predicted);
-    eprintln!("SmolLM2: peak {} bytes, mapped {}", predicted[0], predicted[1]);
+    for keeps_blocks in [false, true] {
+        let predicted = peaks_of_generation(&runtime().dry().unwrap(), keeps_blocks);
+        assert_eq!(peaks_of_generation(&runtime().cpu().unwrap(), keeps_blocks), predicted);
+        let blocks = if keeps_blocks { " from blocks" } else { "" };
+        eprintln!("SmolLM2{blocks}: peak {} bytes, mapped {}", predicted[0], predicted[1]);
+    }
 
     let predicted = peaks_of_embedding(&runtime().dry().unwrap());
     assert_eq!(peaks_of_embedding(&runtime().cpu().unwrap()), predicted);

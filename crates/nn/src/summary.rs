@@ -46,6 +46,8 @@ pub struct LayerSummary {
     pub output: Option<LayerOutput>,
     /// Trainable values of the module, without those of modules inside.
     pub parameters: usize,
+    /// Bytes of the parameters and buffers of the module, such as quantized weights, without those of modules inside.
+    pub parameter_bytes: u64,
     /// Bytes of outputs in the module that the forward pass keeps for the backward pass, without those of modules
     /// inside.
     pub saved_bytes: u64,
@@ -142,14 +144,17 @@ fn forward<M: Module>(
         let mut layers = vec![LayerSummary::new("", model.kind())];
         model.walk(&mut |path, part| match part {
             PartRef::Module(module) => layers.push(LayerSummary::new(path, module.kind())),
-            PartRef::Parameter(parameter) => {
-                let elements = parameter.tensor().elements();
+            PartRef::Parameter(parameter) | PartRef::Buffer(parameter) => {
+                let value = parameter.value();
                 let holder = path.rsplit_once('.').map_or("", |(holder, _)| holder);
                 if let Some(layer) = layers.iter_mut().rev().find(|layer| layer.contains(holder)) {
-                    layer.parameters += elements;
+                    if matches!(part, PartRef::Parameter(_)) {
+                        layer.parameters += value.elements();
+                    }
+                    layer.parameter_bytes += (value.elements() * value.dtype().size()) as u64;
                 }
             }
-            PartRef::Buffer(_) | PartRef::Rng(_) => {}
+            PartRef::Rng(_) => {}
         });
         let (y, outputs) = record_outputs(|| model.forward(&x));
         let y = y?;
@@ -189,7 +194,15 @@ fn forward<M: Module>(
 
 impl LayerSummary {
     fn new(path: &str, layer: String) -> Self {
-        Self { path: path.to_owned(), layer, output: None, parameters: 0, saved_bytes: 0, peak_bytes: 0 }
+        Self {
+            path: path.to_owned(),
+            layer,
+            output: None,
+            parameters: 0,
+            parameter_bytes: 0,
+            saved_bytes: 0,
+            peak_bytes: 0,
+        }
     }
 
     /// Whether `path` is this module or below it.

@@ -11,6 +11,7 @@ mod generation;
 mod gguf;
 mod gpt2;
 mod llama;
+mod quantized;
 mod sampling;
 #[cfg(feature = "text")]
 mod streams;

@@ -19,13 +19,13 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use highwater_tensor::error::{FileError, Skipped};
-use highwater_tensor::{DType, Device, MAX_RANK, MappedFile, Result, Shape, Tensor};
+use highwater_tensor::{DType, Device, MAX_RANK, MappedFile, QuantizedMatrix, Result, Shape, Tensor};
 
-use self::blocks::{BlockFormat, TYPES, TensorType, TypeStorage};
+use self::blocks::{BlockType, TYPES, TensorType, TypeStorage};
 use self::cursor::Cursor;
 use self::value::write_text;
 pub use self::value::{GgufArray, GgufValue};
-use super::array::{Array, Arrays, filled};
+use super::array::{Array, Arrays, copied, filled};
 use super::mapped::MappedElements;
 use super::skipped::Collector;
 use super::stored::Kind;
@@ -62,7 +62,8 @@ impl Default for GgufLimits {
 
 /// A GGUF file, version 2 or 3. Opening it reads only the header.
 ///
-/// Quantized tensors become `f32` when they are loaded, directly in memory of the device. `F32`, `F16`, `BF16`, `F64`, `I32`
+/// Quantized tensors become `f32` when they are loaded, directly in memory of the device, unless they are
+/// [loaded as blocks](Weights::load_quantized). `F32`, `F16`, `BF16`, `F64`, `I32`
 /// and `I64` tensors refer to the file without a copy on devices that [support mapped
 /// files](Device::supports_mapped_files); see [`MappedSafetensors`](super::MappedSafetensors). Tensors of other types are
 /// [listed](Weights::skipped).
@@ -158,7 +159,7 @@ impl Weights for Gguf {
     fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
         let tensor = self.header.tensors.get(name).ok_or_else(|| no_tensor(self, name))?;
         match tensor.format.storage {
-            TypeStorage::Blocks(BlockFormat { dequantize, .. }) => {
+            TypeStorage::Blocks(BlockType { dequantize, .. }) => {
                 let blocks = tensor.data(self.file.bytes());
                 filled(device, &tensor.shape, DType::F32, |values| dequantize(blocks, values))
             }
@@ -169,6 +170,19 @@ impl Weights for Gguf {
             // The header has none of these.
             TypeStorage::Unsupported => Err(no_tensor(self, name).into()),
         }
+    }
+
+    /// Copies the blocks of matrices of the types `Q8_0`, `Q4_0` and `Q4_1`.
+    fn load_quantized(&self, name: &str, device: &Device) -> Result<Option<QuantizedMatrix>> {
+        let tensor = self.header.tensors.get(name).ok_or_else(|| no_tensor(self, name))?;
+        let TypeStorage::Blocks(BlockType { format: Some(format), .. }) = tensor.format.storage else {
+            return Ok(None);
+        };
+        let &[rows, columns] = tensor.shape.dims() else { return Ok(None) };
+        let Some(bytes) = format.row_bytes(columns) else { return Ok(None) };
+        let shape = Shape::new(&[rows, bytes])?;
+        let blocks = copied(device, &shape, DType::U8, tensor.data(self.file.bytes()))?;
+        QuantizedMatrix::from_blocks(blocks, format).map(Some)
     }
 
     fn skipped(&self) -> &[Skipped] {

@@ -34,6 +34,6 @@ pub use safetensors::{
 pub use sharded::ShardedSafetensors;
 pub use skipped::Loaded;
 pub use state_dict::{read_state_dict, read_state_dict_from};
-pub use weights::{WeightInfo, Weights, open_weights};
+pub use weights::{Quantized, WeightInfo, Weights, open_weights};
 
 pub use highwater_tensor::error::{Difference, FileError, Mismatch, Skipped};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bfc_core::closest_name;
 use highwater_tensor::error::{FileError, Skipped};
-use highwater_tensor::{DType, Device, Result, Shape, Tensor};
+use highwater_tensor::{BlockFormat, DType, Device, QuantizedMatrix, Result, Shape, Tensor};
 
 use super::{Gguf, GgufLimits, MappedSafetensors, SafetensorsLimits, ShardedSafetensors};
 
@@ -64,8 +64,92 @@ pub trait Weights: fmt::Debug + Send + Sync {
     /// [`Error::Allocation`](highwater_tensor::Error::Allocation) if there is no memory.
     fn load(&self, name: &str, device: &Device) -> Result<Tensor>;
 
+    /// Loads a matrix as quantized blocks; `None` if the checkpoint has no blocks of it in a [`BlockFormat`]. The default is
+    /// `None` for all tensors.
+    ///
+    /// # Errors
+    /// See [`load`](Self::load).
+    fn load_quantized(&self, name: &str, device: &Device) -> Result<Option<QuantizedMatrix>> {
+        let _ = (name, device);
+        Ok(None)
+    }
+
     /// Returns the tensors with unsupported element types.
     fn skipped(&self) -> &[Skipped];
+}
+
+/// Weights that are quantized when they are loaded: the matrices of linear layers, as in QLoRA. Each dense matrix exists
+/// only until it is quantized.
+///
+/// Embeddings, output layers (`lm_head`), and matrices whose rows are no whole blocks stay dense.
+/// [`with_filter`](Self::with_filter) chooses others.
+///
+/// ```
+/// use highwater::{BlockFormat, Device};
+/// use highwater::io::{Array, Arrays, Gguf, GgufLimits, Quantized, Weights, write_gguf_to};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("tiny.gguf");
+/// # let tensors = Arrays::from([("proj.weight".to_owned(), Array::from_slice(&[1.0f32; 128], [2, 64])?)]);
+/// # write_gguf_to(std::fs::File::create(&path)?, &Default::default(), &tensors)?;
+/// let file = Gguf::open(&path, &GgufLimits::default())?;
+/// let weights = Quantized::new(&file, BlockFormat::Nf4);
+/// let matrix = weights.load_quantized("proj.weight", &Device::cpu()?)?.expect("rows of whole blocks");
+/// assert_eq!((matrix.rows(), matrix.columns()), (2, 64));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Quantized<'a> {
+    weights: &'a dyn Weights,
+    format: BlockFormat,
+    filter: fn(&str) -> bool,
+}
+
+impl<'a> Quantized<'a> {
+    /// Quantizes the matrices of linear layers to a format.
+    #[must_use]
+    pub fn new(weights: &'a dyn Weights, format: BlockFormat) -> Self {
+        let filter = |name: &str| !name.contains("embed") && !name.contains("lm_head");
+        Self { weights, format, filter }
+    }
+
+    /// Quantizes the matrices whose names a function accepts.
+    #[must_use]
+    pub fn with_filter(self, filter: fn(&str) -> bool) -> Self {
+        Self { filter, ..self }
+    }
+}
+
+impl Weights for Quantized<'_> {
+    fn path(&self) -> &Path {
+        self.weights.path()
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.weights.names()
+    }
+
+    fn info(&self, name: &str) -> Option<WeightInfo> {
+        self.weights.info(name)
+    }
+
+    fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
+        self.weights.load(name, device)
+    }
+
+    fn load_quantized(&self, name: &str, device: &Device) -> Result<Option<QuantizedMatrix>> {
+        let is_matrix = |info: WeightInfo| match info.shape.dims() {
+            &[_, columns] => info.dtype.is_float() && self.format.row_bytes(columns).is_some(),
+            _ => false,
+        };
+        if !(self.filter)(name) || !self.info(name).is_some_and(is_matrix) {
+            return Ok(None);
+        }
+        QuantizedMatrix::quantize(&self.weights.load(name, device)?, self.format).map(Some)
+    }
+
+    fn skipped(&self) -> &[Skipped] {
+        self.weights.skipped()
+    }
 }
 
 /// Opens a checkpoint with default limits: a GGUF file, a safetensors file, the index of a sharded checkpoint, or a folder with

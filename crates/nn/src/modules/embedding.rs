@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-use highwater_tensor::{DType, Error, Parameter, Place, Result, Rng, Tensor};
+use highwater_tensor::{BlockFormat, DType, Error, Parameter, Place, QuantizedMatrix, Result, Rng, Tensor};
 use highwater_tracking::ModulePath;
 
-use super::debug::{dtype, layer, mapping, size};
+use super::debug::{layer, mapping};
 use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
 use super::transformer::SPREAD;
+use super::weight::Weight;
 
 /// Embedding layer: a table with a row for each token.
 ///
@@ -25,7 +26,7 @@ use super::transformer::SPREAD;
 #[derive(Clone, Module)]
 pub struct Embedding {
     path: ModulePath,
-    weight: Parameter,
+    weight: Weight,
     padding_idx: Option<usize>,
 }
 
@@ -38,7 +39,7 @@ impl Embedding {
     pub fn new(place: &impl Place, tokens: usize, width: usize, rng: &Rng) -> Result<Self> {
         let (init, fans) = (Init::Normal { mean: 0.0, std: SPREAD }, Fans { inputs: tokens, outputs: width });
         let weight = init.parameter(place, [tokens, width], DType::F32, fans, rng)?;
-        Ok(Self { path: ModulePath::new(), weight, padding_idx: None })
+        Ok(Self { path: ModulePath::new(), weight: Weight::Dense(weight), padding_idx: None })
     }
 
     /// Creates a table from an existing parameter of shape `[tokens, width]`.
@@ -50,7 +51,51 @@ impl Embedding {
         if shape.rank() != 2 {
             return Err(Error::BadRank { op: "embedding", expected: "a weight of 2 axes", shape });
         }
-        Ok(Self { path: ModulePath::new(), weight, padding_idx: None })
+        Ok(Self { path: ModulePath::new(), weight: Weight::Dense(weight), padding_idx: None })
+    }
+
+    /// Creates a table from a quantized matrix of `[tokens, width]`, which training does not change. Its rows are of f32.
+    ///
+    /// ```
+    /// use highwater::{BlockFormat, Device, QuantizedMatrix, Tensor};
+    /// use highwater::nn::{Embedding, Module};
+    /// let device = Device::cpu()?;
+    /// let matrix = QuantizedMatrix::quantize(&Tensor::ones(&device, [100, 32])?, BlockFormat::Q8_0)?;
+    /// let table = Embedding::from_quantized(&matrix);
+    /// assert_eq!(format!("{table:?}"), "Embedding(100 -> 32, Q8_0)");
+    /// assert_eq!(table.forward(&Tensor::from_slice(&device, &[3i64, 99], [2])?)?.dims(), [2, 32]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    #[must_use]
+    pub fn from_quantized(weight: &QuantizedMatrix) -> Self {
+        Self { path: ModulePath::new(), weight: Weight::quantized(weight), padding_idx: None }
+    }
+
+    /// Returns the table in quantized blocks, which training does not change.
+    ///
+    /// # Errors
+    /// See [`QuantizedMatrix::quantize`].
+    pub fn quantized(&self, format: BlockFormat) -> Result<Self> {
+        let values = match self.weight.matrix()? {
+            Some(matrix) => matrix.dequantize()?,
+            None => self.weight.parameter().value(),
+        };
+        let matrix = QuantizedMatrix::quantize(&values, format)?;
+        Ok(Self { padding_idx: self.padding_idx, ..Self::from_quantized(&matrix) })
+    }
+
+    /// Returns the quantized table; `None` for a dense one.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] if the blocks were replaced by bytes that are no whole blocks.
+    pub fn quantized_weight(&self) -> Result<Option<QuantizedMatrix>> {
+        self.weight.matrix()
+    }
+
+    /// Returns the element type of the rows.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.weight.dtype()
     }
 
     /// Returns the layer with a padding token, as PyTorch's `padding_idx`: sets its row to 0, and computes no gradient for
@@ -67,23 +112,27 @@ impl Embedding {
     /// ```
     ///
     /// # Errors
-    /// [`Error::IndexOutOfRange`] unless there is such a token; [`Error::Allocation`] if there is no memory.
+    /// [`Error::IndexOutOfRange`] unless there is such a token; [`Error::UnsupportedDType`] for a quantized table;
+    /// [`Error::Allocation`] if there is no memory.
     pub fn with_padding_idx(self, padding_idx: usize) -> Result<Self> {
-        let tokens = size(&self.weight, 0);
+        let tokens = self.weight.size(0);
         if padding_idx >= tokens {
             let index = i64::try_from(padding_idx).unwrap_or(i64::MAX);
             return Err(Error::IndexOutOfRange { op: "embedding", index, len: tokens });
         }
-        let rows = Tensor::arange(self.weight.value().device(), 0, tokens)?;
+        let Weight::Dense(weight) = &self.weight else {
+            return Err(Error::UnsupportedDType { op: "embedding", dtype: DType::U8 });
+        };
+        let rows = Tensor::arange(weight.value().device(), 0, tokens)?;
         let is_padding = rows.eq(padding_idx)?.unsqueeze(1)?;
-        self.weight.set(&self.weight.value().masked_fill(&is_padding, 0)?)?;
+        weight.set(&weight.value().masked_fill(&is_padding, 0)?)?;
         Ok(Self { padding_idx: Some(padding_idx), ..self })
     }
 
-    /// Returns the table, of shape `[tokens, width]`.
+    /// Returns the table, of shape `[tokens, width]`. Of a quantized table, returns the constant of its blocks, u8.
     #[must_use]
     pub const fn weight(&self) -> &Parameter {
-        &self.weight
+        self.weight.parameter()
     }
 
     /// Computes a score for each token, x·Wᵀ: the output layer of a language model whose embeddings are tied.
@@ -100,9 +149,12 @@ impl Embedding {
     /// ```
     ///
     /// # Errors
-    /// See [`Tensor::matmul`].
+    /// See [`Tensor::matmul`], and [`Tensor::linear_quantized`] for a quantized table.
     pub fn logits(&self, x: &Tensor) -> Result<Tensor> {
-        in_layer(&self.path, &self.weight, || x.matmul(&self.weight.tensor().t()?))
+        in_layer(&self.path, self.weight.parameter(), || match self.weight.matrix()? {
+            Some(table) => x.linear_quantized(&table, None),
+            None => x.matmul(&self.weight.parameter().tensor().t()?),
+        })
     }
 }
 
@@ -111,8 +163,11 @@ impl Module for Embedding {
 
     /// Looks up tokens (`u8`, `i32`, `u32` or `i64`, any shape); the rows are a new last axis.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        in_layer(&self.path, &self.weight, || {
-            let table = self.weight.tensor();
+        in_layer(&self.path, self.weight.parameter(), || {
+            if let Some(table) = self.weight.matrix()? {
+                return table.embedding(x);
+            }
+            let table = self.weight.parameter().tensor();
             match self.padding_idx {
                 Some(padding_idx) => table.embedding_with_padding(x, padding_idx),
                 None => table.embedding(x),
@@ -123,8 +178,8 @@ impl Module for Embedding {
 
 impl fmt::Debug for Embedding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (tokens, width) = (size(&self.weight, 0), size(&self.weight, 1));
+        let (tokens, width) = (self.weight.size(0), self.weight.size(1));
         let padding = self.padding_idx.map(|row| format!("padding {row}"));
-        layer(f, "Embedding", [mapping(tokens, width), padding, dtype(&self.weight)])
+        layer(f, "Embedding", [mapping(tokens, width), padding, self.weight.debug_part()])
     }
 }

@@ -3,15 +3,17 @@
 use std::fmt;
 
 use highwater_tensor::{
-    Activation, DType, Device, Error, Parameter, Place, Result, Rng, Tensor, error::ShapeRule,
+    Activation, BlockFormat, DType, Device, Error, Parameter, Place, QuantizedMatrix, Result, Rng, Shape,
+    Tensor, error::ShapeRule,
 };
 use highwater_tracking::ModulePath;
 
 use super::adapter::AdapterSlot;
-use super::debug::{dtype, layer, mapping, size, when};
+use super::debug::{layer, mapping, when};
 use super::in_layer;
 use super::init::{Fans, Init};
 use super::module::Module;
+use super::weight::Weight;
 
 /// Linear (fully connected) layer: y = x·W + b, for x of shape `[.., inputs]`.
 ///
@@ -31,7 +33,7 @@ use super::module::Module;
 #[derive(Clone, Module)]
 pub struct Linear {
     path: ModulePath,
-    weight: Parameter,
+    weight: Weight,
     bias: Option<Parameter>,
     activation: Option<Activation>,
     /// Whether the weight has PyTorch's shape, `[outputs, inputs]`.
@@ -58,6 +60,8 @@ impl Default for LinearOptions {
         Self { weight: Init::KaimingUniform, bias: Some(Init::Zeros), dtype: DType::F32 }
     }
 }
+
+const OP: &str = "linear";
 
 const PER_COLUMN: &ShapeRule = &ShapeRule::Other("the bias must have one element per column of the weight");
 
@@ -90,6 +94,7 @@ impl Linear {
             .map(|init| init.parameter(place, [outputs], options.dtype, fans, rng))
             .transpose()?;
         let (path, adapter) = (ModulePath::new(), AdapterSlot::default());
+        let weight = Weight::Dense(weight);
         Ok(Self { path, weight, bias, activation: None, is_transposed: false, adapter })
     }
 
@@ -122,11 +127,19 @@ impl Linear {
     }
 
     fn with_parameters(weight: Parameter, bias: Option<Parameter>, is_transposed: bool) -> Result<Self> {
-        const OP: &str = "linear";
         let matrix = *weight.tensor().shape();
         if matrix.rank() != 2 {
             return Err(Error::BadRank { op: OP, expected: "a weight of 2 axes", shape: matrix });
         }
+        Self::with_weight(Weight::Dense(weight), matrix, bias, is_transposed)
+    }
+
+    fn with_weight(
+        weight: Weight,
+        matrix: Shape,
+        bias: Option<Parameter>,
+        is_transposed: bool,
+    ) -> Result<Self> {
         if let Some(bias) = &bias {
             let vector = *bias.tensor().shape();
             if vector.rank() != 1 {
@@ -143,6 +156,60 @@ impl Linear {
         }
         let (path, adapter) = (ModulePath::new(), AdapterSlot::default());
         Ok(Self { path, weight, bias, activation: None, is_transposed, adapter })
+    }
+
+    /// Creates a layer from a quantized matrix of `[outputs, inputs]`, which training does not change.
+    ///
+    /// ```
+    /// use highwater::{BlockFormat, Device, QuantizedMatrix, Tensor};
+    /// use highwater::nn::{Linear, Module};
+    /// let matrix = Tensor::ones(&Device::cpu()?, [8, 64])?;
+    /// let layer = Linear::from_quantized(QuantizedMatrix::quantize(&matrix, BlockFormat::Q4_0)?, None)?;
+    /// assert_eq!(format!("{layer:?}"), "Linear(64 -> 8, no bias, Q4_0)");
+    /// assert_eq!((layer.parameter_count(), layer.buffers().len()), (0, 1));
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadRank`] unless `bias` has one axis, [`Error::ShapeMismatch`] unless it has one element per row.
+    pub fn from_quantized(weight: QuantizedMatrix, bias: Option<Parameter>) -> Result<Self> {
+        Self::with_weight(Weight::quantized(&weight), weight.shape(), bias, true)
+    }
+
+    /// Returns the layer with a quantized weight, which training does not change. Its memory is that of the blocks. The
+    /// bias and the activation are those of this layer.
+    ///
+    /// ```
+    /// use highwater::{BlockFormat, Device, Rng, Tensor};
+    /// use highwater::nn::{Linear, Module};
+    /// let device = Device::cpu()?;
+    /// let layer = Linear::new(&device, 64, 10, &Rng::new(0))?.quantized(BlockFormat::Nf4)?;
+    /// assert_eq!(layer.forward(&Tensor::ones(&device, [3, 64])?)?.dims(), [3, 10]);
+    /// assert_eq!(layer.weight().value().elements(), 10 * 36); // bytes
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`QuantizedMatrix::quantize`].
+    pub fn quantized(&self, format: BlockFormat) -> Result<Self> {
+        let matrix = match self.weight.matrix()? {
+            Some(matrix) if matrix.format() == format => matrix,
+            Some(matrix) => QuantizedMatrix::quantize(&matrix.dequantize()?, format)?,
+            None => {
+                let weight = self.weight.parameter().value();
+                let weight = if self.is_transposed { weight } else { weight.t()? };
+                QuantizedMatrix::quantize(&weight, format)?
+            }
+        };
+        Ok(Self { activation: self.activation, ..Self::from_quantized(matrix, self.bias.clone())? })
+    }
+
+    /// Returns the quantized matrix of `[outputs, inputs]`; `None` for a layer with a dense weight.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] if the blocks were replaced by bytes that are no whole blocks.
+    pub fn quantized_weight(&self) -> Result<Option<QuantizedMatrix>> {
+        self.weight.matrix()
     }
 
     /// Fuses an activation into the layer: y = f(x·W + b), as [`Tensor::linear_activation`] computes it. This saves the
@@ -177,10 +244,10 @@ impl Linear {
     }
 
     /// Returns W, of shape `[inputs, outputs]`, or PyTorch's shape in a layer that [keeps
-    /// it](Self::from_pytorch_parameters).
+    /// it](Self::from_pytorch_parameters). Of a quantized layer, returns the constant of its blocks, u8.
     #[must_use]
     pub const fn weight(&self) -> &Parameter {
-        &self.weight
+        self.weight.parameter()
     }
 
     /// Returns b, of shape `[outputs]`, if the layer has one.
@@ -189,13 +256,17 @@ impl Linear {
         self.bias.as_ref()
     }
 
-    /// Returns W as a tensor of shape `[inputs, outputs]`.
+    /// Returns a dense W as a tensor of shape `[inputs, outputs]`.
     fn matrix(&self) -> Result<Tensor> {
-        let weight = self.weight.tensor();
+        let weight = self.weight.parameter().tensor();
         if self.is_transposed { weight.t() } else { Ok(weight) }
     }
 
     fn product(&self, x: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
+        if let Some(weight) = self.weight.matrix()? {
+            let bias = self.bias.as_ref().map(Parameter::tensor);
+            return x.linear_quantized(&weight, bias.as_ref())?.activated(activation);
+        }
         let weight = self.matrix()?;
         match (self.bias.as_ref().map(Parameter::tensor), activation) {
             (Some(bias), Some(activation)) => x.linear_activation(&weight, &bias, activation),
@@ -210,18 +281,20 @@ impl Linear {
 
     /// Returns the weight that an update can be added to, and whether it has PyTorch's shape.
     pub(crate) const fn dense_weight(&self) -> Option<(&Parameter, bool)> {
-        Some((&self.weight, self.is_transposed))
+        match &self.weight {
+            Weight::Dense(weight) => Some((weight, self.is_transposed)),
+            Weight::Quantized { .. } => None,
+        }
     }
 
-    /// Returns the element type and the device of the weight.
+    /// Returns the element type and the device of the weight; f32 for blocks.
     pub(crate) fn place(&self) -> (DType, Device) {
-        let weight = self.weight.value();
-        (weight.dtype(), weight.device().clone())
+        (self.weight.dtype(), self.weight.device())
     }
 
     /// Returns the numbers of inputs and outputs.
     pub(crate) fn sizes(&self) -> [usize; 2] {
-        [0, 1].map(|axis| size(&self.weight, axis ^ usize::from(self.is_transposed)))
+        [0, 1].map(|axis| self.weight.size(axis ^ usize::from(self.is_transposed)))
     }
 }
 
@@ -229,7 +302,7 @@ impl Module for Linear {
     enters_itself!(path);
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        in_layer(&self.path, &self.weight, || match self.adapter.acting() {
+        in_layer(&self.path, self.weight.parameter(), || match self.adapter.acting() {
             // The update precedes the activation.
             Some(adapter) => adapter.add_to(self.product(x, None)?, x)?.activated(self.activation),
             None => self.product(x, self.activation),
@@ -238,10 +311,10 @@ impl Module for Linear {
 
     fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
         let bias = self.bias.as_ref().filter(|_| self.activation.is_none())?;
-        if self.adapter.acting().is_some() {
+        if self.adapter.acting().is_some() || self.dense_weight().is_none() {
             return None;
         }
-        Some(in_layer(&self.path, &self.weight, || {
+        Some(in_layer(&self.path, self.weight.parameter(), || {
             x.linear_activation(&self.matrix()?, &bias.tensor(), activation)
         }))
     }
@@ -261,6 +334,6 @@ impl fmt::Debug for Linear {
         let [inputs, outputs] = self.sizes();
         let adapter = self.adapter.get().map(|adapter| adapter.debug_part());
         let bias = when(self.bias.is_none(), "no bias");
-        layer(f, "Linear", [mapping(inputs, outputs), activation, bias, dtype(&self.weight), adapter])
+        layer(f, "Linear", [mapping(inputs, outputs), activation, bias, self.weight.debug_part(), adapter])
     }
 }

@@ -45,6 +45,7 @@ mod rotary;
 mod sequential;
 mod swiglu;
 mod transformer;
+mod weight;
 
 pub use activation::*;
 pub use activation_options::{Elu, LeakyRelu, LogSoftmax, PRelu, Softmax};

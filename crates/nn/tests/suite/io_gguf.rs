@@ -39,6 +39,25 @@ fn tensors_of_all_types_have_the_values_of_the_reference_to_the_bit() {
 }
 
 #[test]
+fn matrices_are_loaded_as_blocks() {
+    let (gguf, device) = (blocks(), cpu());
+    let mut formats = Vec::new();
+    for name in gguf.names() {
+        let Some(matrix) = gguf.load_quantized(name, &device).unwrap() else { continue };
+        let (info, dense) = (gguf.info(name).unwrap(), gguf.load(name, &device).unwrap());
+        assert_eq!((matrix.format().name(), matrix.bytes().elements() as u64), (info.format, info.bytes));
+        assert_eq!(
+            matrix.dequantize().unwrap().to_vec::<f32>().unwrap(),
+            dense.to_vec::<f32>().unwrap(),
+            "{name}"
+        );
+        formats.push(info.format);
+    }
+    assert_eq!(formats, ["Q4_0", "Q4_1", "Q8_0"]);
+    assert!(gguf.load_quantized("none", &device).is_err());
+}
+
+#[test]
 fn unsupported_tensors_are_listed() {
     let gguf = blocks();
     let skipped: Vec<_> = gguf.skipped().iter().map(ToString::to_string).collect();

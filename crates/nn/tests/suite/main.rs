@@ -26,6 +26,7 @@ mod nn_layers;
 mod nn_modules;
 mod nn_parameter;
 mod nn_paths;
+mod nn_quantized;
 mod nn_recurrent;
 mod nn_transformer;
 #[path = "../../../tensor/tests/ops_table/mod.rs"]

@@ -4,7 +4,7 @@
 //! minimum as 16-bit floats. Rounding is that of ggml and of the Python package `gguf`, so all values are equal.
 
 use half::f16;
-use highwater_tensor::DType;
+use highwater_tensor::{BlockFormat, DType};
 
 use crate::io::stored::Kind;
 
@@ -23,20 +23,22 @@ pub(super) enum TypeStorage {
     /// One element after another.
     Elements(Kind),
     /// Blocks of quantized values.
-    Blocks(BlockFormat),
+    Blocks(BlockType),
     /// A type that cannot be read.
     Unsupported,
 }
 
-/// A format of quantized blocks.
+/// A type of quantized blocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BlockFormat {
+pub(super) struct BlockType {
     /// Elements of a block.
     pub(super) elements: usize,
     /// Bytes of a block.
     pub(super) bytes: usize,
     /// Converts whole blocks.
     pub(super) dequantize: fn(&[u8], &mut [f32]),
+    /// The format, if kernels compute with it.
+    pub(super) format: Option<BlockFormat>,
 }
 
 const fn elements(id: u32, name: &'static str, kind: Kind) -> TensorType {
@@ -49,8 +51,15 @@ const fn blocks(
     [elements, bytes]: [usize; 2],
     dequantize: fn(&[u8], &mut [f32]),
 ) -> TensorType {
-    let storage = TypeStorage::Blocks(BlockFormat { elements, bytes, dequantize });
+    let storage = TypeStorage::Blocks(BlockType { elements, bytes, dequantize, format: None });
     TensorType { id, name, storage }
+}
+
+/// A type that kernels compute with.
+const fn computed(id: u32, format: BlockFormat, dequantize: fn(&[u8], &mut [f32])) -> TensorType {
+    let (elements, bytes) = (format.block_values(), format.block_bytes());
+    let storage = TypeStorage::Blocks(BlockType { elements, bytes, dequantize, format: Some(format) });
+    TensorType { id, name: format.name(), storage }
 }
 
 const fn unsupported(id: u32, name: &'static str) -> TensorType {
@@ -61,11 +70,11 @@ const fn unsupported(id: u32, name: &'static str) -> TensorType {
 pub(super) const TYPES: &[TensorType] = &[
     elements(0, "F32", Kind::Same(DType::F32)),
     elements(1, "F16", Kind::Same(DType::F16)),
-    blocks(2, "Q4_0", [32, 18], |from, to| each(from, to, q4_0)),
-    blocks(3, "Q4_1", [32, 20], |from, to| each(from, to, q4_1)),
+    computed(2, BlockFormat::Q4_0, |from, to| BlockFormat::Q4_0.dequantize(from, to)),
+    computed(3, BlockFormat::Q4_1, |from, to| BlockFormat::Q4_1.dequantize(from, to)),
     blocks(6, "Q5_0", [32, 22], |from, to| each(from, to, q5_0)),
     blocks(7, "Q5_1", [32, 24], |from, to| each(from, to, q5_1)),
-    blocks(8, "Q8_0", [32, 34], |from, to| each(from, to, q8_0)),
+    computed(8, BlockFormat::Q8_0, |from, to| BlockFormat::Q8_0.dequantize(from, to)),
     unsupported(9, "Q8_1"),
     unsupported(10, "Q2_K"),
     unsupported(11, "Q3_K"),
@@ -106,26 +115,6 @@ fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// d, 16 bytes of two values each: (q - 8) · d. Low nibbles hold elements 0 to 15, high nibbles 16 to 31.
-fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
-    let d = half_at(block, 0);
-    for i in 0..16 {
-        let q = block[2 + i];
-        out[i] = (f32::from(q & 15) - 8.0) * d;
-        out[i + 16] = (f32::from(q >> 4) - 8.0) * d;
-    }
-}
-
-/// d, m, 16 bytes of two values each: q · d + m.
-fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
-    let (d, m) = (half_at(block, 0), half_at(block, 2));
-    for i in 0..16 {
-        let q = block[4 + i];
-        out[i] = f32::from(q & 15) * d + m;
-        out[i + 16] = f32::from(q >> 4) * d + m;
-    }
-}
-
 /// Returns the 32 values of five bits whose low bits are in 16 bytes, and whose high bits are in the four bytes before.
 fn five_bits(block: &[u8], at: usize) -> [u8; 32] {
     let high = u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
@@ -150,12 +139,6 @@ fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
     let (d, m) = (half_at(block, 0), half_at(block, 2));
     let values = five_bits(block, 4);
     out.iter_mut().zip(values).for_each(|(out, q)| *out = f32::from(q) * d + m);
-}
-
-/// d, 32 signed bytes: q · d.
-fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
-    let d = half_at(block, 0);
-    out.iter_mut().zip(&block[2..]).for_each(|(out, &q)| *out = f32::from(q.cast_signed()) * d);
 }
 
 /// Returns the six-bit scale and minimum of a group of 32 elements, of eight groups in 12 bytes.
