@@ -64,7 +64,11 @@ fn main() -> anyhow::Result<()> {
     let device = runtime.cpu()?;
     let model = {
         let file = Gguf::open(&args.model, &GgufLimits::default())?;
-        if args.quantized { Llama::from_gguf_quantized(&file, &device)? } else { Llama::from_gguf(&file, &device)? }
+        if args.quantized {
+            Llama::from_gguf_quantized(&file, &device)?
+        } else {
+            Llama::from_gguf(&file, &device)?
+        }
     };
     let adapters = lora(&model, &Lora::default(), &Rng::new(0))?;
     for (name, parameter) in adapters.parameters() {
@@ -95,7 +99,10 @@ fn main() -> anyhow::Result<()> {
         println!("{}", memory_report(&device)?);
     }
     if let Some(path) = args.json {
-        fs::write(path, json!({"seconds": seconds, "cpu_seconds": cpu_seconds, "losses": losses}).to_string())?;
+        fs::write(
+            path,
+            json!({"seconds": seconds, "cpu_seconds": cpu_seconds, "losses": losses}).to_string(),
+        )?;
     }
     Ok(())
 }
