@@ -68,35 +68,13 @@ impl Pair {
     }
 }
 
-/// Stores the elements of four lanes side by side, from lane `first` of the rows on, if the processor has AVX-512.
-#[inline(always)]
-pub(super) fn interleave_f32<const W: usize, const ROWS: usize>(
-    lanes: [&[f32]; 4],
-    first: usize,
-    rows: &mut [[f32; W]; ROWS],
-) -> bool {
-    match instructions() {
-        #[cfg(target_arch = "x86_64")]
-        Instructions::V4 { .. } => {
-            x86::interleave_f32(lanes, first, rows);
-            true
-        }
-        _ => false,
-    }
-}
-
-/// As [`interleave_f32`], for elements that are rounded to bf16, ties to even, if the processor has an instruction for that. It
-/// rounds subnormal elements to 0, as products of pairs do.
-#[inline(always)]
-pub(super) fn interleave_pairs<const W: usize, const ROWS: usize>(
-    lanes: [&[f32]; 4],
-    first: usize,
-    rows: &mut [[Pair; W]; ROWS],
-) -> bool {
+/// Rounds consecutive elements to pairs of the nearest bf16, ties to even, if the processor has an instruction for it. It rounds
+/// subnormal elements to 0, as the products of pairs do.
+pub(super) fn round_to_pairs(from: &[f32], to: &mut [Pair]) -> bool {
     match instructions() {
         #[cfg(target_arch = "x86_64")]
         Instructions::V4 { bf16: true } => {
-            x86::interleave_pairs(lanes, first, rows);
+            x86::round_to_pairs(from, to);
             true
         }
         _ => false,

@@ -50,11 +50,12 @@ pub(crate) trait PackInto<P: Depth>: Copy + Default + Send + Sync {
     /// Packs the elements at [`PER_ROW`](Depth::PER_ROW) consecutive depths. The second one is ignored if there is one.
     fn pack(self, next: Self) -> P;
 
-    /// Packs [`RUN`] rows of [`GROUP`] lanes, from lane `first` of a panel on, with the instructions of the processor. Returns
-    /// whether there are such instructions.
+    /// Packs consecutive depths of one lane.
     #[inline(always)]
-    fn interleave<const W: usize>(_lanes: [&[Self]; GROUP], _first: usize, _rows: &mut [[P; W]; RUN]) -> bool {
-        false
+    fn pack_run<const LEN: usize>(from: &[Self; LEN], to: &mut [P; RUN]) {
+        for (index, to) in to.iter_mut().enumerate() {
+            *to = from[index * P::PER_ROW].pack(from[index * P::PER_ROW + P::PER_ROW - 1]);
+        }
     }
 
     /// The elements themselves, if packing does not change them.
@@ -78,20 +79,11 @@ macro_rules! pack_single {
 
 /// Implements [`PackInto`] for elements that packing does not change.
 macro_rules! pack_unchanged {
-    ($($type:ty: |$lanes:pat_param, $first:pat_param, $rows:pat_param| $interleave:expr;)+) => {$(
+    ($($type:ty)+) => {$(
         impl PackInto<$type> for $type {
             #[inline(always)]
             fn pack(self, _: Self) -> Self {
                 self
-            }
-
-            #[inline(always)]
-            fn interleave<const W: usize>(
-                $lanes: [&[Self]; GROUP],
-                $first: usize,
-                $rows: &mut [[Self; W]; RUN],
-            ) -> bool {
-                $interleave
             }
 
             fn unchanged(elements: &[Self]) -> Option<&[Self]> {
@@ -101,10 +93,7 @@ macro_rules! pack_unchanged {
     )+};
 }
 
-pack_unchanged! {
-    f32: |lanes, first, rows| kernel::interleave_f32(lanes, first, rows);
-    f64: |_, _, _| false;
-}
+pack_unchanged!(f32 f64);
 
 pack_single! {
     bf16 => f32: |value| f32::from_bits(u32::from(value.to_bits()) << 16);
@@ -137,8 +126,13 @@ impl PackInto<Pair> for f32 {
     }
 
     #[inline(always)]
-    fn interleave<const W: usize>(lanes: [&[Self]; GROUP], first: usize, rows: &mut [[Pair; W]; RUN]) -> bool {
-        kernel::interleave_pairs(lanes, first, rows)
+    fn pack_run<const LEN: usize>(from: &[Self; LEN], to: &mut [Pair; RUN]) {
+        if kernel::round_to_pairs(from, to) {
+            return;
+        }
+        for (to, from) in to.iter_mut().zip(from.as_chunks::<2>().0) {
+            *to = from[0].pack(from[1]);
+        }
     }
 }
 
@@ -280,13 +274,6 @@ impl<P: Depth, S: PackInto<P>, const W: usize> Loop for Transpose<'_, S, P, W> {
             let start = depth.start + run * RUN * P::PER_ROW;
             let len = (depth.end - start).min(RUN * P::PER_ROW);
             for group in (0..W).step_by(GROUP) {
-                if len == RUN * P::PER_ROW && group + GROUP <= part.lanes {
-                    let lane = |lane: usize| &part.data[(group + lane) * part.lane_stride + start..][..len];
-                    let lanes = [lane(0), lane(1), lane(2), lane(3)];
-                    if rows.first_chunk_mut().is_some_and(|rows| S::interleave(lanes, group, rows)) {
-                        continue;
-                    }
-                }
                 for (lane, staged) in (group..).zip(&mut staged) {
                     let from = match lane < part.lanes {
                         true => &part.data[lane * part.lane_stride + start..][..len],
@@ -316,9 +303,7 @@ pub(crate) fn interleave<S: PackInto<P>, P: Depth, const W: usize, const LEN: us
     let zero = S::default().pack(S::default());
     let mut packed = [[zero; RUN]; GROUP];
     for (lane, packed) in lanes.iter().zip(&mut packed) {
-        for (index, to) in packed.iter_mut().enumerate() {
-            *to = lane[index * P::PER_ROW].pack(lane[index * P::PER_ROW + P::PER_ROW - 1]);
-        }
+        S::pack_run(lane, packed);
     }
     // A separate array, so that the compiler interleaves registers.
     let mut interleaved = [[zero; GROUP]; RUN];

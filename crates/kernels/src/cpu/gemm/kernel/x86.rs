@@ -139,78 +139,21 @@ kernels! {
     pairs_avx512: PairSums, Pair => f32, "avx512f,avx512vl,avx512bf16";
 }
 
-/// Defines a function that packs four lanes, from blocks of `$len` elements of each.
-macro_rules! interleave {
-    ($($name:ident: $packed:ty, $features:literal, $len:literal elements, $load:expr;)+) => {$(
-        /// See [`kernel`](super)`::$name`. Callers have found the instruction set.
-        #[inline(always)]
-        pub(super) fn $name<const W: usize>(lanes: [&[f32]; 4], first: usize, rows: &mut [[$packed; W]]) {
-            #[target_feature(enable = $features)]
-            fn pack<const W: usize>(lanes: [&[f32]; 4], first: usize, rows: &mut [[$packed; W]]) {
-                let [a, b, c, d] = lanes.map(|lane| lane.as_chunks::<$len>().0);
-                let blocks = a.iter().zip(b).zip(c).zip(d);
-                for ((((a, b), c), d), rows) in blocks.zip(rows.as_chunks_mut::<16>().0) {
-                    store_interleaved([$load(a), $load(b), $load(c), $load(d)], first, rows);
-                }
-            }
-
-            // SAFETY: the callers have found the instruction set.
-            unsafe { pack(lanes, first, rows) }
-        }
-    )+};
-}
-
-interleave! {
-    interleave_f32: f32, "avx512f,avx512vl", 16 elements, load_f32;
-    interleave_pairs: Pair, "avx512f,avx512vl,avx512bf16", 32 elements, load_pairs;
-}
-
-/// Loads sixteen elements.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vl")]
-fn load_f32(from: &[f32; 16]) -> __m512i {
-    // SAFETY: the array has 64 bytes.
-    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
-}
-
-/// Rounds 32 elements to sixteen pairs.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
-fn load_pairs(from: &[f32; 32]) -> __m512i {
-    let (low, high) = from.split_at(16);
-    // SAFETY: the slice has 16 elements.
-    let low = unsafe { _mm512_loadu_ps(low.as_ptr()) };
-    // SAFETY: as above.
-    let high = unsafe { _mm512_loadu_ps(high.as_ptr()) };
-    // SAFETY: all registers of 512 bits have the same representation.
-    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
-}
-
-/// Stores element i of each of four lanes to row i, from its element `first` on. Elements have four bytes.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vl")]
-fn store_interleaved<P, const W: usize>([a, b, c, d]: [__m512i; 4], first: usize, rows: &mut [[P; W]; 16]) {
-    const { assert!(size_of::<P>() == 4) };
-    let [low, high] = [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];
-    let [next_low, next_high] = [_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d)];
-    // Each register has the rows n, n + 4, n + 8 and n + 12.
-    let quarters = [
-        _mm512_unpacklo_epi64(low, next_low),
-        _mm512_unpackhi_epi64(low, next_low),
-        _mm512_unpacklo_epi64(high, next_high),
-        _mm512_unpackhi_epi64(high, next_high),
-    ];
-    for (number, quarter) in quarters.into_iter().enumerate() {
-        let parts = [
-            _mm512_extracti32x4_epi32::<0>(quarter),
-            _mm512_extracti32x4_epi32::<1>(quarter),
-            _mm512_extracti32x4_epi32::<2>(quarter),
-            _mm512_extracti32x4_epi32::<3>(quarter),
-        ];
-        for (part, lanes) in parts.into_iter().enumerate() {
-            let to = &mut rows[number + 4 * part][first..first + 4];
-            // SAFETY: the slice has 16 bytes.
-            unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), lanes) };
+/// See [`round_to_pairs`](super::round_to_pairs). Callers have found the instruction set.
+pub(super) fn round_to_pairs(from: &[f32], to: &mut [Pair]) {
+    #[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
+    fn rounded(from: &[f32], to: &mut [Pair]) {
+        for (from, to) in from.as_chunks::<32>().0.iter().zip(to.as_chunks_mut::<16>().0) {
+            let (low, high) = from.split_at(16);
+            // SAFETY: the slice has 16 elements.
+            let low = unsafe { _mm512_loadu_ps(low.as_ptr()) };
+            // SAFETY: as above.
+            let high = unsafe { _mm512_loadu_ps(high.as_ptr()) };
+            // SAFETY: both types have 512 bits.
+            *to = unsafe { std::mem::transmute::<__m512bh, [Pair; 16]>(_mm512_cvtne2ps_pbh(high, low)) };
         }
     }
+
+    // SAFETY: `round_to_pairs` has found the instruction set.
+    unsafe { rounded(from, to) }
 }
