@@ -61,8 +61,8 @@ pub use op::{
 pub use ops::{
     AttentionOptions, Axes, AxisIndex, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions,
     Interpolation, IntoAxisIndex, IntoAxisIndices, LinearCrossEntropyOptions, Norm, OutputSize, PadMode,
-    Padding, Pool1dOptions, Pool2dOptions, Projection, QuantizedMatrix, RecurrentWeights, Reduction, RunningStatistics,
-    SortOrder, TensorOptions, TensorOrScalar,
+    Padding, Pool1dOptions, Pool2dOptions, Projection, QuantizedMatrix, RecurrentWeights, Reduction,
+    RunningStatistics, SortOrder, TensorOptions, TensorOrScalar,
 };
 pub use predict::{
     DryPeak, DryRun, DryRunOptions, FitFailure, LargestFit, SmallestPool, dry_run, largest_fit, smallest_pool,

@@ -1,7 +1,7 @@
 //! Training: the loss of the next tokens, and layers that run again in the backward pass.
 
-use highwater::nn::recompute::{Recomputation, Recompute, observe};
 use highwater::nn::Parameter;
+use highwater::nn::recompute::{Recomputation, Recompute, observe};
 use highwater::{Device, DeviceProfile, Error, Rng, Tensor, dry_run};
 use highwater_models::{Gpt2, LanguageModel, Llama};
 

@@ -175,8 +175,11 @@ fn interleaved_lanes_equal_elements_packed_one_by_one() {
     let noise = noise(1, 37 * 203).into_iter().map(|value| value as f32);
     // Eleven of each twelve elements are numbers.
     let special = special.into_iter().chain(ties).cycle();
-    let values: Vec<f32> =
-        noise.zip(special).enumerate().map(|(i, (x, y))| if i % 12 == i / 203 % 12 { y } else { x }).collect();
+    let values: Vec<f32> = noise
+        .zip(special)
+        .enumerate()
+        .map(|(i, (x, y))| if i % 12 == i / 203 % 12 { y } else { x })
+        .collect();
     for lanes in [37, 7, 1] {
         let values = &values[..lanes * 203];
         compare_transposed::<f32, ROWS>(values, lanes, f32::to_bits);

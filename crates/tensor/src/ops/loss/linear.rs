@@ -278,7 +278,11 @@ impl Op for LinearCrossEntropy {
                 to_weight = to_weight.to_dtype(saved.input_dtype(1))?;
             }
             let layout = *to_weight.layout();
-            Ok::<_, Error>(if self.is_by_class { to_weight.into_layout(layout.transposed()) } else { to_weight })
+            Ok::<_, Error>(if self.is_by_class {
+                to_weight.into_layout(layout.transposed())
+            } else {
+                to_weight
+            })
         });
         Ok(vec![to_hidden, to_weight.transpose()?, None])
     }
