@@ -93,6 +93,7 @@ KERNEL(binary) {
             case NAMED("pow"): y = power(a, b); break;
 #ifdef T_IS_FLOAT
             case NAMED("atan2"): y = angle(a, b); break;
+            case NAMED("silu_mul"): y = times(silu(a), b); break;
 #endif
             default: y = undefined((WIDE)0); break;
         }

@@ -62,7 +62,7 @@ macro_rules! families {
 
 families! {
     /// Elementwise functions of all types.
-    Elementwise = "elementwise", all, ["elementwise.cu"];
+    Elementwise = "elementwise", all, ["activation.cuh", "elementwise.cu"];
     /// Unary float functions and their derivatives.
     Float = "float", floats, ["activation.cuh", "float.cu"];
     /// Type conversions.

@@ -49,8 +49,8 @@ impl SwiGlu {
 #[module]
 impl Module for SwiGlu {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let gate = self.gate_proj.forward(x)?.silu()?;
-        // The product reuses a buffer.
-        self.down_proj.forward(&(gate * self.up_proj.forward(x)?)?)
+        let gate = self.gate_proj.forward(x)?;
+        // Without gradients, the product reuses the buffer of the gate.
+        self.down_proj.forward(&gate.replaced_by_silu_mul(&self.up_proj.forward(x)?)?)
     }
 }

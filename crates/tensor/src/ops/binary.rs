@@ -10,6 +10,7 @@
 //! | `minimum` | min(a, b) | 1 where a < b | 1 where b < a | a, b | a, b |
 //! | `pow` | aᵇ | b aᵇ⁻¹ | y ln a | a, b | a, b |
 //! | `atan2` | the angle of (b, a) | b / (a² + b²) | -a / (a² + b²) | a, b | a, b |
+//! | `silu_mul` | silu(a) b | silu'(a) b | silu(a) | a, b | a |
 //!
 //! Operands of different element types are promoted to one ([`DType::promote`](crate::DType::promote)).
 //!
@@ -23,7 +24,7 @@ use super::{
     apply_promoted, broadcast_pair, if_needed, is_numeric, same_dtype, supported, unsupported_types,
 };
 use crate::autograd;
-use crate::backend::{Binary, Domain, binary_functions, kernels};
+use crate::backend::{Binary, Domain, Unary, binary_functions, kernels};
 use crate::device::PlacementReason;
 use crate::error::Result;
 use crate::op::Saved;
@@ -46,6 +47,7 @@ impl BinaryOp {
         match self.0 {
             Binary::Add | Binary::Sub => [false, false],
             Binary::Mul => [needs_grad[1], needs_grad[0]],
+            Binary::SiluMul => [true, needs_grad[0]],
             Binary::Div => [needs_grad[1], true],
             Binary::Maximum | Binary::Minimum | Binary::Pow | Binary::Atan2 => [true, true],
         }
@@ -75,7 +77,7 @@ impl Op for BinaryOp {
         Ok(out)
     }
 
-    fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+    fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let [lhs_was_saved, _] = self.reads([saved.needs_grad(0), saved.needs_grad(1)]);
         let lhs = || saved.tensor(0);
         let rhs = || saved.tensor(usize::from(lhs_was_saved));
@@ -99,6 +101,14 @@ impl Op for BinaryOp {
                 Binary::Atan2 => {
                     let [y, x] = [lhs()?.upcast()?, rhs()?.upcast()?];
                     rounded(0, grad.upcast()?.mul(&x.div(&squared_distance(&y, &x)?)?)?)?
+                }
+                Binary::SiluMul => {
+                    let (a, through) = (lhs()?.upcast()?, grad.upcast()?.mul(&rhs()?.upcast()?)?);
+                    let a = a.broadcast_to(*through.shape())?;
+                    let mut out = ctx.gradient(0, through.shape(), through.dtype())?;
+                    let (f, saved, grad) = (Unary::Silu, a.view(), Some(through.view()));
+                    ctx.compute(kernels::MapGrad { f, saved, grad, out: out.view_mut() })?;
+                    rounded(0, out.finish())?
                 }
             })
         };
@@ -130,6 +140,7 @@ impl Op for BinaryOp {
                     let [y, x] = [lhs()?.upcast()?, rhs()?.upcast()?];
                     rounded(1, grad.upcast()?.mul(&y.div(&squared_distance(&y, &x)?)?)?)?.neg()?
                 }
+                Binary::SiluMul => lhs()?.silu_mul(&grad)?,
             })
         };
         let summed = |index, gradient: Result<Tensor>| gradient?.sum_to(saved.input_shape(index));
@@ -230,6 +241,12 @@ impl Tensor {
     #[doc(hidden)]
     pub fn binary(&self, f: Binary, rhs: &Self) -> Result<Self> {
         apply_promoted(BinaryOp(f), self, rhs)
+    }
+
+    /// Computes [`silu_mul`](Self::silu_mul) in the buffer of `self`, unless another tensor or a gradient needs it.
+    #[doc(hidden)]
+    pub fn replaced_by_silu_mul(self, rhs: &Self) -> Result<Self> {
+        replacing(Binary::SiluMul, self, rhs)
     }
 }
 

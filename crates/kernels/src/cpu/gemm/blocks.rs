@@ -72,3 +72,20 @@ pub(crate) fn pieces(range: &Range<usize>, size: usize) -> impl Iterator<Item = 
     let end = range.end;
     range.clone().step_by(size).map(move |start| start..end.min(start + size))
 }
+
+/// Loads the cache lines of the elements, for a write that follows. Does nothing on processors without such an instruction.
+#[inline]
+pub(super) fn prefetch<T>(elements: &mut [T]) {
+    #[cfg(target_arch = "x86_64")]
+    for part in elements.chunks(LINE / size_of::<T>()) {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: prefetching has no effect but on caches.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(part.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = elements;
+}
+
+/// The bytes of a cache line.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;

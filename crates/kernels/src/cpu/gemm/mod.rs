@@ -39,6 +39,9 @@ const HIGH: usize = 16 * ROWS;
 /// The most columns of the right operand that are packed at once: 512 KiB of `f32`.
 const WIDE: usize = 16 * COLUMNS;
 
+/// The fewest rows of a panel for which a tile is loaded into the cache in advance. Shallower products take less time than this.
+const PREFETCH_ROWS: usize = 64;
+
 /// Whether a product overwrites its output or adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
@@ -52,6 +55,9 @@ pub(crate) enum Output {
 pub(crate) trait Destination<T> {
     /// Stores or adds the upper left part of a tile. The ranges are the rows and columns of the product.
     fn put(&mut self, rows: Range<usize>, columns: Range<usize>, tile: &Tile<T>, output: Output);
+
+    /// Loads the elements of a tile into the cache, while the micro-kernel computes it.
+    fn prefetch(&mut self, _rows: Range<usize>, _columns: Range<usize>) {}
 
     /// Follows the last tile of these rows and columns.
     fn finish(&mut self, _rows: Range<usize>, _columns: Range<usize>) {}
@@ -69,6 +75,10 @@ impl<T: Float> Destination<T> for Block<'_, T> {
                 (Err(_), Output::Accumulate) => out.iter_mut().zip(sums).for_each(|(out, &sum)| *out += sum),
             }
         }
+    }
+
+    fn prefetch(&mut self, rows: Range<usize>, columns: Range<usize>) {
+        rows.for_each(|row| blocks::prefetch(self.row(row, columns.clone())));
     }
 }
 
@@ -121,6 +131,9 @@ pub(crate) fn product<P: Depth>(
                 let panels = right.chunks(panel_rows).zip(&stored);
                 for (wide, (right, stored)) in pieces(&wide, COLUMNS).zip(panels) {
                     for (high, left) in pieces(&high, ROWS).zip(left.chunks(panel_rows)) {
+                        if panel_rows >= PREFETCH_ROWS {
+                            out.prefetch(high.clone(), wide.clone());
+                        }
                         match *stored {
                             Some(right) => P::multiply(left, right, high.len(), &mut tile),
                             None => P::multiply(left, right, high.len(), &mut tile),

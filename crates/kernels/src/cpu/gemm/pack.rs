@@ -8,7 +8,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::super::simd::{self, Loop};
-use super::kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Stored};
+use super::kernel::{self, COLUMNS, HALF, Packed, Pair, ROWS, Stored};
 
 /// An operand that is packed before it is multiplied.
 pub(crate) trait Operand<P>: Sync {
@@ -49,6 +49,14 @@ impl Depth for Pair {
 pub(crate) trait PackInto<P: Depth>: Copy + Default + Send + Sync {
     /// Packs the elements at [`PER_ROW`](Depth::PER_ROW) consecutive depths. The second one is ignored if there is one.
     fn pack(self, next: Self) -> P;
+
+    /// Packs consecutive depths of one lane.
+    #[inline(always)]
+    fn pack_run<const LEN: usize>(from: &[Self; LEN], to: &mut [P; RUN]) {
+        for (index, to) in to.iter_mut().enumerate() {
+            *to = from[index * P::PER_ROW].pack(from[index * P::PER_ROW + P::PER_ROW - 1]);
+        }
+    }
 
     /// The elements themselves, if packing does not change them.
     fn unchanged(_elements: &[Self]) -> Option<&[P]> {
@@ -115,6 +123,16 @@ impl PackInto<Pair> for f32 {
     #[inline(always)]
     fn pack(self, next: Self) -> Pair {
         Pair(rounded_to_bf16(self) >> 16 | rounded_to_bf16(next) & 0xffff_0000)
+    }
+
+    #[inline(always)]
+    fn pack_run<const LEN: usize>(from: &[Self; LEN], to: &mut [Pair; RUN]) {
+        if kernel::round_to_pairs(from, to) {
+            return;
+        }
+        for (to, from) in to.iter_mut().zip(from.as_chunks::<2>().0) {
+            *to = from[0].pack(from[1]);
+        }
     }
 }
 
@@ -285,9 +303,7 @@ pub(crate) fn interleave<S: PackInto<P>, P: Depth, const W: usize, const LEN: us
     let zero = S::default().pack(S::default());
     let mut packed = [[zero; RUN]; GROUP];
     for (lane, packed) in lanes.iter().zip(&mut packed) {
-        for (index, to) in packed.iter_mut().enumerate() {
-            *to = lane[index * P::PER_ROW].pack(lane[index * P::PER_ROW + P::PER_ROW - 1]);
-        }
+        S::pack_run(lane, packed);
     }
     // A separate array, so that the compiler interleaves registers.
     let mut interleaved = [[zero; GROUP]; RUN];

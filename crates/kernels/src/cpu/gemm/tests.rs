@@ -141,3 +141,50 @@ fn f16_elements_are_packed_exactly() {
         assert!(value.is_nan() || panel[0][0] == value.to_f32());
     }
 }
+
+/// Packs lanes whose elements are contiguous, and compares the panel with elements that are packed one by one.
+fn compare_transposed<P: Depth, const W: usize>(values: &[f32], lanes: usize, bits: fn(P) -> u32)
+where
+    f32: PackInto<P>,
+{
+    let stride = values.len() / lanes;
+    let operand = Strided { data: values, lanes, lane_stride: stride, depth_stride: 1 };
+    for depth in [0..stride, 3..stride, 1..RUN * P::PER_ROW + 1, 5..12] {
+        for lane in (0..lanes).step_by(W) {
+            let mut panel = vec![[P::zeroed(); W]; P::rows(depth.len())];
+            Operand::<P>::pack(&operand, lane, depth.clone(), W, panel.as_flattened_mut());
+            for (row, packed) in panel.into_iter().enumerate() {
+                for (column, packed) in packed.into_iter().enumerate() {
+                    let at = |depth_here: usize| match lane + column < lanes && depth_here < depth.end {
+                        true => values[(lane + column) * stride + depth_here],
+                        false => 0.0,
+                    };
+                    let first = depth.start + row * P::PER_ROW;
+                    let expected = bits(at(first).pack(at(first + 1)));
+                    assert_eq!(bits(packed), expected, "{depth:?}, lane {lane} + {column}, row {row}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn interleaved_lanes_equal_elements_packed_one_by_one() {
+    let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE];
+    let ties = [0x3f80_8000, 0x3f81_8000, 0x3f80_7fff, 0x3f80_8001, 0x7f80_0001].map(f32::from_bits);
+    let noise = noise(1, 37 * 203).into_iter().map(|value| value as f32);
+    // Eleven of each twelve elements are numbers.
+    let special = special.into_iter().chain(ties).cycle();
+    let values: Vec<f32> = noise
+        .zip(special)
+        .enumerate()
+        .map(|(i, (x, y))| if i % 12 == i / 203 % 12 { y } else { x })
+        .collect();
+    for lanes in [37, 7, 1] {
+        let values = &values[..lanes * 203];
+        compare_transposed::<f32, ROWS>(values, lanes, f32::to_bits);
+        compare_transposed::<f32, COLUMNS>(values, lanes, f32::to_bits);
+        compare_transposed::<Pair, ROWS>(values, lanes, bytemuck::cast);
+        compare_transposed::<Pair, COLUMNS>(values, lanes, bytemuck::cast);
+    }
+}

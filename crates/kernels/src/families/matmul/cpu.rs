@@ -357,6 +357,10 @@ impl<T: Float + Depth, S: PackInto<T>> Destination<T> for Biased<'_, T, S> {
         self.block.put(rows, columns, tile, output);
     }
 
+    fn prefetch(&mut self, rows: Range<usize>, columns: Range<usize>) {
+        self.block.prefetch(rows, columns);
+    }
+
     fn finish(&mut self, rows: Range<usize>, columns: Range<usize>) {
         let Some(Bias { values, stride }) = self.bias else { return };
         let mut bias = [T::ZERO; COLUMNS];

@@ -12,7 +12,7 @@ use crate::cpu::operands::{Pair, Source};
 use crate::cpu::parallel::{HEAVY, LIGHT, Workers};
 use crate::cpu::power::raise_each;
 use crate::error::Result;
-use crate::families::map::cpu::chunk;
+use crate::families::map::cpu::{chunk, silu};
 use crate::families::map::functions::if_of_numbers;
 use crate::families::{Binary, Compare, RunCpu};
 use crate::layout::Layout;

@@ -91,6 +91,22 @@ macro_rules! binary_functions {
             domain: Floats, booleans: false, smooth: [(-2.0, -0.5), (0.5, 2.0)] and [(-2.5, -0.5), (0.5, 2.5)],
             value: heavy(T::atan2),
         }
+        /// SiLU of a, times b: a / (1 + e⁻ᵃ) · b, as the gate a of a SwiGLU layer scales b. Keeps a and b for the gradients, and
+        /// not the SiLU, which a product of [`silu`](Self::silu) would keep too.
+        ///
+        /// ```
+        /// use highwater::{Device, Tensor};
+        /// let device = Device::cpu()?;
+        /// let (gate, up) = (Tensor::ones(&device, [2, 3])?, Tensor::full(&device, [2, 3], 4.0)?);
+        /// let y = gate.silu_mul(&up)?;
+        /// assert_eq!(y.to_vec::<f32>()?, gate.silu()?.mul(&up)?.to_vec::<f32>()?);
+        /// # Ok::<(), highwater::Error>(())
+        /// ```
+        #[doc(alias("swiglu"))]
+        silu_mul: SiluMul {
+            domain: Floats, booleans: false, smooth: [(-2.0, 2.0)] and [(-2.0, 2.0)],
+            value: heavy(|a, b| silu(a) * b),
+        }
     } };
 }
 

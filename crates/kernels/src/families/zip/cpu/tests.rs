@@ -36,6 +36,7 @@ fn formula(f: Binary, a: f64, b: f64) -> f64 {
         Binary::Minimum => a.min(b),
         Binary::Pow => a.powf(b),
         Binary::Atan2 => a.atan2(b),
+        Binary::SiluMul => a / (1.0 + (-a).exp()) * b,
     }
 }
 
