@@ -17,9 +17,9 @@ pub(crate) mod surrounded;
 use highwater_tensor::backend::{Binary, Compare, GradReads, Unary};
 use highwater_tensor::{
     Activation, AttentionOptions, BatchStatistics, BlockFormat, Conv1dOptions, Conv2dOptions,
-    CrossEntropyOptions, DType, Device, DeviceProfile, Interpolation, IntoAxisIndex, Norm, PadMode,
-    Pool1dOptions, Pool2dOptions, QuantizedMatrix, RecurrentCell, RecurrentWeights, Reduction, Result, Rng,
-    Runtime, RuntimeBuilder, SortOrder, Tensor,
+    CrossEntropyOptions, DType, Device, DeviceProfile, Interpolation, IntoAxisIndex,
+    LinearCrossEntropyOptions, Norm, PadMode, Pool1dOptions, Pool2dOptions, QuantizedMatrix, RecurrentCell,
+    RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, SortOrder, Tensor,
 };
 
 use surrounded::{beside, floats_beside};
