@@ -158,9 +158,14 @@ mod tests {
         run(families::SoftmaxRows { log: false, input: x, out: y.out() }.into());
         run(families::SoftmaxRowsGrad { log: false, output: x, grad: x, out: y.out() }.into());
         run(families::CrossEntropy { logits: x, targets: target, losses: losses.out() }.into());
-        let (smoothing, losses, logits) = (0.0, losses.out(), y.out());
-        let (targets, factors) = (target, row);
-        run(families::CrossEntropyInPlace { smoothing, targets, factors, losses, logits }.into());
+        run(families::CrossEntropyInPlace {
+            smoothing: 0.0,
+            targets: target,
+            factors: row,
+            losses: losses.out(),
+            logits: y.out(),
+        }
+        .into());
         run(families::CrossEntropyGrad { logits: x, targets: target, grad: row, out: y.out() }.into());
         run(families::Gather { input: x, indices: i, axis: 0, out: y.out() }.into());
         let workspace = None;
