@@ -149,8 +149,7 @@ pub(super) fn round_to_pairs(from: &[f32], to: &mut [Pair]) {
             let low = unsafe { _mm512_loadu_ps(low.as_ptr()) };
             // SAFETY: as above.
             let high = unsafe { _mm512_loadu_ps(high.as_ptr()) };
-            // SAFETY: this function is compiled for the instruction.
-            let rounded = unsafe { _mm512_cvtne2ps_pbh(high, low) };
+            let rounded = _mm512_cvtne2ps_pbh(high, low);
             // SAFETY: both types have 512 bits.
             *to = unsafe { std::mem::transmute::<__m512bh, [Pair; 16]>(rounded) };
         }
