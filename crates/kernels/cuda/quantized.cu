@@ -1,6 +1,9 @@
 // Quantized matrices: rows of blocks, each with a scale and values of 8 or 4 bits. The function is the format of the
 // blocks (families/quantized/formats.rs). Blocks may begin at any byte.
 
+#ifndef HIGHWATER_QUANTIZED
+#define HIGHWATER_QUANTIZED
+
 DEVICE float half_at(const u8* bytes) {
     f16 x;
     x.bits = (u16)(bytes[0] | bytes[1] << 8);
@@ -64,7 +67,38 @@ DEVICE float dequantized(u64 format, const u8* blocks, u64 i) {
 }
 
 // x, or x rounded to bf16.
-DEVICE WIDE factor(WIDE x, bool rounds) { return rounds ? (WIDE)(float)bf16((float)x) : x; }
+template <typename Wide>
+DEVICE Wide factor(Wide x, bool rounds) { return rounds ? (Wide)(float)bf16((float)x) : x; }
+
+// Value e of the block of this thread.
+template <typename E>
+DEVICE float element_of(const Job& job, u64 first, u32 e) { return (float)value<E>(job, 0, first + e); }
+
+// A number from 0 to 15.
+DEVICE u32 four_bits(float x) {
+    u32 q = to_u8(x);
+    return q < 15 ? q : 15;
+}
+
+// The level of NF4 that is nearest to x.
+DEVICE u32 nearest_level(float x) {
+    u32 q = 0;
+    for (u32 n = 0; n < 15; ++n) q += x > (level(n) + level(n + 1)) / 2.0f ? 1 : 0;
+    return q;
+}
+
+// The quantized value e of a block: factor = 1 / scale, least = the smallest value.
+template <typename E>
+DEVICE u32 quantized(const Job& job, u64 first, u32 e, float factor, float least) {
+    float x = element_of<E>(job, first, e);
+    switch (job.function) {
+        case NAMED("Q4_0"): return four_bits(x * factor + 8.5f);
+        case NAMED("Q4_1"): return four_bits((x - least) * factor + 0.5f);
+        default: return nearest_level(x * factor);
+    }
+}
+
+#endif
 
 // out[i, j] = bias[j] + sum over k of lhs[i, k] W[j, k], or W[k, j]. Sums are of type WIDE and rounded once. A block
 // computes one tile (tile.cuh) at a time. k = [rows, columns, depth, lhs stride of i, lhs stride of k, columns of W];
@@ -131,32 +165,6 @@ KERNEL(dequantize) {
     }
 }
 
-// Value e of the block of this thread.
-DEVICE float element_of(const Job& job, u64 first, u32 e) { return (float)value<T>(job, 0, first + e); }
-
-// A number from 0 to 15.
-DEVICE u32 four_bits(float x) {
-    u32 q = to_u8(x);
-    return q < 15 ? q : 15;
-}
-
-// The level of NF4 that is nearest to x.
-DEVICE u32 nearest_level(float x) {
-    u32 q = 0;
-    for (u32 n = 0; n < 15; ++n) q += x > (level(n) + level(n + 1)) / 2.0f ? 1 : 0;
-    return q;
-}
-
-// The quantized value e of a block: factor = 1 / scale, least = the smallest value.
-DEVICE u32 quantized(const Job& job, u64 first, u32 e, float factor, float least) {
-    float x = element_of(job, first, e);
-    switch (job.function) {
-        case NAMED("Q4_0"): return four_bits(x * factor + 8.5f);
-        case NAMED("Q4_1"): return four_bits((x - least) * factor + 0.5f);
-        default: return nearest_level(x * factor);
-    }
-}
-
 // Writes the blocks of a matrix whose rows have whole blocks; count = blocks, one thread each. The job's shape is that of
 // operand 0. k[0] = values of a block, k[1] = bytes of a block.
 KERNEL(quantize) {
@@ -165,7 +173,7 @@ KERNEL(quantize) {
         u8* block = out<u8>(job, 0) + n * job.k[1];
         float largest = 0, least = INFINITY, most = -INFINITY;
         for (u32 e = 0; e < job.k[0]; ++e) {
-            float x = element_of(job, first, e);
+            float x = element_of<T>(job, first, e);
             largest = fabsf(x) > fabsf(largest) ? x : largest;
             least = x < least ? x : least;
             most = x > most ? x : most;
@@ -188,7 +196,7 @@ KERNEL(quantize) {
         }
         if (job.function == NAMED("Q8_0")) {
             for (u32 e = 0; e < 32; ++e) {
-                float q = roundf(element_of(job, first, e) * factor);
+                float q = roundf(element_of<T>(job, first, e) * factor);
                 q = q < -128.0f ? -128.0f : q > 127.0f ? 127.0f : q;
                 block[2 + e] = (u8)to_i32(q);
             }
@@ -196,8 +204,8 @@ KERNEL(quantize) {
         }
         for (u32 unit = 0; unit < job.k[0]; unit += 32) {
             for (u32 e = 0; e < 16; ++e) {
-                u32 low = quantized(job, first, unit + e, factor, least);
-                u32 high = quantized(job, first, unit + e + 16, factor, least);
+                u32 low = quantized<T>(job, first, unit + e, factor, least);
+                u32 high = quantized<T>(job, first, unit + e + 16, factor, least);
                 block[header + unit / 2 + e] = (u8)(low | high << 4);
             }
         }

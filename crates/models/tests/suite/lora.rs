@@ -72,7 +72,7 @@ fn no_input_of_a_frozen_layer_is_kept_for_the_gradient_of_its_weight() {
     };
     let (rows, norm) = (2 * 30 * 4, "model.layers.1.post_attention_layernorm.rms_norm");
     // The product of gate and up is the input of the down projection, and the norm's result that of gate and up.
-    let product = "model.layers.1.mlp.mul";
+    let product = "model.layers.1.mlp.silu_mul";
     // Blocks have a multiple of 256 bytes.
     assert_eq!(bytes(&["down_proj"], product), (rows * 36u64).next_multiple_of(256));
     assert_eq!(bytes(&["q_proj"], product), 0);
