@@ -205,6 +205,7 @@ const ALSO_FIT: &[(&str, &str)] = &[
     // The indices are 0, which stays valid for more and for fewer rows and classes.
     ("gather", "input"),
     ("cross_entropy", "logits"),
+    ("cross_entropy_in_place", "logits"),
     ("scatter_add", "out"),
     ("one_hot", "out"),
     ("dequantize_rows", "blocks"),

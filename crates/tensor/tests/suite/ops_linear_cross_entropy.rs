@@ -194,7 +194,8 @@ fn autocast_applies_to_the_products() {
     let options = LinearCrossEntropyOptions { chunk: Some(4), ..Default::default() };
     let full = hidden.linear_cross_entropy(&weight, &targets, options).unwrap();
     let _autocast = autocast(DType::BF16).unwrap();
-    compare([&hidden, &weight], &targets, options, 2e-5, "autocast");
+    // The gradients of the logits are rounded to bf16 before they are divided by the number of targets.
+    compare([&hidden, &weight], &targets, options, 2e-3, "autocast");
     let cast = hidden.linear_cross_entropy(&weight, &targets, options).unwrap();
     assert_ne!(cast.item::<f32>().unwrap(), full.item::<f32>().unwrap());
 }
@@ -313,7 +314,7 @@ fn a_pool_that_is_too_small_leaves_everything_unchanged() {
         if let Err(error) = result {
             assert!(error.out_of_memory().is_some(), "{error}");
             assert_eq!(pool.stats().bytes_in_use, before, "{error}");
-            assert_eq!(numbers(&hidden.detach()), [1.0; ROWS * WIDTH]);
+            assert_eq!(hidden.to_vec::<f32>().unwrap(), [1.0; ROWS * WIDTH]);
             return Err(error);
         }
         Ok(pool.stats().peak_bytes_in_use)
