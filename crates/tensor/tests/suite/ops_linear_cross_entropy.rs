@@ -195,7 +195,7 @@ fn autocast_applies_to_the_products() {
     let full = hidden.linear_cross_entropy(&weight, &targets, options).unwrap();
     let _autocast = autocast(DType::BF16).unwrap();
     // The gradients of the logits are rounded to bf16 before they are divided by the number of targets.
-    compare([&hidden, &weight], &targets, options, 2e-3, "autocast");
+    compare([&hidden, &weight], &targets, options, 1e-2, "autocast");
     let cast = hidden.linear_cross_entropy(&weight, &targets, options).unwrap();
     assert_ne!(cast.item::<f32>().unwrap(), full.item::<f32>().unwrap());
 }

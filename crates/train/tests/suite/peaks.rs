@@ -166,7 +166,8 @@ fn a_measured_choice_has_its_predicted_peak() {
 /// A language model with a tied output layer, and targets that are partly ignored. The search divides its batch.
 #[test]
 fn plans_of_a_loss_by_chunks_have_their_predicted_peaks() {
-    const TOKENS: usize = 300;
+    const TOKENS: usize = 60;
+    const LEN: usize = 40;
     let program = |device: &Device, plan: &Plan| {
         let rng = Rng::new(0);
         let table = Embedding::new(device, TOKENS, 16, &rng)?;
@@ -178,13 +179,13 @@ fn plans_of_a_loss_by_chunks_have_their_predicted_peaks() {
         let mut optimizer = AdamW::new(model.parameters(), 0.01)?;
         let (chunk, ignore_index) = (Some(8), Some(-100));
         let options = LinearCrossEntropyOptions { chunk, ignore_index, ..Default::default() };
-        let len = 10 * plan.micro_batch;
+        let len = LEN * plan.micro_batch;
         let batch = |number: u64| {
             let tokens: Vec<i64> = (0..len).map(|at| ((at * 7 + number as usize) % TOKENS) as i64).collect();
             let targets: Vec<i64> = (0..len)
-                .map(|at| if at % 10 < 3 + at / 10 { -100 } else { (at * 11 % TOKENS) as i64 })
+                .map(|at| if at % LEN < 3 + at / LEN { -100 } else { (at * 11 % TOKENS) as i64 })
                 .collect();
-            let shape = [plan.micro_batch, 10];
+            let shape = [plan.micro_batch, LEN];
             Ok((Tensor::from_slice(device, &tokens, shape)?, Tensor::from_slice(device, &targets, shape)?))
         };
         Trainer::new(&model, &mut optimizer)
