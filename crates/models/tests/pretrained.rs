@@ -274,13 +274,13 @@ fn lora_steps_of_smollm2_have_the_same_losses() {
     eprintln!("SmolLM2: largest difference of the losses of LoRA {:.1e}", differences.0);
 }
 
-/// Exchanges adapters with PEFT, as a part of `benches/peers/models/peft.py`: compares the logits of an adapter that PEFT
+/// Exchanges adapters with PEFT, as a part of `benches/peers/models/exchange_adapters.py`: compares the logits of an adapter that PEFT
 /// wrote, and writes another one with its logits.
 #[test]
-#[ignore = "needs the files of scripts/check-models and of benches/peers/models/peft.py"]
+#[ignore = "needs the files of scripts/check-models and of benches/peers/models/exchange_adapters.py"]
 fn smollm2_exchanges_adapters_with_peft() {
     let Some(folder) = std::env::var_os("PEFT_ADAPTERS").map(PathBuf::from) else {
-        eprintln!("skipped: benches/peers/models/peft.py sets PEFT_ADAPTERS");
+        eprintln!("skipped: benches/peers/models/exchange_adapters.py sets PEFT_ADAPTERS");
         return;
     };
     let (device, rng) = (Device::cpu().unwrap(), Rng::new(0));

@@ -3,7 +3,7 @@
 
     scripts/check-models
     pip install torch transformers accelerate gguf peft
-    python3 benches/peers/models/peft.py target/models
+    python3 benches/peers/models/exchange_adapters.py target/models
 
 PEFT writes an adapter with random matrices. The test `smollm2_exchanges_adapters_with_peft` reads it, compares logits, and
 writes another adapter, which PEFT reads.
