@@ -12,7 +12,9 @@ also runs with quantized weights and recomputed layers, which PEFT's f32 is comp
 """
 
 import argparse
+import concurrent.futures
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -96,8 +98,12 @@ def main():
         with open(args.text, encoding="utf-8") as file:
             text = file.read(8 * args.steps * ROWS * LEN)
         folder, name = os.path.split(os.path.abspath(args.file))
+        # In a process of its own: the peak of a program includes the memory of the process that starts it.
+        spawn = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
+            encoded = pool.submit(encode, folder, name, text).result()
         with open(tokens, "w", encoding="utf-8") as file:
-            json.dump(encode(folder, name, text), file)
+            json.dump(encoded, file)
         sizes = ["--steps", str(args.steps), "--threads", str(args.threads)]
         peft = [sys.executable, __file__, args.file, tokens, *sizes, "--peer", result]
         own = [args.program, args.file, tokens, *sizes, "--json", result]
