@@ -46,7 +46,7 @@ struct Args {
     #[arg(long, value_name = "FILE.jsonl")]
     pairs: Option<PathBuf>,
 
-    /// Use the prompts as they are, without the chat template of the model
+    /// Do not apply the chat template of the model to the prompts
     #[arg(long, requires = "pairs")]
     no_template: bool,
 

@@ -15,9 +15,6 @@ import subprocess
 import sys
 import tempfile
 
-# This file has the name of the package.
-sys.path.pop(0)
-
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file

@@ -17,10 +17,11 @@ import json
 import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+
+from process import measured
 
 ROWS, LEN = 4, 256
 
@@ -63,16 +64,6 @@ def peft_run(path, tokens, args):
         seconds.append(time.perf_counter() - start)
         cpu.append(time.process_time() - cpu_start)
     return {"seconds": seconds, "cpu_seconds": cpu, "losses": losses}
-
-
-def measured(command):
-    """Runs a program; returns its peak resident memory in MiB."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    stderr = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        sys.exit(f"{' '.join(command)}: {stderr.decode()}")
-    return usage.ru_maxrss / 1024
 
 
 def main():

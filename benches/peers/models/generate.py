@@ -13,10 +13,11 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+
+from process import measured
 
 PROMPT = "The history of computers begins with"
 
@@ -47,16 +48,6 @@ def transformers_run(path, tokens, threads):
     # The first call has the prompt, and the second one the first new token.
     first, last = clock.times[1], clock.times[-1]
     print(json.dumps({"tokens_per_second": (len(clock.times) - 2) / (last - first)}))
-
-
-def measured(command):
-    """Runs a program; returns its peak resident memory in MiB."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    stderr = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        sys.exit(f"{' '.join(command)}: {stderr.decode()}")
-    return usage.ru_maxrss / 1024
 
 
 def main():

@@ -142,7 +142,7 @@ impl Weights for GgufWeights<'_> {
     }
 }
 
-/// Brings the rows of each head from the order of interleaved pairs into that of two halves.
+/// Reorders the rows of each head: from interleaved pairs to two halves.
 fn halves_of_heads(rows: &Tensor, heads: usize) -> Result<Tensor> {
     let count = rows.dims().first().copied().unwrap_or(0);
     let rest = rows.dims().get(1..).unwrap_or(&[]);

@@ -1,10 +1,8 @@
 //! The trait of models that predict the next token.
 
+use highwater_nn::data::IGNORED_TARGET;
 use highwater_nn::modules::{KeyValueCache, KeyValueCacheOptions, Module};
 use highwater_tensor::{Device, Error, LinearCrossEntropyOptions, Result, Tensor, error::ShapeRule};
-
-/// The target of positions without a loss, as in PyTorch.
-const IGNORED: i64 = -100;
 
 /// A model that predicts the next token of a text: [`Llama`](crate::Llama) and [`Gpt2`](crate::Gpt2).
 ///
@@ -51,7 +49,7 @@ pub trait LanguageModel: Module {
     /// vocabulary other than -100; otherwise see [`hidden`](Self::hidden).
     fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
         check_targets(tokens, targets)?;
-        let ignore_index = Some(IGNORED);
+        let ignore_index = Some(IGNORED_TARGET);
         let options = LinearCrossEntropyOptions { ignore_index, ..LinearCrossEntropyOptions::default() };
         self.hidden_loss(&self.hidden(tokens, None)?, targets, options)
     }

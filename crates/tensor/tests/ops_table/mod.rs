@@ -4,12 +4,13 @@
 //! [`others::others`] has ops without a gradient. A row is tested for every property unless it says that it is an exception.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
 #[cfg(feature = "cuda")]
 pub(crate) mod computing;
 #[cfg(feature = "cuda")]
 pub(crate) mod counting;
+mod devices;
 pub(crate) mod optimizers;
 pub(crate) mod others;
 pub(crate) mod surrounded;
@@ -17,11 +18,14 @@ pub(crate) mod surrounded;
 use highwater_tensor::backend::{Binary, Compare, GradReads, Unary};
 use highwater_tensor::{
     Activation, AttentionOptions, BatchStatistics, BlockFormat, Conv1dOptions, Conv2dOptions,
-    CrossEntropyOptions, DType, Device, DeviceProfile, Interpolation, IntoAxisIndex,
-    LinearCrossEntropyOptions, Norm, PadMode, Pool1dOptions, Pool2dOptions, QuantizedMatrix, RecurrentCell,
-    RecurrentWeights, Reduction, Result, Rng, Runtime, RuntimeBuilder, SortOrder, Tensor,
+    CrossEntropyOptions, DType, Device, Interpolation, IntoAxisIndex, LinearCrossEntropyOptions, Norm,
+    PadMode, Pool1dOptions, Pool2dOptions, QuantizedMatrix, RecurrentCell, RecurrentWeights, Reduction,
+    Result, Rng, SortOrder, Tensor,
 };
 
+#[cfg(feature = "cuda")]
+pub(crate) use devices::{computed_by, computed_in};
+pub(crate) use devices::{device, device_of, dry_device, runtime};
 use surrounded::{beside, floats_beside};
 
 /// The range of an input's values. A finite difference must not cross a point where a derivative jumps.
@@ -155,63 +159,6 @@ pub(crate) fn cases() -> Vec<Case> {
         ..Case::of_table(row.name, row.inputs, Function::Ops(row.function))
     }));
     cases
-}
-
-/// Returns a separate runtime with one thread, so that tests do not see each other's memory.
-pub(crate) fn runtime() -> Runtime {
-    Runtime::builder().threads(1).build().unwrap()
-}
-
-/// The device under test: `cpu:0`, or in test programs whose name begins with `cuda` the emulated CUDA device, or a real one
-/// if the environment says so, as in `KERNELS_ON=cuda:0`.
-pub(crate) fn device() -> Device {
-    device_of(Runtime::builder().threads(1))
-}
-
-/// Returns the device under test in a runtime with the test's own settings.
-pub(crate) fn device_of(runtime: RuntimeBuilder) -> Device {
-    if is_of_cuda() { cuda(runtime) } else { runtime.build().unwrap().cpu().unwrap() }
-}
-
-fn is_of_cuda() -> bool {
-    env!("CARGO_CRATE_NAME").starts_with("cuda")
-}
-
-/// A dry device that stands for the device under test.
-pub(crate) fn dry_device() -> Device {
-    let profile = if is_of_cuda() {
-        DeviceProfile::cuda(bfc_core::Bytes::gib(8), (8, 0))
-    } else {
-        DeviceProfile::this_machine()
-    };
-    Runtime::builder().threads(1).dry_profile(profile).build().unwrap().dry().unwrap()
-}
-
-#[cfg(feature = "cuda")]
-fn cuda(runtime: RuntimeBuilder) -> Device {
-    match computing::real() {
-        // The device gets all services of the runtime, as in programs.
-        Some(id) => runtime.build().unwrap().device(id).unwrap(),
-        None => computing::Computing::by_kernels().device(runtime),
-    }
-}
-
-#[cfg(not(feature = "cuda"))]
-fn cuda(_: RuntimeBuilder) -> Device {
-    panic!("built without CUDA support")
-}
-
-/// A CUDA device, emulated or real, whose counters show the requests of the host.
-#[cfg(feature = "cuda")]
-pub(crate) fn computed_by(counting: std::sync::Arc<counting::Counting>) -> Device {
-    computed_in(Runtime::builder().threads(1), counting)
-}
-
-/// Returns this device in a runtime with the test's own settings.
-#[cfg(feature = "cuda")]
-pub(crate) fn computed_in(runtime: RuntimeBuilder, counting: std::sync::Arc<counting::Counting>) -> Device {
-    let memory = counting.memory();
-    computing::Computing { compute: counting, memory }.device(runtime)
 }
 
 /// A generator whose values are the same in every run.

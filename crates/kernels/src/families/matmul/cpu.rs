@@ -60,25 +60,14 @@ impl RunCpu for MatMul<'_> {
         };
         let factors = Factors { op, bias, lhs, rhs, a, b, output: Output::Overwrite };
         let in_loops = uses_loops(&factors.a, &factors.b, precision);
-        match (out.dtype(), precision) {
-            (DType::F32, _) if in_loops => factors.multiply_in_loops::<f32>(workers, out, vector::product),
-            (DType::F64, _) if in_loops => factors.multiply_in_loops::<f64>(workers, out, vector::product),
-            (DType::F32, Precision::Full) => factors.multiply::<f32, f32, f32>(workers, workspace, out),
-            (DType::F32, Precision::BF16) if Pair::is_supported() => {
-                factors.multiply::<Pair, f32, f32>(workers, workspace, out)
-            }
-            (DType::F32, Precision::BF16) => factors.multiply::<f32, Unrounded, f32>(workers, workspace, out),
-            (DType::F64, _) => factors.multiply::<f64, f64, f64>(workers, workspace, out),
-            (DType::BF16, _) if Pair::is_supported() => {
-                factors.multiply::<Pair, bf16, bf16>(workers, workspace, out)
-            }
-            (DType::BF16, _) => factors.multiply::<f32, bf16, bf16>(workers, workspace, out),
-            (DType::F16, _) => factors.multiply::<f32, f16, f16>(workers, workspace, out),
-            (DType::I64, _) => factors.multiply_in_loops::<i64>(workers, out, scalar::product_of_integers),
-            (DType::I32, _) => factors.multiply_in_loops::<i32>(workers, out, scalar::product_of_integers),
-            (DType::U32, _) => factors.multiply_in_loops::<u32>(workers, out, scalar::product_of_integers),
-            (DType::U8, _) => factors.multiply_in_loops::<u8>(workers, out, scalar::product_of_integers),
-            (dtype, _) => Err(unsupported(op, dtype)),
+        match out.dtype() {
+            DType::F32 if in_loops => factors.multiply_in_loops::<f32>(workers, out, vector::product),
+            DType::F64 if in_loops => factors.multiply_in_loops::<f64>(workers, out, vector::product),
+            DType::I64 => factors.multiply_in_loops::<i64>(workers, out, scalar::product_of_integers),
+            DType::I32 => factors.multiply_in_loops::<i32>(workers, out, scalar::product_of_integers),
+            DType::U32 => factors.multiply_in_loops::<u32>(workers, out, scalar::product_of_integers),
+            DType::U8 => factors.multiply_in_loops::<u8>(workers, out, scalar::product_of_integers),
+            _ => factors.multiply_floats(precision, workers, workspace, out),
         }
     }
 }
@@ -92,26 +81,12 @@ impl RunCpu for MatMulSum<'_> {
             return Err(KernelError::BadRank { op, expected: "two axes", shape });
         };
         let factors = Factors { op, bias: None, lhs, rhs, a, b, output };
-        match (lhs.dtype(), precision) {
+        let in_loops = sum_uses_loops(&factors.a, &factors.b, lhs.dtype(), precision);
+        match lhs.dtype() {
             _ if factors.a.multiplications(&factors.b) == 0 => factors.add_nothing(out),
-            (DType::F32, _) if sum_uses_loops(&factors.a, &factors.b, DType::F32, precision) => {
-                factors.multiply_in_loops::<f32>(workers, out, vector::product)
-            }
-            (DType::F64, _) if sum_uses_loops(&factors.a, &factors.b, DType::F64, precision) => {
-                factors.multiply_in_loops::<f64>(workers, out, vector::product)
-            }
-            (DType::F32, Precision::Full) => factors.multiply::<f32, f32, f32>(workers, workspace, out),
-            (DType::F32, Precision::BF16) if Pair::is_supported() => {
-                factors.multiply::<Pair, f32, f32>(workers, workspace, out)
-            }
-            (DType::F32, Precision::BF16) => factors.multiply::<f32, Unrounded, f32>(workers, workspace, out),
-            (DType::F64, _) => factors.multiply::<f64, f64, f64>(workers, workspace, out),
-            (DType::BF16, _) if Pair::is_supported() => {
-                factors.multiply::<Pair, bf16, bf16>(workers, workspace, out)
-            }
-            (DType::BF16, _) => factors.multiply::<f32, bf16, bf16>(workers, workspace, out),
-            (DType::F16, _) => factors.multiply::<f32, f16, f16>(workers, workspace, out),
-            (dtype, _) => Err(unsupported(op, dtype)),
+            DType::F32 if in_loops => factors.multiply_in_loops::<f32>(workers, out, vector::product),
+            DType::F64 if in_loops => factors.multiply_in_loops::<f64>(workers, out, vector::product),
+            _ => factors.multiply_floats(precision, workers, workspace, out),
         }
     }
 }
@@ -219,6 +194,31 @@ impl Factors<'_> {
     /// The bias as a vector.
     fn bias<T: RawElement>(&self) -> Result<Option<Bias<'_, T>>> {
         Bias::new(self.op, self.bias.as_ref())
+    }
+
+    /// Multiplies panels of the type for the factors' elements and this precision.
+    #[inline(always)]
+    fn multiply_floats(
+        &self,
+        precision: Precision,
+        workers: &Workers,
+        workspace: &mut Option<ViewMut<'_>>,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        match (self.lhs.dtype(), precision) {
+            (DType::F32, Precision::Full) => self.multiply::<f32, f32, f32>(workers, workspace, out),
+            (DType::F32, Precision::BF16) if Pair::is_supported() => {
+                self.multiply::<Pair, f32, f32>(workers, workspace, out)
+            }
+            (DType::F32, Precision::BF16) => self.multiply::<f32, Unrounded, f32>(workers, workspace, out),
+            (DType::F64, _) => self.multiply::<f64, f64, f64>(workers, workspace, out),
+            (DType::BF16, _) if Pair::is_supported() => {
+                self.multiply::<Pair, bf16, bf16>(workers, workspace, out)
+            }
+            (DType::BF16, _) => self.multiply::<f32, bf16, bf16>(workers, workspace, out),
+            (DType::F16, _) => self.multiply::<f32, f16, f16>(workers, workspace, out),
+            (dtype, _) => Err(unsupported(self.op, dtype)),
+        }
     }
 
     /// Multiplies panels of `P`. The factors' elements are stored as `S` and packed as `A`. Not inlined, so that small

@@ -394,11 +394,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadRank`] for a scalar, and unless `weight` has two axes; [`Error::ShapeMismatch`] if sizes differ;
-    /// [`Error::BadArgument`] for a smoothing outside of 0 to 1, for [`Reduction::None`] and for a chunk of no rows, and
-    /// unless the targets are u8, i32, u32 or i64; [`Error::UnsupportedDType`] unless x and W are floats;
-    /// [`Error::IndexOutOfRange`] for a target outside of the classes that is not ignored; [`Error::Allocation`] if there
-    /// is no memory.
+    /// - [`Error::BadRank`] for a scalar, and unless `weight` has two axes; [`Error::ShapeMismatch`] if sizes differ
+    /// - [`Error::UnsupportedDType`] unless x and W are floats
+    /// - [`Error::BadArgument`] for a smoothing outside of 0 to 1, for [`Reduction::None`], and for a chunk of no rows
+    /// - [`Error::BadArgument`] unless the targets are u8, i32, u32 or i64
+    /// - [`Error::IndexOutOfRange`] for a target outside of the classes that is not ignored
+    /// - [`Error::Allocation`] if there is no memory
     #[doc(alias("fused_linear_cross_entropy", "chunked_cross_entropy"))]
     pub fn linear_cross_entropy<'a>(
         &self,
