@@ -67,7 +67,7 @@ impl RunCpu for MatMul<'_> {
             DType::I32 => factors.multiply_in_loops::<i32>(workers, out, scalar::product_of_integers),
             DType::U32 => factors.multiply_in_loops::<u32>(workers, out, scalar::product_of_integers),
             DType::U8 => factors.multiply_in_loops::<u8>(workers, out, scalar::product_of_integers),
-            _ => factors.multiply_floats(precision, workers, workspace, out),
+            _ => factors.multiply_floats(precision)?(&factors, workers, workspace, out),
         }
     }
 }
@@ -86,7 +86,7 @@ impl RunCpu for MatMulSum<'_> {
             _ if factors.a.multiplications(&factors.b) == 0 => factors.add_nothing(out),
             DType::F32 if in_loops => factors.multiply_in_loops::<f32>(workers, out, vector::product),
             DType::F64 if in_loops => factors.multiply_in_loops::<f64>(workers, out, vector::product),
-            _ => factors.multiply_floats(precision, workers, workspace, out),
+            _ => factors.multiply_floats(precision)?(&factors, workers, workspace, out),
         }
     }
 }
@@ -166,6 +166,9 @@ pub(crate) fn block_sizes([m, n]: [usize; 2], parts: usize) -> [usize; 2] {
     (1..=parts).map(sizes).min_by_key(cost).unwrap_or([m, n])
 }
 
+/// A product with the given workers, workspace and output.
+type Multiply<'a> = fn(&Factors<'a>, &Workers, &mut Option<ViewMut<'_>>, &mut ViewMut<'_>) -> Result<()>;
+
 /// The factors of a product and its bias.
 struct Factors<'a> {
     op: &'static str,
@@ -180,7 +183,7 @@ struct Factors<'a> {
     output: Output,
 }
 
-impl Factors<'_> {
+impl<'a> Factors<'a> {
     /// The loop over the leading axes, with the offsets of both matrices.
     fn stack(&self) -> LoopNest<2> {
         let (a, b) = (&self.a, &self.b);
@@ -196,29 +199,18 @@ impl Factors<'_> {
         Bias::new(self.op, self.bias.as_ref())
     }
 
-    /// Multiplies panels of the type for the factors' elements and this precision.
-    #[inline(always)]
-    fn multiply_floats(
-        &self,
-        precision: Precision,
-        workers: &Workers,
-        workspace: &mut Option<ViewMut<'_>>,
-        out: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        match (self.lhs.dtype(), precision) {
-            (DType::F32, Precision::Full) => self.multiply::<f32, f32, f32>(workers, workspace, out),
-            (DType::F32, Precision::BF16) if Pair::is_supported() => {
-                self.multiply::<Pair, f32, f32>(workers, workspace, out)
-            }
-            (DType::F32, Precision::BF16) => self.multiply::<f32, Unrounded, f32>(workers, workspace, out),
-            (DType::F64, _) => self.multiply::<f64, f64, f64>(workers, workspace, out),
-            (DType::BF16, _) if Pair::is_supported() => {
-                self.multiply::<Pair, bf16, bf16>(workers, workspace, out)
-            }
-            (DType::BF16, _) => self.multiply::<f32, bf16, bf16>(workers, workspace, out),
-            (DType::F16, _) => self.multiply::<f32, f16, f16>(workers, workspace, out),
-            (dtype, _) => Err(unsupported(self.op, dtype)),
-        }
+    /// The function that multiplies panels of the type for the factors' elements and this precision.
+    fn multiply_floats(&self, precision: Precision) -> Result<Multiply<'a>> {
+        Ok(match (self.lhs.dtype(), precision) {
+            (DType::F32, Precision::Full) => Self::multiply::<f32, f32, f32>,
+            (DType::F32, Precision::BF16) if Pair::is_supported() => Self::multiply::<Pair, f32, f32>,
+            (DType::F32, Precision::BF16) => Self::multiply::<f32, Unrounded, f32>,
+            (DType::F64, _) => Self::multiply::<f64, f64, f64>,
+            (DType::BF16, _) if Pair::is_supported() => Self::multiply::<Pair, bf16, bf16>,
+            (DType::BF16, _) => Self::multiply::<f32, bf16, bf16>,
+            (DType::F16, _) => Self::multiply::<f32, f16, f16>,
+            (dtype, _) => return Err(unsupported(self.op, dtype)),
+        })
     }
 
     /// Multiplies panels of `P`. The factors' elements are stored as `S` and packed as `A`. Not inlined, so that small
