@@ -61,12 +61,8 @@ impl ScaledDotProduct {
         }
     }
 
-    fn workspace(ctx: &OpContext<'_>, query: &Tensor, value: &Tensor) -> Result<Option<Buffer>> {
-        ctx.workspace(kernels::AttentionWorkspace {
-            query: query.shape(),
-            value: value.shape(),
-            dtype: query.dtype(),
-        })
+    const fn workspace<'a>(query: &'a Tensor, value: &'a Tensor) -> kernels::AttentionWorkspace<'a> {
+        kernels::AttentionWorkspace { query: query.shape(), value: value.shape(), dtype: query.dtype() }
     }
 
     /// Computes the attention into `out` and returns ln Σ exp of each query's scores.
@@ -79,7 +75,7 @@ impl ScaledDotProduct {
     ) -> Result<[Tensor; 2]> {
         let rows = Shape::new(&query.dims()[..2])?;
         let mut log_sums = ctx.buffer(&rows, query.dtype().computed_as(), Category::Temporary)?;
-        let mut workspace = Self::workspace(ctx, query, value)?;
+        let mut workspace = ctx.workspace(Self::workspace(query, value))?;
         ctx.compute(kernels::Attention {
             of: self.operands([query, key, value], mask),
             workspace: workspace.as_mut().map(Buffer::view_mut),
@@ -102,7 +98,7 @@ impl ScaledDotProduct {
     ) -> Result<[Tensor; 3]> {
         let (mut to_query, mut to_key, mut to_value) =
             (allocate(0, query)?, allocate(1, key)?, allocate(2, value)?);
-        let mut workspace = Self::workspace(ctx, query, value)?;
+        let mut workspace = ctx.workspace(kernels::AttentionGradWorkspace(Self::workspace(query, value)))?;
         ctx.compute(kernels::AttentionGrad {
             of: self.operands([query, key, value], mask),
             output: output.view(),
