@@ -9,16 +9,14 @@
 //! - If there are few outputs, the sequences are split into slabs. Each slab is reduced to a row of the workspace, and then
 //!   the rows are reduced in order.
 
-mod elements;
-
 use std::ops::Range;
 
 use half::{bf16, f16};
 
-use self::elements::Elements;
 use super::functions::reduce_functions;
 use super::{ArgReduce, Fold};
 use crate::cpu::dispatch::{byte_or_number, float, host, host_mut, scratch, sums, unsupported};
+use crate::cpu::elements::Elements;
 use crate::cpu::fold::{
     BLOCK, BlockReducer, Cascade, FoldLoops, Max, Min, Product, RADIX, Sum, SumMagnitudes, SumSquares, loops,
 };

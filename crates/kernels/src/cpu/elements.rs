@@ -1,15 +1,15 @@
-//! The elements of reductions: numbers, and 16-bit floats that are reduced as f32.
+//! The elements of kernels that read numbers, and 16-bit floats as f32.
 
 use half::{bf16, f16};
 
-use crate::cpu::convert::Half;
-use crate::cpu::gemm::f16_to_f32;
-use crate::cpu::number::Number;
-use crate::cpu::simd;
+use super::convert::Half;
+use super::gemm::f16_to_f32;
+use super::number::Number;
+use super::simd;
 use crate::shape::RawElement;
 
-/// An element type that reductions read as type `T`.
-pub(super) trait Elements<T: Copy>: RawElement {
+/// An element type that kernels read as type `T`.
+pub(crate) trait Elements<T: Copy>: RawElement {
     /// The element as type `T`.
     fn get(self) -> T;
 
