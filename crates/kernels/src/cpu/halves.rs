@@ -207,3 +207,6 @@ fn round(dtype: DType, from: &[f32], to: &mut [u8]) {
         _ => bytemuck::cast_slice_mut(to).copy_from_slice(from),
     }
 }
+
+#[cfg(test)]
+mod tests;

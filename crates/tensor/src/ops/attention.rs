@@ -61,7 +61,7 @@ impl ScaledDotProduct {
         }
     }
 
-    const fn workspace<'a>(query: &'a Tensor, value: &'a Tensor) -> kernels::AttentionWorkspace<'a> {
+    fn workspace<'a>(query: &'a Tensor, value: &'a Tensor) -> kernels::AttentionWorkspace<'a> {
         kernels::AttentionWorkspace { query: query.shape(), value: value.shape(), dtype: query.dtype() }
     }
 

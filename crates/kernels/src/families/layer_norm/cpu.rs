@@ -115,3 +115,6 @@ impl RunCpu for NormalizeRowsSums<'_> {
         layer_norm_sums(workers, op, &self.of, grad, &mut self.workspace, outputs)
     }
 }
+
+#[cfg(test)]
+mod tests;
