@@ -449,6 +449,8 @@ impl Parameter {
             let (argument, expected, got) = ("parameters", "each parameter once", "one twice".to_owned());
             return Err(Error::BadArgument { op: "update_together", argument, expected, got });
         }
+        // Dropped after the locks.
+        let mut _copies: Vec<Tensor> = Vec::new();
         loop {
             let mut cells: Vec<_> = order.iter().map(|(_, parameter)| parameter.lock()).collect();
             let shared = cells.iter_mut().position(|own| own.tensor.view_mut().is_none());
@@ -457,6 +459,7 @@ impl Parameter {
                 order[shared].1.make_unique()?;
                 continue;
             }
+            _copies.extend(cells.iter_mut().filter_map(|own| own.take_copy()));
             let values = order.iter().zip(&mut cells).filter_map(|((n, _), own)| Some((*n, own.writable()?)));
             let mut values: Vec<_> = values.collect();
             values.sort_unstable_by_key(|(n, _)| *n);
