@@ -363,7 +363,13 @@ impl Run {
     /// the ranks. `None` if the loop had no [output](Self::output).
     fn estimated_step(&self, report: &Report) -> Option<StepTime> {
         let mut step = self.longest_step.get()?;
-        let seconds = exchange_seconds(self.options.dry_profile()?, report, self.world.size());
+        let gradients = self.options.ranks.exchange.size() as f64 / size_of::<f32>() as f64;
+        let share = match self.shard() {
+            Shard::None => gradients,
+            // One way reduced gradients, the other way parameters.
+            Shard::Optimizer | Shard::Gradients => (gradients + 1.0) / 2.0,
+        };
+        let seconds = exchange_seconds(self.options.dry_profile()?, report, self.world.size(), share);
         step.seconds += seconds;
         step.memory_seconds += seconds;
         Some(step)
