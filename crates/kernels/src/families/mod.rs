@@ -36,6 +36,7 @@ mod scan;
 mod softmax;
 mod sort;
 mod step;
+mod together;
 mod zip;
 
 #[cfg(all(test, feature = "cuda"))]
@@ -58,6 +59,11 @@ pub use self::reduce::functions::{Identity, Reduce, ReduceDomain};
 pub use self::scan::ScanFunction;
 pub use self::sort::ArgSortWorkspace;
 pub use self::step::*;
+#[cfg(feature = "cuda")]
+pub(crate) use self::together::MAX_TOGETHER;
+#[cfg(feature = "cuda")]
+pub(crate) use self::together::run_on_cuda;
+pub(crate) use self::together::{run_on_cpu, work_of_launches};
 pub use self::zip::functions::{Binary, Compare};
 use crate::cost::Work;
 use crate::cpu::parallel::Workers;
