@@ -8,7 +8,6 @@ use crate::families::{
 };
 use crate::layout::Layout;
 use crate::shape::{DType, Element};
-use crate::storage::ViewMut;
 use crate::testing::{Buffer, backends, noise, shape};
 use crate::window::{Convolution, Window};
 
@@ -122,16 +121,16 @@ impl Case {
                 [&self.small, &self.large, &self.weight()].map(|dims| Buffer::output(dims, dtype));
             let mut wide = Buffer::output(&self.weight(), DType::F32);
             let mut spaces = bytes.map(|bytes| Buffer::output(&[bytes], DType::U8));
-            let [forward, input_grad, filters, wide_filters] = spaces.each_mut();
+            let [forward, input_grad, filters, wide_filters] =
+                spaces.each_mut().map(|space| Some(space.out()));
             let [output, images, weights] = results.each_mut().map(Buffer::out);
-            let some = |space: &'_ mut Buffer| -> Option<ViewMut<'_>> { Some(space.out()) };
             let (input, grad) = (large.view(), small.view());
             let weight = weight.view();
             let kernels: [Kernel<'_>; 4] = [
-                Conv2d { conv, input, weight, workspace: some(forward), out: output }.into(),
-                Conv2dInputGrad { conv, weight, grad, workspace: some(input_grad), out: images }.into(),
-                Conv2dWeightGrad { conv, input, grad, workspace: some(filters), out: weights }.into(),
-                Conv2dWeightGrad { conv, input, grad, workspace: some(wide_filters), out: wide.out() }.into(),
+                Conv2d { conv, input, weight, workspace: forward, out: output }.into(),
+                Conv2dInputGrad { conv, weight, grad, workspace: input_grad, out: images }.into(),
+                Conv2dWeightGrad { conv, input, grad, workspace: filters, out: weights }.into(),
+                Conv2dWeightGrad { conv, input, grad, workspace: wide_filters, out: wide.out() }.into(),
             ];
             kernels.into_iter().for_each(|kernel| backend.run("conv", kernel).unwrap());
             let found = (results.each_ref().map(Buffer::values::<T>), wide.values::<f32>());
