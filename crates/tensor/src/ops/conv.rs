@@ -193,7 +193,7 @@ impl Op for Convolve {
             let (x, shape) = (saved.tensor(0)?, saved.input_shape(1));
             let (large, small) = if self.transposed { (&grad, x) } else { (x, &grad) };
             let (large, small) = (large.contiguous()?, small.contiguous()?);
-            let mut out = ctx.gradient(1, &shape, x.dtype())?;
+            let mut out = ctx.gradient(1, &shape, saved.gradient_dtype(1))?;
             let (larger, smaller, filters) =
                 (image(large.layout())?, image(small.layout())?, image(out.view().layout())?);
             let conv = self.options.convolution(filters.shape());
