@@ -107,8 +107,8 @@ mod tests {
             let (input, out, dtype) = (&shape(channels), &shape(channels), DType::F32);
             let conv = &Convolution { windows: [window; 2], groups: 1 };
             [
-                Conv2dWorkspace { conv, input, out, dtype, precision: Precision::Full }.cpu_bytes(),
-                Conv2dWeightGradWorkspace { conv, input, out, dtype, precision: Precision::Full }.cpu_bytes(),
+                Conv2dWorkspace { conv, input, out, dtype }.cpu_bytes(),
+                Conv2dWeightGradWorkspace { conv, input, out, dtype, weight_dtype: dtype }.cpu_bytes(),
             ]
         };
         // Two images of 4 planes of 7 · 7, and panels of 12 and 64 lanes.
@@ -156,8 +156,8 @@ mod tests {
             let (input, out, dtype) = (shape(side), shape(side), DType::F32);
             let (conv, input, out) = (&conv, &input, &out);
             [
-                Conv2dWorkspace { conv, input, out, dtype, precision: Precision::Full }.gpu_bytes(),
-                Conv2dWeightGradWorkspace { conv, input, out, dtype, precision: Precision::Full }.gpu_bytes(),
+                Conv2dWorkspace { conv, input, out, dtype }.gpu_bytes(),
+                Conv2dWeightGradWorkspace { conv, input, out, dtype, weight_dtype: dtype }.gpu_bytes(),
             ]
         };
         // A depth of 2 × 32 × 32 in splits of 256.

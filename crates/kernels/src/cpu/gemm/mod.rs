@@ -88,6 +88,11 @@ pub(crate) fn scratch_elements([rows, columns, depth]: [usize; 3]) -> usize {
     lhs + rhs
 }
 
+/// Whether a product of this depth stores each tile once, and never adds to it.
+pub(crate) const fn is_summed_at_once<P: Depth>(depth: usize) -> bool {
+    depth <= DEPTH * P::PER_ROW
+}
+
 /// The elements of the packed parts of both operands.
 fn panels<P: Depth>([rows, columns, depth]: [usize; 3]) -> [usize; 2] {
     let deep = DEPTH.min(P::rows(depth));
