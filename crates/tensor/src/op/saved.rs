@@ -98,6 +98,13 @@ impl Saved {
         self.inputs.get(index).map_or(DType::F32, |input| input.dtype)
     }
 
+    /// Returns the element type in which the op should compute the gradient of the `index`-th input, so that the sums of a
+    /// gradient are rounded once.
+    #[must_use]
+    pub fn gradient_dtype(&self, index: usize) -> DType {
+        self.input_dtype(index)
+    }
+
     /// Checks the gradients of an output on `device`: one entry per input. Each required gradient must match
     /// its input in shape, type and device.
     pub(crate) fn check(
