@@ -150,18 +150,9 @@ mod tests {
         run(families::ArgSort { descending: false, first: 4, input: x, workspace, out: whole.out() }.into());
         run(families::Scan { f: families::ScanFunction::Sum, axis: 0, reverse: false, out: y.out() }.into());
         let (bias, lhs, rhs, activation) = (None, x, x, None);
-        run(families::MatMul {
-            precision: Precision::Full,
-            bias,
-            lhs,
-            rhs,
-            activation,
-            workspace: None,
-            out: y.out(),
-        }
-        .into());
-        let (precision, accumulate, workspace, out) = (Precision::Full, true, None, y.out());
-        run(families::MatMulSum { precision, accumulate, lhs, rhs, workspace, out }.into());
+        run(families::MatMul { bias, lhs, rhs, activation, workspace: None, out: y.out() }.into());
+        let (accumulate, workspace, out) = (true, None, y.out());
+        run(families::MatMulSum { accumulate, lhs, rhs, workspace, out }.into());
         run(families::SoftmaxRows { log: false, input: x, out: y.out() }.into());
         run(families::SoftmaxRowsGrad { log: false, output: x, grad: x, out: y.out() }.into());
         run(families::CrossEntropy { logits: x, targets: target, losses: losses.out() }.into());
@@ -181,7 +172,6 @@ mod tests {
         let (format, wide, bytes) = (families::BlockFormat::Q8_0, floats(&[2, 32]), buffer_of_blocks());
         let (mut product, mut rows, mut blocks) = (floats(&[2, 2]), floats(&[2, 32]), buffer_of_blocks());
         run(families::MatMulQuantized {
-            precision: Precision::Full,
             format,
             transposed: true,
             bias: None,
@@ -248,7 +238,6 @@ mod tests {
         .into());
         let of = families::Recurrence {
             cell: RecurrentCell::Tanh,
-            precision: Precision::Full,
             reverse: false,
             len: 1,
             weight: x,

@@ -50,7 +50,7 @@ pub use self::conv::{Conv2dInputGradWorkspace, Conv2dWeightGradWorkspace, Conv2d
 pub use self::index::ScatterAddWorkspace;
 pub use self::layer_norm::{NormalizeRowsSumsWorkspace, Normalized};
 pub use self::map::functions::{Domain, GradReads, Unary};
-pub use self::matmul::{Activated, Activation, MatMulSumWorkspace, MatMulWorkspace};
+pub use self::matmul::{Activated, Activation, MatMulWorkspace};
 pub use self::quantized::{BlockFormat, MatMulQuantizedWorkspace};
 pub use self::random::{Distribution, RandomKey};
 pub use self::recurrent::{Recurrence, RecurrentCell, RecurrentWorkspace};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use highwater_tensor::backend::kernels::{self, AdamRule, OptimizerRule, RmsPropRule, ScanFunction, SgdRule};
 use highwater_tensor::backend::{
-    Binary, BlockFormat, Compare, Convolution, Distribution, PoolAxis, PoolReduction, PoolWindow, Precision,
-    RandomKey, Reduce, Unary, Window,
+    Binary, BlockFormat, Compare, Convolution, Distribution, PoolAxis, PoolReduction, PoolWindow, RandomKey,
+    Reduce, Unary, Window,
 };
 use highwater_tensor::{Activation, Buffer, OpContext, RecurrentCell, Result, Scalar, View, ViewMut};
 
@@ -305,11 +305,11 @@ fn products() -> Vec<Case> {
 
 fn mat_mul_sum(ctx: &OpContext<'_>, from: &[View<'_>], to: Vec<ViewMut<'_>>) -> Result<()> {
     let (lhs, rhs) = (from[0], from[1]);
-    let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
-    let of = kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision };
-    let mut room = ctx.workspace(kernels::MatMulSumWorkspace(of))?;
+    let (dtype, out) = (lhs.dtype(), lhs.dtype().computed_as());
+    let of = kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, out };
+    let mut room = ctx.workspace(of)?;
     let (workspace, out) = (room.as_mut().map(Buffer::view_mut), outputs(to).next());
-    ctx.compute(kernels::MatMulSum { precision, accumulate: true, lhs, rhs, workspace, out })
+    ctx.compute(kernels::MatMulSum { accumulate: true, lhs, rhs, workspace, out })
 }
 
 fn mat_mul(
@@ -319,15 +319,15 @@ fn mat_mul(
     to: Vec<ViewMut<'_>>,
 ) -> Result<()> {
     let (lhs, rhs) = (from[0], from[1]);
-    let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
+    let (dtype, out) = (lhs.dtype(), to[0].dtype());
     let mut room =
-        ctx.workspace(kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision })?;
+        ctx.workspace(kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, out })?;
     let mut to = to.into_iter();
     let (out, arguments) = (to.next().unwrap(), to.next());
     let activation = arguments
         .map(|arguments| kernels::Activated { function: Activation::Gelu, arguments: Some(arguments) });
     let workspace = room.as_mut().map(Buffer::view_mut);
-    ctx.compute(kernels::MatMul { precision, bias, lhs, rhs, activation, workspace, out })
+    ctx.compute(kernels::MatMul { bias, lhs, rhs, activation, workspace, out })
 }
 
 /// Both kernels of an LSTM and of a GRU.
@@ -405,15 +405,7 @@ fn recurrence<'a>(
     weight: View<'a>,
     [initial_state, initial_cell]: [Option<View<'a>>; 2],
 ) -> kernels::Recurrence<'a> {
-    kernels::Recurrence {
-        cell,
-        precision: Precision::Full,
-        reverse: false,
-        len: 2,
-        weight,
-        initial_state,
-        initial_cell,
-    }
+    kernels::Recurrence { cell, reverse: false, len: 2, weight, initial_state, initial_cell }
 }
 
 fn recurrent_room(of: &kernels::Recurrence<'_>) -> kernels::RecurrentWorkspace {
@@ -620,13 +612,12 @@ fn quantized() -> Vec<Case> {
     const FORMAT: BlockFormat = BlockFormat::Q8_0;
     vec![
         new("quantized_product", |ctx, from, to| {
-            let (lhs, transposed, precision) = (from[0], true, ctx.precision(from[0].dtype()));
+            let (lhs, transposed) = (from[0], true);
             let (outputs, dtype) = (to[0].layout().shape().dims().last().copied().unwrap_or(0), lhs.dtype());
             let layout = lhs.layout();
-            let of = kernels::MatMulQuantizedWorkspace { lhs: layout, outputs, transposed, dtype, precision };
+            let of = kernels::MatMulQuantizedWorkspace { lhs: layout, outputs, transposed, dtype };
             let mut room = ctx.workspace(of)?;
             ctx.compute(kernels::MatMulQuantized {
-                precision,
                 format: FORMAT,
                 transposed,
                 bias: Some(from[2]),
