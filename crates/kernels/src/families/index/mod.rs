@@ -95,7 +95,7 @@ impl<'a> Computation<'a> for ScatterAdd<'a> {
         rules.workspace(workspace, &ScatterAddWorkspace { indices: indices.layout(), axis: self.axis })
     }
 
-    /// The CPU returns f32 sums: the runtime passes f32 outputs.
+    /// The CPU adds 16-bit elements to sums in f32, which the caller rounds if the output is a 16-bit float.
     fn supports_half_on_cpu(&self) -> bool {
         true
     }
