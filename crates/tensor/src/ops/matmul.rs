@@ -183,10 +183,10 @@ impl Tensor {
             let [lhs, rhs] = promoted(self, rhs)?;
             return lhs.matmul(&rhs);
         }
-        // A stack of matrices times one matrix is a single product with more rows. Its backward is then a single
-        // product too, instead of a sum over a stack.
+        // A stack of matrices times one matrix or vector is a single product with more rows. Its backward is then a
+        // single product too, instead of a sum over a stack, and rounds 16-bit floats once.
         if self.rank() > 2
-            && rhs.rank() == 2
+            && matches!(rhs.rank(), 1 | 2)
             && self.layout().is_contiguous()
             && self.device() == rhs.device()
         {
@@ -196,7 +196,8 @@ impl Tensor {
                 operands.leading.checked_elements().and_then(|count| count.checked_mul(operands.m))
             {
                 let product = self.reshape([rows, operands.k])?.matmul(rhs)?;
-                return product.reshape(operands.product_shape()?);
+                let layout = operands.without_vector_axes(Layout::row_major(&operands.product_shape()?));
+                return product.reshape(*layout.shape());
             }
         }
         apply(MatMul, &[self, rhs])

@@ -171,6 +171,7 @@ for name, inputs, function in [
 # Products.
 case("matmul", "20x30:n 30x24:n", torch.matmul)
 case("matmul-stacks", "3x10x30:n 3x30x12:n", torch.matmul)
+case("matmul-broadcast", "3x1x10x30:n 4x30x12:n", torch.matmul)
 case("matmul-vector", "8x20x30:n 30:n", torch.matmul)
 case("linear", "20x30:n 30x24:w 24:n", lambda x, w, b: F.linear(x, w.t(), b))
 case("linear-long", "200x30:n 30x6:w 6:n", lambda x, w, b: F.linear(x, w.t(), b))
@@ -260,9 +261,9 @@ class Rnn:
 
 
 for name, kind in [("lstm", Lstm), ("gru", Gru), ("rnn", Rnn)]:
-    width = 8 * kind.gates
-    states = " 4x8:n" * kind.states
-    case(name, f"4x6x10:n{states} 10x{width}:w 8x{width}:w {width}:w {width}:w", recurrent(kind))
+    width = 16 * kind.gates
+    states = " 8x16:n" * kind.states
+    case(name, f"8x10x16:n{states} 16x{width}:w 16x{width}:w {width}:w {width}:w", recurrent(kind))
 
 # Losses.
 case("cross_entropy", "40x12:n 40:i12", F.cross_entropy)

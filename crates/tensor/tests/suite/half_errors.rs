@@ -206,7 +206,7 @@ fn layer(name: &str, x: &[Tensor]) -> Result<Tensor> {
     let each = Reduction::None;
     let affine = || Some((&x[1], &x[2]));
     match name {
-        "matmul" | "matmul-stacks" | "matmul-vector" => x[0].matmul(&x[1]),
+        "matmul" | "matmul-stacks" | "matmul-broadcast" | "matmul-vector" => x[0].matmul(&x[1]),
         "linear" | "linear-long" => x[0].linear(&x[1], &x[2]),
         "linear_relu" => linear_with(Activation::Relu),
         "linear_gelu" => linear_with(Activation::Gelu),
