@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use highwater_tensor::backend::kernels::{self, AdamRule, Workspace};
-use highwater_tensor::backend::{Kernel, OperandError, OperandFault, Precision};
+use highwater_tensor::backend::{Kernel, OperandError, OperandFault};
 use highwater_tensor::{
     Buffer, DType, Device, Error, Op, OpContext, RecurrentCell, Result, Runtime, Shape, Tensor, View,
     ViewMut, apply,
@@ -337,7 +337,6 @@ fn recurrent_operands_of_other_cells_are_errors() {
             ctx.compute(kernels::Recurrent {
                 of: kernels::Recurrence {
                     cell,
-                    precision: Precision::Full,
                     reverse: false,
                     len: 2,
                     weight: weight.view(),

@@ -65,12 +65,6 @@ impl Factors {
     pub(crate) const fn workspace(&self) -> (u64, u64) {
         self.workspace
     }
-
-    /// The address of the free part of the workspace, or an error if it has fewer than `bytes` bytes.
-    pub(crate) fn required_workspace(&self, op: &'static str, bytes: usize) -> Result<u64> {
-        let (address, free) = self.workspace;
-        if free >= bytes as u64 { Ok(address) } else { Err(crate::error::not_host(op)) }
-    }
 }
 
 impl Factor {
@@ -97,11 +91,6 @@ impl Factor {
         let kernel = Family::Convert.kernel("to_bf16", ElementType::F32);
         device.launch_elementwise(op, kernel, job.count, &job)?;
         Ok(Self { address: to, layout })
-    }
-
-    /// The operand of a contiguous factor.
-    pub(crate) const fn contiguous(&self) -> JobInput {
-        JobInput::contiguous(self.address)
     }
 
     /// The operand with the strides of the first axes.

@@ -6,7 +6,7 @@
 //!   for the gradient of W. For f' it saves y; if f' needs x·W + b, it allocates and saves that too.
 
 use super::axes::AxisSet;
-use super::{if_needed, is_numeric, matmul, promoted, reduce, supported};
+use super::{if_needed, is_numeric, matmul, promote, promoted_factors, reduce, supported};
 use crate::autograd::apply;
 use crate::backend::{Activation, Reduce, kernels};
 use crate::error::{Error, Result, ShapeRule};
@@ -45,9 +45,8 @@ impl Op for Linear {
         let mut sums = reads_sums.then(|| ctx.temp_saved(&shape, x.dtype())).transpose()?;
         let arguments = sums.as_mut().map(Buffer::view_mut);
         let activation = self.activation.map(|function| kernels::Activated { function, arguments });
-        let mut workspace = matmul::workspace(ctx, x.view(), weight.view())?;
+        let mut workspace = matmul::workspace(ctx, x.view(), weight.view(), x.dtype())?;
         ctx.compute(kernels::MatMul {
-            precision: ctx.precision(x.dtype()),
             bias: Some(bias.view()),
             lhs: x.view(),
             rhs: weight.view(),
@@ -110,10 +109,10 @@ impl Linear {
     fn gradients(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let product = |input: usize, lhs: View<'_>, rhs: View<'_>| {
             let shape = Shape::matrix(lhs.layout().shape()[0], rhs.layout().shape()[1]);
-            let mut out = ctx.gradient(input, &shape, grad.dtype())?;
-            let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
+            let dtype = saved.gradient_dtype(input);
+            let mut out = ctx.gradient(input, &shape, dtype)?;
+            let mut workspace = matmul::workspace(ctx, lhs, rhs, dtype)?;
             ctx.compute(kernels::MatMul {
-                precision: ctx.precision(grad.dtype()),
                 bias: None,
                 lhs,
                 rhs,
@@ -135,7 +134,7 @@ impl Linear {
         let to_bias = if_needed(saved, 2, || {
             let mut rows = AxisSet::none(2);
             rows.insert(0);
-            let out = ctx.gradient(2, &saved.input_shape(2), grad.dtype())?;
+            let out = ctx.gradient(2, &saved.input_shape(2), saved.gradient_dtype(2))?;
             reduce::share_into(ctx, (Reduce::Sum, 1.0), grad.view(), &rows, out)
         })?;
         Ok(vec![to_x, to_weight, to_bias])
@@ -188,12 +187,11 @@ impl Tensor {
     }
 
     fn linear_with(&self, weight: &Self, bias: &Self, activation: Option<Activation>) -> Result<Self> {
-        if self.dtype() != weight.dtype() {
-            let [x, weight] = promoted(self, weight)?;
+        if let Some([x, weight]) = promoted_factors(self, weight)? {
             return x.linear_with(&weight, bias, activation);
         }
         // A narrower bias is converted. A wider bias promotes the sum, but not the product.
-        if bias.dtype() != self.dtype() && bias.dtype().promote(self.dtype()) == self.dtype() {
+        if bias.dtype() != self.dtype() && promote(bias.dtype(), self.dtype()) == self.dtype() {
             return self.linear_with(weight, &bias.to_dtype(self.dtype())?, activation);
         }
         supported(OP, self.dtype(), |dtype| dtype.is_float() || activation.is_none() && is_numeric(dtype))?;

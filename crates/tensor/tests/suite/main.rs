@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod any_bytes;
-mod autocast;
 mod call_paths;
 mod callbacks;
 mod checkpoint;
@@ -17,6 +16,7 @@ mod gradients_of_passes;
 mod half_errors;
 mod half_ops;
 mod limits;
+mod mixed;
 mod ops_dry;
 mod ops_edges;
 mod ops_errors;

@@ -31,23 +31,43 @@ pub(crate) trait Depth: Packed {
     fn rows(depth: usize) -> usize {
         depth.div_ceil(Self::PER_ROW)
     }
+
+    /// The packed element that starts one depth later, given the next packed element.
+    fn one_later(self, next: Self) -> Self;
 }
 
-impl Depth for f32 {
-    const PER_ROW: usize = 1;
+/// Implements [`Depth`] for packed elements that hold one element.
+macro_rules! single {
+    ($($type:ty)+) => {$(
+        impl Depth for $type {
+            const PER_ROW: usize = 1;
+
+            #[inline(always)]
+            fn one_later(self, next: Self) -> Self {
+                next
+            }
+        }
+    )+};
 }
 
-impl Depth for f64 {
-    const PER_ROW: usize = 1;
-}
+single!(f32 f64);
 
 impl Depth for Pair {
     const PER_ROW: usize = 2;
+
+    #[inline(always)]
+    fn one_later(self, next: Self) -> Self {
+        Self(self.0 >> 16 | next.0 << 16)
+    }
 }
 
 /// A stored element that is converted to packed elements.
 pub(crate) trait PackInto<P: Depth>: Copy + Default + Send + Sync {
-    /// Packs the elements at [`PER_ROW`](Depth::PER_ROW) consecutive depths. The second one is ignored if there is one.
+    /// The number of depths that one stored element covers: 1, or that of a packed element.
+    const DEPTHS: usize = 1;
+
+    /// Packs the elements at [`PER_ROW`](Depth::PER_ROW) consecutive depths. The second one is ignored if one element covers
+    /// them.
     fn pack(self, next: Self) -> P;
 
     /// Packs consecutive depths of one lane.
@@ -109,6 +129,20 @@ impl PackInto<f32> for Unrounded {
     #[inline(always)]
     fn pack(self, _: Self) -> f32 {
         f32::from_bits(rounded_to_bf16(self.0) & 0xffff_0000)
+    }
+}
+
+// Pairs of two depths that lie apart in memory, such as channels.
+impl PackInto<Pair> for Pair {
+    const DEPTHS: usize = 2;
+
+    #[inline(always)]
+    fn pack(self, _: Self) -> Self {
+        self
+    }
+
+    fn unchanged(elements: &[Self]) -> Option<&[Self]> {
+        Some(elements)
     }
 }
 

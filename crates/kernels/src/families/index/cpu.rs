@@ -1,6 +1,9 @@
 //! Gather, scatter and one-hot. All indices are checked before a kernel writes.
 
+use half::{bf16, f16};
+
 use super::{Gather, OneHot, ScatterAdd};
+use crate::cpu::convert::Half;
 use crate::cpu::dispatch::{any, byte_or_number, host, host_mut, number};
 use crate::cpu::loop_nest::{LoopNest, Segment};
 use crate::cpu::number::{Number, Summed};
@@ -11,7 +14,7 @@ use crate::error::{KernelError, Result};
 use crate::families::RunCpu;
 use crate::families::grid::are_many_per_index;
 use crate::layout::Layout;
-use crate::shape::RawElement;
+use crate::shape::{DType, RawElement};
 use crate::storage::View;
 
 /// Fails with the first index that is not below `len`. Skips the check if the range of uploaded indices is known.
@@ -132,39 +135,99 @@ impl RunCpu for ScatterAdd<'_> {
         let rows = to.shape().dims().get(axis).copied().unwrap_or(0);
         let len = chosen.shape().dims().get(axis).copied().unwrap_or(0);
         let indices = host::<i64>(op, &indices)?;
-        number!(op, out.dtype(), T => {
-            let data = host::<T>(op, &input)?;
-            let out = host_mut::<T>(op, out)?;
-            out.fill(T::ZERO);
-            if chosen.shape().elements() > 0 && are_many_per_index(len, rows) {
-                let [index, value, _] = strides(axis);
-                let line = Line { len, rows, strides: [index, value, stride] };
-                scatter_many(data, indices, &line, &nest(&|other| other != axis), out);
-            } else {
-                scatter(data, indices, stride, &nest(&|_| true), out);
-            }
-            Ok(())
-        })
+        let line = (chosen.shape().elements() > 0 && are_many_per_index(len, rows)).then(|| {
+            let [index, value, _] = strides(axis);
+            Line { len, rows, strides: [index, value, stride] }
+        });
+        let nest = nest(&|other| line.is_none() || other != axis);
+        macro_rules! add {
+            ($I:ty, $T:ty) => {{
+                let data = host::<$I>(op, &input)?;
+                let out = host_mut::<$T>(op, out)?;
+                out.fill(<$T>::ZERO);
+                match &line {
+                    Some(line) => scatter_many(data, indices, line, &nest, out),
+                    None => scatter(data, indices, stride, &nest, out),
+                }
+                Ok(())
+            }};
+        }
+        match (input.dtype(), out.dtype()) {
+            (DType::BF16, DType::F32) => add!(bf16, f32),
+            (DType::F16, DType::F32) => add!(f16, f32),
+            (_, dtype) => number!(op, dtype, T => add!(T, T)),
+        }
     }
 }
 
-fn scatter<T: Number>(data: &[T], indices: &[i64], stride: usize, nest: &LoopNest<3>, out: &mut [T]) {
+/// An element that is added to sums of type `T`.
+trait Addend<T>: Copy {
+    /// Returns the element as a summand.
+    fn value(self) -> T;
+
+    /// Adds a row of elements to a row of sums.
+    fn add_row(row: &[Self], sums: &mut [T]);
+}
+
+impl<T: Number> Addend<T> for T {
+    #[inline(always)]
+    fn value(self) -> T {
+        self
+    }
+
+    #[inline(always)]
+    fn add_row(row: &[Self], sums: &mut [T]) {
+        sums.iter_mut().zip(row).for_each(|(sum, &value)| *sum = sum.plus(value));
+    }
+}
+
+/// The number of 16-bit floats that are converted at a time.
+const BLOCK: usize = 512;
+
+macro_rules! half_addends {
+    ($($half:ty),+) => {$(
+        impl Addend<f32> for $half {
+            #[inline(always)]
+            fn value(self) -> f32 {
+                self.to_f32()
+            }
+
+            fn add_row(row: &[Self], sums: &mut [f32]) {
+                let mut values = [0.0; BLOCK];
+                for (row, sums) in row.chunks(BLOCK).zip(sums.chunks_mut(BLOCK)) {
+                    let values = &mut values[..row.len()];
+                    Half::upcast(row, values);
+                    sums.iter_mut().zip(&*values).for_each(|(sum, value)| *sum += value);
+                }
+            }
+        }
+    )+};
+}
+
+half_addends!(bf16, f16);
+
+fn scatter<T: Number, I: Addend<T>>(
+    data: &[I],
+    indices: &[i64],
+    stride: usize,
+    nest: &LoopNest<3>,
+    out: &mut [T],
+) {
     let [s, t, u] = nest.inner();
     for Segment { starts: [index, from, to], len } in nest.segments(0..nest.len()) {
         if [s, t, u] == [0, 1, 1] {
             let to = to + indices[index] as usize * stride;
-            let values = &data[from..from + len];
-            out[to..to + len].iter_mut().zip(values).for_each(|(out, &value)| *out = out.plus(value));
+            I::add_row(&data[from..from + len], &mut out[to..to + len]);
         } else if [s, t] == [1, 1] {
             let chosen = indices[index..index + len].iter().zip(&data[from..from + len]);
             for (i, (&chosen, &value)) in chosen.enumerate() {
                 let place = &mut out[to + i * u + chosen as usize * stride];
-                *place = place.plus(value);
+                *place = place.plus(value.value());
             }
         } else {
             for i in 0..len {
                 let place = &mut out[to + i * u + indices[index + i * s] as usize * stride];
-                *place = place.plus(data[from + i * t]);
+                *place = place.plus(data[from + i * t].value());
             }
         }
     }
@@ -180,7 +243,13 @@ struct Line {
 }
 
 /// Like [`scatter`], for many elements per index. `lines` are the axes beside that of the indices.
-fn scatter_many<T: Summed>(data: &[T], indices: &[i64], line: &Line, lines: &LoopNest<3>, out: &mut [T]) {
+fn scatter_many<T: Summed, I: Addend<T>>(
+    data: &[I],
+    indices: &[i64],
+    line: &Line,
+    lines: &LoopNest<3>,
+    out: &mut [T],
+) {
     let Line { len, rows, strides: [s, t, u] } = *line;
     let mut sums = vec![[T::Sum::ZERO; LINES]; rows];
     for first in (0..lines.len()).step_by(LINES) {
@@ -189,7 +258,7 @@ fn scatter_many<T: Summed>(data: &[T], indices: &[i64], line: &Line, lines: &Loo
         for i in 0..len {
             for (line, [index, from, _]) in starts.iter().enumerate() {
                 let sum = &mut sums[indices[index + i * s] as usize][line];
-                *sum = sum.plus(data[from + i * t].widen());
+                *sum = sum.plus(data[from + i * t].value().widen());
             }
         }
         for (row, sums) in sums.iter().enumerate() {

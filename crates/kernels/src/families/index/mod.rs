@@ -67,7 +67,7 @@ impl<'a> Computation<'a> for Gather<'a> {
 /// gradient of [`Gather`], with the same errors.
 #[derive(Debug)]
 pub struct ScatterAdd<'a> {
-    /// The elements to add.
+    /// The elements to add. They may be 16-bit floats if the sums are f32.
     pub input: View<'a>,
     /// The indices, i64.
     pub indices: View<'a>,
@@ -93,6 +93,11 @@ impl<'a> Computation<'a> for ScatterAdd<'a> {
             return Err(rules.mismatch(&indices, &out, WITHIN));
         }
         rules.workspace(workspace, &ScatterAddWorkspace { indices: indices.layout(), axis: self.axis })
+    }
+
+    /// The CPU adds 16-bit elements to sums in f32, which the caller rounds if the output is a 16-bit float.
+    fn supports_half_on_cpu(&self) -> bool {
+        true
     }
 
     fn work(&self) -> Work {

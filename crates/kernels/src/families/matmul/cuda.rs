@@ -53,7 +53,7 @@ pub(crate) fn matmul(
     device: &Launcher,
     op: &'static str,
     epilogue: Epilogue<'_, '_>,
-    (precision, factors): (Precision, [View<'_>; 2]),
+    factors: [View<'_>; 2],
     workspace: Option<&ViewMut<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
@@ -67,7 +67,7 @@ pub(crate) fn matmul(
         // The product of the other sizes may overflow.
         return Ok(());
     }
-    let factors = Factors::new(device, op, precision, factors, workspace)?;
+    let factors = Factors::new(device, op, Precision::Full, factors, workspace)?;
     if out.dtype().is_float() && device.has_products() && matmul_cublas(device, op, epilogue, &factors, out)?
     {
         return Ok(());
@@ -228,7 +228,7 @@ fn matmul_tiled(
 impl RunCuda for MatMul<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
         let epilogue = Epilogue { bias: self.bias, activation: self.activation.as_ref(), accumulates: false };
-        let factors = (self.precision, [self.lhs, self.rhs]);
+        let factors = [self.lhs, self.rhs];
         matmul(device, op, epilogue, factors, self.workspace.as_ref(), &self.out)
     }
 }
@@ -236,7 +236,7 @@ impl RunCuda for MatMul<'_> {
 impl RunCuda for MatMulSum<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
         let epilogue = Epilogue { accumulates: self.accumulate, ..Epilogue::default() };
-        let factors = (self.precision, [self.lhs, self.rhs]);
+        let factors = [self.lhs, self.rhs];
         matmul(device, op, epilogue, factors, self.workspace.as_ref(), &self.out)
     }
 }

@@ -96,10 +96,8 @@ impl Recurrent {
     ) -> kernels::Recurrence<'a> {
         let Self { cell, reverse, len, .. } = *self;
         let mut initial = initial.into_iter().map(Tensor::view);
-        let precision = ctx.precision(weight.dtype());
         kernels::Recurrence {
             cell,
-            precision,
             reverse,
             len,
             weight: weight.view(),
@@ -254,10 +252,9 @@ fn multiply(
     [lhs, rhs]: [View<'_>; 2],
     out: ViewMut<'_>,
 ) -> Result<()> {
-    let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
+    let mut workspace = matmul::workspace(ctx, lhs, rhs, lhs.dtype())?;
     let (bias, workspace) = (bias.map(Tensor::view), workspace.as_mut().map(Buffer::view_mut));
-    let precision = ctx.precision(lhs.dtype());
-    ctx.compute(kernels::MatMul { precision, bias, lhs, rhs, activation: None, workspace, out })
+    ctx.compute(kernels::MatMul { bias, lhs, rhs, activation: None, workspace, out })
 }
 
 /// Returns the product of two matrices, which is the gradient of an input.
