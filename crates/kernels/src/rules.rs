@@ -73,7 +73,6 @@ mod tests {
     use crate::backend::dry::DryBackend;
     use crate::families::{Conv2dWeightGradWorkspace, Conv2dWorkspace, MatMulWorkspace, ScatterAddWorkspace};
     use crate::layout::Layout;
-    use crate::precision::Precision;
     use crate::shape::{DType, Shape};
     use crate::window::{Convolution, Window};
     use crate::workspace::Workspace;
@@ -107,8 +106,8 @@ mod tests {
             let (input, out, dtype) = (&shape(channels), &shape(channels), DType::F32);
             let conv = &Convolution { windows: [window; 2], groups: 1 };
             [
-                Conv2dWorkspace { conv, input, out, dtype, precision: Precision::Full }.cpu_bytes(),
-                Conv2dWeightGradWorkspace { conv, input, out, dtype, precision: Precision::Full }.cpu_bytes(),
+                Conv2dWorkspace { conv, input, out, dtype }.cpu_bytes(),
+                Conv2dWeightGradWorkspace { conv, input, out, dtype, weight_dtype: dtype }.cpu_bytes(),
             ]
         };
         // Two images of 4 planes of 7 · 7, and panels of 12 and 64 lanes.
@@ -145,8 +144,8 @@ mod tests {
             let (input, out, dtype) = (shape(side), shape(side), DType::F32);
             let (conv, input, out) = (&conv, &input, &out);
             [
-                Conv2dWorkspace { conv, input, out, dtype, precision: Precision::Full }.gpu_bytes(),
-                Conv2dWeightGradWorkspace { conv, input, out, dtype, precision: Precision::Full }.gpu_bytes(),
+                Conv2dWorkspace { conv, input, out, dtype }.gpu_bytes(),
+                Conv2dWeightGradWorkspace { conv, input, out, dtype, weight_dtype: dtype }.gpu_bytes(),
             ]
         };
         // A depth of 2 × 32 × 32 in splits of 256.

@@ -92,7 +92,6 @@ mod tests {
     use crate::error::KernelError;
     use crate::families;
     use crate::families::{Binary, Compare, Distribution, RandomKey, RecurrentCell, Reduce, Unary};
-    use crate::precision::Precision;
     use crate::shape::{DType, Scalar};
     use crate::testing::Buffer;
     use crate::window::{Convolution, PoolAxis, PoolReduction, Window};
@@ -200,14 +199,14 @@ mod tests {
         let of = families::Normalized { weight: Some(row), ..of };
         let (weight, bias) = (losses.out(), other.out());
         run(families::NormalizeChannelsGrad { of, grad: x, out: Some(y.out()), weight, bias }.into());
-        let (precision, workspace) = (Precision::Full, None);
+        let workspace = None;
         let conv = Convolution { windows: [Window::new(1); 2], groups: 1 };
         let out = image.out();
-        run(families::Conv2d { precision, conv, input: plane, weight: plane, workspace, out }.into());
+        run(families::Conv2d { conv, input: plane, weight: plane, workspace, out }.into());
         let (workspace, out) = (None, image.out());
-        run(families::Conv2dInputGrad { precision, conv, weight: plane, grad: plane, workspace, out }.into());
+        run(families::Conv2dInputGrad { conv, weight: plane, grad: plane, workspace, out }.into());
         let (workspace, out) = (None, image.out());
-        run(families::Conv2dWeightGrad { precision, conv, input: plane, grad: plane, workspace, out }.into());
+        run(families::Conv2dWeightGrad { conv, input: plane, grad: plane, workspace, out }.into());
         let (pool, axes) = (PoolReduction::Max, [PoolAxis::Adaptive { outputs: 1 }; 2]);
         run(families::Pool2d { pool, axes, input: plane, out: image.out() }.into());
         let (input, grad, out) = (Some(plane), plane, image.out());

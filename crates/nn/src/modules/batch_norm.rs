@@ -130,7 +130,7 @@ impl Module for BatchNorm {
 impl BatchNorm {
     fn normalize(&self, x: &Tensor) -> Result<Tensor> {
         self.check_options()?;
-        let (weight, bias) = (self.weight.tensor(), self.bias.tensor());
+        let (weight, bias) = (self.weight.operand()?, self.bias.operand()?);
         if is_training() {
             note_batch_norm();
             let running = RunningStatistics {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
 
-use super::{autocast, upcast};
+use super::upcast;
 use crate::backend::kernels::Workspace;
-use crate::backend::{Backend, Kernel, Precision, check};
+use crate::backend::{Backend, Kernel, check};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, bytes_of};
@@ -147,13 +147,6 @@ impl<'a> OpContext<'a> {
     #[must_use]
     pub fn backend(&self) -> &dyn Backend {
         self.device.backend()
-    }
-
-    /// Returns the precision for kernels that multiply matrices of this element type: that of
-    /// [`autocast`](crate::autocast()) for f32.
-    #[must_use]
-    pub fn precision(&self, dtype: DType) -> Precision {
-        if dtype == DType::F32 { autocast::precision() } else { Precision::Full }
     }
 
     /// Runs a kernel on memory that the op has already allocated. A kernel on 16-bit floats may allocate f32

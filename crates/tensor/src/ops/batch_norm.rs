@@ -12,7 +12,7 @@
 //! one op in reports. Then forward allocates only its result, and backward one temporary of the size of x.
 
 use super::reduce::Target;
-use super::supported;
+use super::{mixed_operands, supported};
 use crate::autograd::{Parameter, apply};
 use crate::backend::{Reduce, kernels};
 use crate::error::{Error, Result, ShapeRule};
@@ -294,6 +294,9 @@ impl Tensor {
         statistics: BatchStatistics<'_>,
         epsilon: f64,
     ) -> Result<Self> {
+        if let Some([x, weight, bias]) = mixed_operands([self, weight, bias])? {
+            return x.batch_norm(&weight, &bias, statistics, epsilon);
+        }
         match statistics {
             BatchStatistics::Batch { running } => {
                 let op = BatchNorm { epsilon, of_batch: true, running: running.cloned() };

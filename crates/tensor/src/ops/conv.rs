@@ -19,7 +19,7 @@ mod padding;
 
 pub use self::options::{Conv1dOptions, Conv2dOptions};
 pub use self::padding::Padding;
-use super::{apply_promoted, if_needed, same_dtype, supported};
+use super::{apply_to_factors, if_needed, same_dtype, supported};
 use crate::backend::{Window, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::layout::Layout;
@@ -142,22 +142,22 @@ impl Convolve {
         let conv = self.options.convolution(filters.shape());
         let (small, large) =
             if adjoint { (images.shape(), results.shape()) } else { (results.shape(), images.shape()) };
-        let (dtype, precision) = (x.dtype(), ctx.precision(x.dtype()));
+        let dtype = x.dtype();
         let mut workspace = if adjoint {
             let (conv, input, out) = (&conv, large, small);
-            ctx.workspace(kernels::Conv2dInputGradWorkspace { conv, input, out, dtype, precision })
+            ctx.workspace(kernels::Conv2dInputGradWorkspace { conv, input, out, dtype })
         } else {
             let (conv, input, out) = (&conv, large, small);
-            ctx.workspace(kernels::Conv2dWorkspace { conv, input, out, dtype, precision })
+            ctx.workspace(kernels::Conv2dWorkspace { conv, input, out, dtype })
         }?;
         let (x, weight) = (x.view().with_layout(&images), weight.view().with_layout(&filters));
         let workspace = workspace.as_mut().map(Buffer::view_mut);
         let (mut y, grad) = (out.view_mut(), x);
         let y = y.with_layout(&results);
         if adjoint {
-            ctx.compute(kernels::Conv2dInputGrad { precision, conv, weight, grad, workspace, out: y })
+            ctx.compute(kernels::Conv2dInputGrad { conv, weight, grad, workspace, out: y })
         } else {
-            ctx.compute(kernels::Conv2d { precision, conv, input: x, weight, workspace, out: y })
+            ctx.compute(kernels::Conv2d { conv, input: x, weight, workspace, out: y })
         }?;
         Ok(out.finish())
     }
@@ -193,20 +193,18 @@ impl Op for Convolve {
             let (x, shape) = (saved.tensor(0)?, saved.input_shape(1));
             let (large, small) = if self.transposed { (&grad, x) } else { (x, &grad) };
             let (large, small) = (large.contiguous()?, small.contiguous()?);
-            let mut out = ctx.gradient(1, &shape, x.dtype())?;
+            let mut out = ctx.gradient(1, &shape, saved.gradient_dtype(1))?;
             let (larger, smaller, filters) =
                 (image(large.layout())?, image(small.layout())?, image(out.view().layout())?);
             let conv = self.options.convolution(filters.shape());
-            let precision = ctx.precision(x.dtype());
             let mut workspace = ctx.workspace(kernels::Conv2dWeightGradWorkspace {
                 conv: &conv,
                 input: larger.shape(),
                 out: smaller.shape(),
                 dtype: x.dtype(),
-                precision,
+                weight_dtype: out.view().dtype(),
             })?;
             ctx.compute(kernels::Conv2dWeightGrad {
-                precision,
                 conv,
                 input: large.view().with_layout(&larger),
                 grad: small.view().with_layout(&smaller),
@@ -246,7 +244,7 @@ impl Tensor {
     pub fn conv2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv2d";
         let (x, options) = options.for_conv2d(op)?.padded_for(self, window(weight), 4)?;
-        apply_promoted(Convolve { op, options, transposed: false, rank: 4 }, &x, weight)
+        apply_to_factors(Convolve { op, options, transposed: false, rank: 4 }, &x, weight)
     }
 
     /// Transposed 2D convolution (deconvolution), as PyTorch's `conv_transpose2d`. The output is larger than the input.
@@ -258,7 +256,7 @@ impl Tensor {
     /// below the dilation.
     pub fn conv_transpose2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv_transpose2d";
-        apply_promoted(
+        apply_to_factors(
             Convolve { op, options: options.for_conv_transpose2d(op)?, transposed: true, rank: 4 },
             self,
             weight,
@@ -284,7 +282,7 @@ impl Tensor {
     pub fn conv1d(&self, weight: &Self, options: Conv1dOptions) -> Result<Self> {
         let op = "conv1d";
         let (x, options) = options.for_conv1d(op)?.padded_for(self, window(weight), 3)?;
-        apply_promoted(Convolve { op, options, transposed: false, rank: 3 }, &x, weight)
+        apply_to_factors(Convolve { op, options, transposed: false, rank: 3 }, &x, weight)
     }
 }
 

@@ -555,45 +555,38 @@ fn windows() -> Vec<Case> {
     vec![
         new("conv2d", |ctx, from, to| {
             let (conv, input, weight, out) = (&CONVOLUTION, from[0], from[1], outputs(to).next());
-            let (dtype, precision) = (input.dtype(), ctx.precision(input.dtype()));
+            let dtype = input.dtype();
             let (from, to) = (input.layout().shape(), out.layout().shape());
-            let mut room =
-                ctx.workspace(kernels::Conv2dWorkspace { conv, input: from, out: to, dtype, precision })?;
+            let mut room = ctx.workspace(kernels::Conv2dWorkspace { conv, input: from, out: to, dtype })?;
             let (conv, workspace) = (CONVOLUTION, room.as_mut().map(Buffer::view_mut));
-            ctx.compute(kernels::Conv2d { precision, conv, input, weight, workspace, out })
+            ctx.compute(kernels::Conv2d { conv, input, weight, workspace, out })
         })
         .reads("input", large)
         .reads("weight", filters)
         .writes("out", small),
         new("conv2d_input_grad", |ctx, from, to| {
             let (conv, weight, grad, out) = (&CONVOLUTION, from[0], from[1], outputs(to).next());
-            let (dtype, precision) = (grad.dtype(), ctx.precision(grad.dtype()));
+            let dtype = grad.dtype();
             let (from, to) = (out.layout().shape(), grad.layout().shape());
-            let mut room = ctx.workspace(kernels::Conv2dInputGradWorkspace {
-                conv,
-                input: from,
-                out: to,
-                dtype,
-                precision,
-            })?;
+            let mut room =
+                ctx.workspace(kernels::Conv2dInputGradWorkspace { conv, input: from, out: to, dtype })?;
             let (conv, workspace) = (CONVOLUTION, room.as_mut().map(Buffer::view_mut));
-            ctx.compute(kernels::Conv2dInputGrad { precision, conv, weight, grad, workspace, out })
+            ctx.compute(kernels::Conv2dInputGrad { conv, weight, grad, workspace, out })
         })
         .reads("weight", filters)
         .reads("grad", small)
         .writes("out", large),
         new("conv2d_weight_grad", |ctx, from, to| {
             let (conv, input, grad, out) = (CONVOLUTION, from[0], from[1], outputs(to).next());
-            let precision = ctx.precision(input.dtype());
             let mut room = ctx.workspace(kernels::Conv2dWeightGradWorkspace {
                 conv: &conv,
                 input: input.layout().shape(),
                 out: grad.layout().shape(),
                 dtype: input.dtype(),
-                precision,
+                weight_dtype: out.dtype(),
             })?;
             let workspace = room.as_mut().map(Buffer::view_mut);
-            ctx.compute(kernels::Conv2dWeightGrad { precision, conv, input, grad, workspace, out })
+            ctx.compute(kernels::Conv2dWeightGrad { conv, input, grad, workspace, out })
         })
         .reads("input", large)
         .reads("grad", small)

@@ -53,7 +53,7 @@ pub(crate) trait Packed: bytemuck::Pod + Send + Sync {
 }
 
 /// Two consecutive bf16 elements of one row or column of a matrix, the first one in the lower half.
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Pair(pub(in super::super) u32);
 
@@ -65,20 +65,6 @@ impl Pair {
             Instructions::V4 { bf16 } => bf16,
             _ => false,
         }
-    }
-}
-
-/// Rounds consecutive elements to pairs of the nearest bf16, ties to even, if the processor has an instruction for it. It rounds
-/// subnormal elements to 0, as the products of pairs do.
-#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "no instruction is known"))]
-pub(super) fn round_to_pairs(from: &[f32], to: &mut [Pair]) -> bool {
-    match instructions() {
-        #[cfg(target_arch = "x86_64")]
-        Instructions::V4 { bf16: true } => {
-            x86::round_to_pairs(from, to);
-            true
-        }
-        _ => false,
     }
 }
 

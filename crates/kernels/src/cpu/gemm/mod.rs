@@ -24,9 +24,7 @@ use self::blocks::pieces;
 
 pub(crate) use blocks::Block;
 pub(crate) use kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Stored, Tile};
-pub(crate) use pack::{
-    Depth, GROUP, Operand, PackInto, RUN, Strided, Unrounded, f16_to_f32, interleave, to_bf16,
-};
+pub(crate) use pack::{Depth, GROUP, Operand, PackInto, RUN, Strided, f16_to_f32, interleave, to_bf16};
 
 use super::number::Float;
 
@@ -86,6 +84,11 @@ impl<T: Float> Destination<T> for Block<'_, T> {
 pub(crate) fn scratch_elements([rows, columns, depth]: [usize; 3]) -> usize {
     let [lhs, rhs] = panels::<f32>([rows, columns, depth]);
     lhs + rhs
+}
+
+/// Whether a product of this depth stores each tile once, and never adds to it.
+pub(crate) const fn is_summed_at_once<P: Depth>(depth: usize) -> bool {
+    depth <= DEPTH * P::PER_ROW
 }
 
 /// The elements of the packed parts of both operands.

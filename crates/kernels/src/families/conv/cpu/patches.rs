@@ -225,7 +225,8 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
         let first = half(lane)?;
         // No result depends on a half without places.
         let second = if lane + HALF < places.len() { half(lane + HALF)? } else { first };
-        let stored = Stored { data: S::unchanged(data)?, rows: rows.get(depth)?, halves: [first, second] };
+        let rows = rows.get(depth.start / S::DEPTHS..depth.end.div_ceil(S::DEPTHS))?;
+        let stored = Stored { data: S::unchanged(data)?, rows, halves: [first, second] };
         stored.is_inside().then_some(stored)
     }
 
@@ -235,7 +236,7 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
         if pieces.places < width {
             panel.fill(S::default().pack(S::default()));
         }
-        let (pieces, offsets) = (pieces.as_slice(), taps.from(depth.start));
+        let (pieces, offsets) = (pieces.as_slice(), taps.from(depth.start / S::DEPTHS));
         let rows = FillRows { data, pieces, offsets, depth: depth.len(), width, panel };
         match places.row() {
             ..=4 => simd::run(rows.with_copies_of::<4>()),
@@ -277,7 +278,7 @@ impl<P: Depth, S: PackInto<P>, const LEN: usize> Loop for WithCopiesOf<LEN, Fill
         for number in 0..depth.div_ceil(P::PER_ROW) {
             let Some(first) = offsets.next() else { return };
             // The last element of an odd depth is paired with 0.
-            let second = if P::PER_ROW == 1 { None } else { offsets.next() };
+            let second = if S::DEPTHS == P::PER_ROW { None } else { offsets.next() };
             let second = second.filter(|_| number * P::PER_ROW + 1 < depth);
             let panel = &mut panel[number * width..];
             for piece in pieces {

@@ -179,7 +179,7 @@ pub(crate) fn multiply_rounded<P: Depth<Sum = f32>, H: Half + PackInto<f32>>(
     let [rows, columns] = [block.rows().len(), block.columns().len()];
     let (panels, sums) = scratch.split_at_mut(gemm::scratch_elements([rows, columns, depth]));
     let panels = bytemuck::cast_slice_mut(panels);
-    let is_deep = P::rows(depth) > DEPTH;
+    let is_deep = !gemm::is_summed_at_once::<P>(depth);
     let size = if is_deep { [SUM_ROWS, WIDE] } else { [rows.max(1), columns.max(1)] };
     for block in block.split(size) {
         let ranges = [block.rows(), block.columns()];
@@ -202,12 +202,15 @@ impl<H: Half + PackInto<f32>> Rounded<'_, H> {
     /// Adds the bias to complete sums, and rounds them.
     fn store(&mut self, rows: Range<usize>, columns: Range<usize>, tile: &Tile<f32>) {
         let bias = self.bias.map(|bias| bias.of_tile::<f32>(columns.clone()));
-        for (row, sums) in rows.zip(&tile.0) {
-            let mut sums = *sums;
-            if let Some(bias) = &bias {
+        let (mut sums, mut rounded) = (tile.0, [[H::default(); COLUMNS]; ROWS]);
+        if let Some(bias) = &bias {
+            for sums in &mut sums[..rows.len()] {
                 sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
             }
-            H::narrow(&sums[..columns.len()], self.block.row(row, columns.clone()));
+        }
+        H::narrow(sums[..rows.len()].as_flattened(), rounded[..rows.len()].as_flattened_mut());
+        for (row, rounded) in rows.zip(&rounded) {
+            self.block.row(row, columns.clone()).copy_from_slice(&rounded[..columns.len()]);
         }
     }
 }
