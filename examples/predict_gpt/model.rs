@@ -50,13 +50,23 @@ impl Gpt {
         let scores = self.forward(&tokens)?.flatten(0, 1)?;
         scores.cross_entropy(&tokens.flatten(0, 1)?)?.backward()
     }
+
+    /// The loss of predicting `tokens`, without a tensor of all scores.
+    pub(crate) fn linear_loss(&self, tokens: &Tensor) -> Result<Tensor> {
+        let (hidden, table) = (self.hidden(tokens)?.flatten(0, 1)?, self.tokens.weight().operand()?.t()?);
+        hidden.linear_cross_entropy(&table, &tokens.flatten(0, 1)?, Reduction::Mean)
+    }
+
+    /// The hidden states before the output layer.
+    fn hidden(&self, tokens: &Tensor) -> Result<Tensor> {
+        let positions = self.positions.forward(&Tensor::arange(tokens.device(), 0, tokens.dims()[1])?)?;
+        self.norm.forward(&self.blocks.forward(&self.tokens.forward(tokens)?.add(&positions)?)?)
+    }
 }
 
 #[module]
 impl Module for Gpt {
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
-        let positions = self.positions.forward(&Tensor::arange(tokens.device(), 0, tokens.dims()[1])?)?;
-        let x = self.blocks.forward(&self.tokens.forward(tokens)?.add(&positions)?)?;
-        self.norm.forward(&x)?.matmul(&self.tokens.weight().tensor().t()?)
+        self.hidden(tokens)?.matmul(&self.tokens.weight().operand()?.t()?)
     }
 }

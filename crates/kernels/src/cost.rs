@@ -133,6 +133,14 @@ impl Work {
         Self::per_element(class, layout.shape().elements() as u64)
     }
 
+    /// The work of two kernels of one class in one launch.
+    pub(crate) const fn together_with(mut self, other: &Self) -> Self {
+        self.elements = self.elements.saturating_add(other.elements);
+        self.read = self.read.saturating_add(other.read);
+        self.written = self.written.saturating_add(other.written);
+        self
+    }
+
     /// The bytes read and written.
     pub const fn bytes(&self) -> u64 {
         self.read.saturating_add(self.written)

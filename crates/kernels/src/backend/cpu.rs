@@ -10,7 +10,7 @@ use crate::cpu::parallel::Workers;
 pub use crate::cpu::scalar::element_bytes;
 use crate::cpu::{gemm, simd, transfer};
 use crate::error::Result;
-use crate::families::Kernel;
+use crate::families::{self, Kernel};
 use crate::rules::DeviceRules;
 use crate::storage::{View, ViewMut};
 
@@ -47,6 +47,10 @@ impl CpuBackend {
     pub const fn threads(&self) -> usize {
         self.workers.threads()
     }
+
+    pub(super) const fn workers(&self) -> &Workers {
+        &self.workers
+    }
 }
 
 impl sealed::Sealed for CpuBackend {}
@@ -75,6 +79,10 @@ impl Backend for CpuBackend {
     fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {
         kernel.run_cpu(&self.workers, op)
     }
+
+    fn run_together(&self, op: &'static str, kernels: &mut [Kernel<'_>], _: Checked) -> Result<()> {
+        families::run_on_cpu(&self.workers, op, kernels)
+    }
 }
 
 #[cfg(test)]
@@ -90,7 +98,6 @@ mod tests {
     use super::*;
     use crate::backend::dry::DryBackend;
     use crate::error::KernelError;
-    use crate::families;
     use crate::families::{Binary, Compare, Distribution, RandomKey, RecurrentCell, Reduce, Unary};
     use crate::shape::{DType, Scalar};
     use crate::testing::Buffer;

@@ -21,7 +21,7 @@ pub(crate) const LIGHT: usize = 32 * 1024;
 pub(crate) const HEAVY: usize = 4 * 1024;
 
 /// The smallest number of light chunks that is worth waking a helper, which takes 70 µs on virtual machines.
-const LIGHT_CHUNKS: usize = 8;
+pub(crate) const LIGHT_CHUNKS: usize = 8;
 
 /// The smallest number of chunks of this size that helpers share.
 const fn min_shared_chunks(chunk: usize) -> usize {
@@ -45,6 +45,9 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
+    /// The calling thread alone.
+    pub(crate) const ALONE: Self = Self { helpers: None, threads: 1 };
+
     /// Starts `threads - 1` helper threads in a separate pool.
     ///
     /// # Errors

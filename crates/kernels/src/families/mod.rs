@@ -36,12 +36,15 @@ mod scan;
 mod softmax;
 mod sort;
 mod step;
+mod together;
 mod zip;
 
 #[cfg(all(test, feature = "cuda"))]
 mod names;
 
-pub use self::attention::{AttentionInputs, AttentionWorkspace, has_contiguous_heads};
+pub use self::attention::{
+    AttentionGradWorkspace, AttentionInputs, AttentionWorkspace, has_contiguous_heads,
+};
 #[cfg(feature = "cuda")]
 pub(crate) use self::computation::RunCuda;
 pub(crate) use self::computation::{Computation, RunCpu};
@@ -58,6 +61,11 @@ pub use self::reduce::functions::{Identity, Reduce, ReduceDomain};
 pub use self::scan::ScanFunction;
 pub use self::sort::ArgSortWorkspace;
 pub use self::step::*;
+#[cfg(feature = "cuda")]
+pub(crate) use self::together::MAX_TOGETHER;
+#[cfg(feature = "cuda")]
+pub(crate) use self::together::run_on_cuda;
+pub(crate) use self::together::{run_on_cpu, work_of_launches};
 pub use self::zip::functions::{Binary, Compare};
 use crate::cost::Work;
 use crate::cpu::parallel::Workers;

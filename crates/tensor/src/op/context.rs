@@ -168,6 +168,20 @@ impl<'a> OpContext<'a> {
         Ok(self.backend().run(self.op, &mut kernel, checked)?)
     }
 
+    /// Runs kernels that do not depend on each other, such as the updates of all parameters by an optimizer. A GPU computes
+    /// neighbors of one kind and type in one launch, and the CPU wakes its threads once for all small kernels. The
+    /// results equal those of [`compute`](Self::compute).
+    ///
+    /// # Errors
+    /// As [`compute`](Self::compute) for each kernel. After an error about operands of kernels that
+    /// [support 16-bit floats everywhere](Kernel::supports_half_everywhere), no kernel has written anything.
+    pub fn compute_together(&self, mut kernels: Vec<Kernel<'_>>) -> Result<()> {
+        if kernels.iter_mut().any(upcast::applies_to) {
+            return kernels.into_iter().try_for_each(|kernel| self.compute(kernel));
+        }
+        Ok(check::run_together(self.device.as_ref(), self.op, &mut kernels)?)
+    }
+
     /// Copies values from the host to memory that the op has already allocated. The values are raw bytes of
     /// the element type, in logical order.
     ///

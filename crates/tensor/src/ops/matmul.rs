@@ -205,10 +205,10 @@ impl Tensor {
         }
     }
 
-    /// The product of a stack of matrices with one matrix, as a single product with more rows; `None` for other operands. Its
-    /// backward is then a single product too, instead of a sum over a stack.
+    /// The product of a stack of matrices with one matrix or vector, as a single product with more rows; `None` for other
+    /// operands. Its backward is then a single product too, instead of a sum over a stack, and rounds 16-bit floats once.
     fn matmul_of_rows(&self, rhs: &Self, dtype: DType) -> Result<Option<Self>> {
-        let is_stack = self.rank() > 2 && rhs.rank() == 2 && self.layout().is_contiguous();
+        let is_stack = self.rank() > 2 && matches!(rhs.rank(), 1 | 2) && self.layout().is_contiguous();
         if !is_stack || self.device() != rhs.device() {
             return Ok(None);
         }
@@ -217,7 +217,8 @@ impl Tensor {
         let rows = operands.leading.checked_elements().and_then(|count| count.checked_mul(operands.m));
         let Some(rows) = rows else { return Ok(None) };
         let product = self.reshape([rows, operands.k])?.matmul_to(rhs, dtype)?;
-        product.reshape(operands.product_shape()?).map(Some)
+        let layout = operands.without_vector_axes(Layout::row_major(&operands.product_shape()?));
+        product.reshape(*layout.shape()).map(Some)
     }
 }
 
