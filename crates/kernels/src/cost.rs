@@ -5,8 +5,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
-use crate::precision::Precision;
-use crate::shape::DType;
 
 /// Kernels whose work takes about the same time per multiply-add or per element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -187,8 +185,4 @@ pub(crate) fn distinct(layout: &Layout) -> u64 {
     axes.fold(1_u64, |count, (&size, &stride)| {
         count.saturating_mul(if stride == 0 { size.min(1) } else { size } as u64)
     })
-}
-
-pub(crate) const fn is_half(precision: Precision, dtype: DType) -> bool {
-    matches!(precision, Precision::BF16) || dtype.is_half()
 }

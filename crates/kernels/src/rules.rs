@@ -73,7 +73,6 @@ mod tests {
     use crate::backend::dry::DryBackend;
     use crate::families::{Conv2dWeightGradWorkspace, Conv2dWorkspace, MatMulWorkspace, ScatterAddWorkspace};
     use crate::layout::Layout;
-    use crate::precision::Precision;
     use crate::shape::{DType, Shape};
     use crate::window::{Convolution, Window};
     use crate::workspace::Workspace;

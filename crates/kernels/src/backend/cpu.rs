@@ -99,7 +99,6 @@ mod tests {
     use crate::backend::dry::DryBackend;
     use crate::error::KernelError;
     use crate::families::{Binary, Compare, Distribution, RandomKey, RecurrentCell, Reduce, Unary};
-    use crate::precision::Precision;
     use crate::shape::{DType, Scalar};
     use crate::testing::Buffer;
     use crate::window::{Convolution, PoolAxis, PoolReduction, Window};

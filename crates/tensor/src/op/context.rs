@@ -8,7 +8,7 @@ use highwater_tracking::{OpRun, Phase, here};
 
 use super::upcast;
 use crate::backend::kernels::Workspace;
-use crate::backend::{Backend, Kernel, Precision, check};
+use crate::backend::{Backend, Kernel, check};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, bytes_of};
@@ -147,12 +147,6 @@ impl<'a> OpContext<'a> {
     #[must_use]
     pub fn backend(&self) -> &dyn Backend {
         self.device.backend()
-    }
-
-    /// Returns the precision for kernels that multiply matrices of this element type.
-    #[must_use]
-    pub const fn precision(&self, _: DType) -> Precision {
-        Precision::Full
     }
 
     /// Runs a kernel on memory that the op has already allocated. A kernel on 16-bit floats may allocate f32

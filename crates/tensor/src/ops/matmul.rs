@@ -191,29 +191,34 @@ impl Tensor {
         if let Some([lhs, rhs]) = promoted_factors(self, rhs)? {
             return lhs.matmul(&rhs);
         }
-        self.matmul_to(rhs, self.dtype())
+        match self.matmul_of_rows(rhs, self.dtype())? {
+            Some(product) => Ok(product),
+            None => apply(MatMul { dtype: self.dtype() }, &[self, rhs]),
+        }
     }
 
     /// The product of tensors of one element type in `dtype`: their type, or f32 for 16-bit floats.
     fn matmul_to(&self, rhs: &Self, dtype: DType) -> Result<Self> {
-        // A stack of matrices times one matrix or vector is a single product with more rows. Its backward is then a
-        // single product too, instead of a sum over a stack, and rounds 16-bit floats once.
-        if self.rank() > 2
-            && matches!(rhs.rank(), 1 | 2)
-            && self.layout().is_contiguous()
-            && self.device() == rhs.device()
-        {
-            let operands = Operands::new(self, rhs)?;
-            // The number of rows without elements may overflow.
-            if let Some(rows) =
-                operands.leading.checked_elements().and_then(|count| count.checked_mul(operands.m))
-            {
-                let product = self.reshape([rows, operands.k])?.matmul_to(rhs, dtype)?;
-                let layout = operands.without_vector_axes(Layout::row_major(&operands.product_shape()?));
-                return product.reshape(*layout.shape());
-            }
+        match self.matmul_of_rows(rhs, dtype)? {
+            Some(product) => Ok(product),
+            None => apply(MatMul { dtype }, &[self, rhs]),
         }
-        apply(MatMul { dtype }, &[self, rhs])
+    }
+
+    /// The product of a stack of matrices with one matrix or vector, as a single product with more rows; `None` for other
+    /// operands. Its backward is then a single product too, instead of a sum over a stack, and rounds 16-bit floats once.
+    fn matmul_of_rows(&self, rhs: &Self, dtype: DType) -> Result<Option<Self>> {
+        let is_stack = self.rank() > 2 && matches!(rhs.rank(), 1 | 2) && self.layout().is_contiguous();
+        if !is_stack || self.device() != rhs.device() {
+            return Ok(None);
+        }
+        let operands = Operands::new(self, rhs)?;
+        // The number of rows without elements may overflow.
+        let rows = operands.leading.checked_elements().and_then(|count| count.checked_mul(operands.m));
+        let Some(rows) = rows else { return Ok(None) };
+        let product = self.reshape([rows, operands.k])?.matmul_to(rhs, dtype)?;
+        let layout = operands.without_vector_axes(Layout::row_major(&operands.product_shape()?));
+        product.reshape(*layout.shape()).map(Some)
     }
 }
 

@@ -24,9 +24,7 @@ use self::blocks::pieces;
 
 pub(crate) use blocks::Block;
 pub(crate) use kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Stored, Tile};
-pub(crate) use pack::{
-    Depth, GROUP, Operand, PackInto, RUN, Strided, Unrounded, f16_to_f32, interleave, to_bf16,
-};
+pub(crate) use pack::{Depth, GROUP, Operand, PackInto, RUN, Strided, f16_to_f32, interleave, to_bf16};
 
 use super::number::Float;
 

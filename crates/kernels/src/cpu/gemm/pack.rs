@@ -8,7 +8,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::super::simd::{self, Loop};
-use super::kernel::{self, COLUMNS, HALF, Packed, Pair, ROWS, Stored};
+use super::kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Stored};
 
 /// An operand that is packed before it is multiplied.
 pub(crate) trait Operand<P>: Sync {
@@ -120,18 +120,6 @@ pack_single! {
     f16 => f32: f16_to_f32;
 }
 
-/// An element that is rounded to bf16 when it is packed, for processors that multiply no pairs.
-#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(transparent)]
-pub(crate) struct Unrounded(pub(crate) f32);
-
-impl PackInto<f32> for Unrounded {
-    #[inline(always)]
-    fn pack(self, _: Self) -> f32 {
-        f32::from_bits(rounded_to_bf16(self.0) & 0xffff_0000)
-    }
-}
-
 // Pairs of two depths that lie apart in memory, such as channels.
 impl PackInto<Pair> for Pair {
     const DEPTHS: usize = 2;
@@ -153,35 +141,13 @@ impl PackInto<Pair> for bf16 {
     }
 }
 
-impl PackInto<Pair> for f32 {
-    #[inline(always)]
-    fn pack(self, next: Self) -> Pair {
-        Pair(rounded_to_bf16(self) >> 16 | rounded_to_bf16(next) & 0xffff_0000)
-    }
-
-    #[inline(always)]
-    fn pack_run<const LEN: usize>(from: &[Self; LEN], to: &mut [Pair; RUN]) {
-        if kernel::round_to_pairs(from, to) {
-            return;
-        }
-        for (to, from) in to.iter_mut().zip(from.as_chunks::<2>().0) {
-            *to = from[0].pack(from[1]);
-        }
-    }
-}
-
-/// The nearest bf16; ties go to even. For loops that vectorize.
+/// The nearest bf16; ties go to even. NaN stays NaN. For loops that vectorize.
 #[inline(always)]
 pub(crate) fn to_bf16(value: f32) -> bf16 {
-    bf16::from_bits((rounded_to_bf16(value) >> 16) as u16)
-}
-
-/// The bits of the nearest bf16 in the upper half; ties go to even. NaN stays NaN.
-#[inline(always)]
-fn rounded_to_bf16(value: f32) -> u32 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    if value.is_nan() { bits | 0x0040_0000 } else { rounded }
+    let bits = if value.is_nan() { bits | 0x0040_0000 } else { rounded };
+    bf16::from_bits((bits >> 16) as u16)
 }
 
 /// Exact, and without branches, so that the loop vectorizes.

@@ -15,13 +15,13 @@ mod vector;
 use half::{bf16, f16};
 
 pub(crate) use self::output::{
-    Bias, block_sizes, fill, for_each_block, multiply_biased, multiply_rounded, slot_elements, slots,
+    Bias, Slots, block_sizes, fill, for_each_block, multiply_biased, multiply_rounded,
 };
 use self::output::{Biased, SMALL};
 use super::{MatMul, MatMulSum};
 use crate::cpu::convert::Half;
 use crate::cpu::dispatch::{host, host_mut, scratch, unsupported};
-use crate::cpu::gemm::{self, Block, COLUMNS, Depth, Operand, Output, PackInto, Pair, Strided};
+use crate::cpu::gemm::{self, Block, COLUMNS, Depth, Output, PackInto, Pair, Strided};
 use crate::cpu::loop_nest::LoopNest;
 use crate::cpu::number::Float;
 use crate::cpu::parallel::Workers;
@@ -49,7 +49,7 @@ impl RunCpu for MatMul<'_> {
             return Err(KernelError::BadRank { op, expected: "at least two axes", shape });
         };
         let factors = Factors { op, bias, lhs, rhs, a, b, output: Output::Overwrite };
-        factors.multiply(workers, workspace, out)
+        factors.function(out.dtype())?(&factors, workers, workspace, out)
     }
 }
 
@@ -61,7 +61,8 @@ impl RunCpu for MatMulSum<'_> {
             let shape = *lhs.layout().shape();
             return Err(KernelError::BadRank { op, expected: "two axes", shape });
         };
-        Factors { op, bias: None, lhs, rhs, a, b, output }.multiply(workers, workspace, out)
+        let factors = Factors { op, bias: None, lhs, rhs, a, b, output };
+        factors.function(out.dtype())?(&factors, workers, workspace, out)
     }
 }
 
@@ -86,8 +87,8 @@ pub(crate) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType, out: DType) ->
         return 0;
     }
     let matrices: usize = a.layout.shape().dims()[..a.axes].iter().product();
-    let elements = slot_elements(out, [a.rows, b.cols, a.cols]) * slots(a.multiplications(&b), matrices);
-    elements.saturating_mul(dtype.computed_as().size())
+    let slots = Slots::new(out, [a.rows, b.cols, a.cols], matrices);
+    slots.elements().saturating_mul(dtype.computed_as().size())
 }
 
 /// Whether simple loops compute a product with these factor and output types.
@@ -100,6 +101,9 @@ const fn uses_loops(a: &MatrixBatch<'_>, b: &MatrixBatch<'_>, dtype: DType, out:
     };
     multiplications == 0 || has_loop
 }
+
+/// A product with the given workers, workspace and output.
+type Multiply<'a> = fn(&Factors<'a>, &Workers, &mut Option<ViewMut<'_>>, &mut ViewMut<'_>) -> Result<()>;
 
 /// The factors of a product and its bias.
 struct Factors<'a> {
@@ -115,7 +119,7 @@ struct Factors<'a> {
     output: Output,
 }
 
-impl Factors<'_> {
+impl<'a> Factors<'a> {
     /// The loop over the leading axes, with the offsets of both matrices.
     fn stack(&self) -> LoopNest<2> {
         let (a, b) = (&self.a, &self.b);
@@ -126,48 +130,44 @@ impl Factors<'_> {
         )
     }
 
-    /// Multiplies in simple loops or on panels.
-    fn multiply(
-        &self,
-        workers: &Workers,
-        workspace: &mut Option<ViewMut<'_>>,
-        out: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        let (dtype, to) = (self.lhs.dtype(), out.dtype());
-        if uses_loops(&self.a, &self.b, dtype, to) {
-            return match to {
-                DType::F32 => self.multiply_in_loops::<f32>(workers, out, vector::product),
-                DType::F64 => self.multiply_in_loops::<f64>(workers, out, vector::product),
-                DType::F16 => self.multiply_in_loops::<f16>(workers, out, vector::product_of_halves),
-                DType::BF16 => self.multiply_in_loops::<bf16>(workers, out, vector::product_of_halves),
-                DType::I64 => self.multiply_in_loops::<i64>(workers, out, scalar::product_of_integers),
-                DType::I32 => self.multiply_in_loops::<i32>(workers, out, scalar::product_of_integers),
-                DType::U32 => self.multiply_in_loops::<u32>(workers, out, scalar::product_of_integers),
-                DType::U8 => self.multiply_in_loops::<u8>(workers, out, scalar::product_of_integers),
-                dtype @ DType::Bool => Err(unsupported(self.op, dtype)),
+    /// The function that multiplies in simple loops or on panels, to an output of type `out`.
+    fn function(&self, out: DType) -> Result<Multiply<'a>> {
+        macro_rules! in_loops {
+            ($type:ty, $product:expr) => {
+                |factors, workers, _, out| factors.multiply_in_loops::<$type>(workers, out, $product)
             };
         }
-        match (dtype, to) {
-            (DType::F32, _) => self.multiply_panels::<f32, f32>(workers, workspace, out),
-            (DType::F64, _) => self.multiply_panels::<f64, f64>(workers, workspace, out),
-            (DType::BF16, DType::F32) if Pair::is_supported() => {
-                self.multiply_panels::<Pair, bf16>(workers, workspace, out)
-            }
-            (DType::BF16, DType::F32) => self.multiply_panels::<f32, bf16>(workers, workspace, out),
-            (DType::F16, DType::F32) => self.multiply_panels::<f32, f16>(workers, workspace, out),
-            (DType::BF16, _) if Pair::is_supported() => {
-                self.multiply_halves::<Pair, bf16>(workers, workspace, out)
-            }
-            (DType::BF16, _) => self.multiply_halves::<f32, bf16>(workers, workspace, out),
-            (DType::F16, _) => self.multiply_halves::<f32, f16>(workers, workspace, out),
-            (dtype, _) => Err(unsupported(self.op, dtype)),
+        let dtype = self.lhs.dtype();
+        if uses_loops(&self.a, &self.b, dtype, out) {
+            return Ok(match out {
+                DType::F32 => in_loops!(f32, vector::product),
+                DType::F64 => in_loops!(f64, vector::product),
+                DType::F16 => in_loops!(f16, vector::product_of_halves),
+                DType::BF16 => in_loops!(bf16, vector::product_of_halves),
+                DType::I64 => in_loops!(i64, scalar::product_of_integers),
+                DType::I32 => in_loops!(i32, scalar::product_of_integers),
+                DType::U32 => in_loops!(u32, scalar::product_of_integers),
+                DType::U8 => in_loops!(u8, scalar::product_of_integers),
+                DType::Bool => return Err(unsupported(self.op, out)),
+            });
         }
+        Ok(match (dtype, out) {
+            (DType::F32, _) => Self::multiply::<f32, f32>,
+            (DType::F64, _) => Self::multiply::<f64, f64>,
+            (DType::BF16, DType::F32) if Pair::is_supported() => Self::multiply::<Pair, bf16>,
+            (DType::BF16, DType::F32) => Self::multiply::<f32, bf16>,
+            (DType::F16, DType::F32) => Self::multiply::<f32, f16>,
+            (DType::BF16, _) if Pair::is_supported() => Self::multiply_halves::<Pair, bf16>,
+            (DType::BF16, _) => Self::multiply_halves::<f32, bf16>,
+            (DType::F16, _) => Self::multiply_halves::<f32, f16>,
+            _ => return Err(unsupported(self.op, dtype)),
+        })
     }
 
     /// Multiplies panels of `P` to an output of the sums' type. The factors are stored as `S`. Not inlined, so that small
     /// products need less stack.
     #[inline(never)]
-    fn multiply_panels<P, S>(
+    fn multiply<P, S>(
         &self,
         workers: &Workers,
         workspace: &mut Option<ViewMut<'_>>,
@@ -178,13 +178,17 @@ impl Factors<'_> {
         S: PackInto<P> + RawElement,
     {
         let bias = Bias::<P::Sum>::new(self.op, self.bias.as_ref())?;
-        let k = self.a.cols;
-        self.each_block::<P, S, P::Sum>(workers, workspace, out, &|[lhs, rhs], block, scratch| {
-            let ranges = [block.rows(), block.columns()];
-            let panels = bytemuck::cast_slice_mut(scratch);
+        let (factors, stack, k) = (self.elements::<S>()?, self.stack(), self.a.cols);
+        let (sizes, slots) = self.slots(&stack, out.dtype());
+        let scratch = scratch::<P::Sum>(self.op, workspace, slots.elements())?;
+        let out = host_mut::<P::Sum>(self.op, out)?;
+        for_each_block(workers, out, sizes, (slots, scratch), &|number, block, scratch| {
+            let [lhs, rhs] = self.operands(stack.at(number), factors);
+            let (ranges, panels) = ([block.rows(), block.columns()], bytemuck::cast_slice_mut(scratch));
             let mut out = Biased { block, bias };
-            gemm::product::<P>(lhs, rhs, ranges, k, panels, &mut out, self.output);
-        })
+            gemm::product::<P>(&lhs, &rhs, ranges, k, panels, &mut out, self.output);
+        });
+        Ok(())
     }
 
     /// Multiplies panels of `P` to an output of 16-bit floats, which have the factors' type.
@@ -199,43 +203,32 @@ impl Factors<'_> {
         P: Depth<Sum = f32>,
         S: Half + PackInto<P> + PackInto<f32>,
     {
-        let (bias, k) = (Bias::<S>::new(self.op, self.bias.as_ref())?, self.a.cols);
-        self.each_block::<P, S, S>(workers, workspace, out, &|factors, block, scratch| {
-            multiply_rounded::<P, S>(factors, k, block, bias, scratch);
-        })
+        let bias = Bias::<S>::new(self.op, self.bias.as_ref())?;
+        let (factors, stack, k) = (self.elements::<S>()?, self.stack(), self.a.cols);
+        let (sizes, slots) = self.slots(&stack, out.dtype());
+        let scratch = scratch::<f32>(self.op, workspace, slots.elements())?;
+        let out = host_mut::<S>(self.op, out)?;
+        for_each_block(workers, out, sizes, (slots, scratch), &|number, block, scratch| {
+            let [lhs, rhs] = self.operands(stack.at(number), factors);
+            multiply_rounded::<P, S>([&lhs, &rhs], k, block, bias, scratch);
+        });
+        Ok(())
     }
 
-    /// Calls `multiply` with both factors of each block of the output, and with its part of the workspace.
-    fn each_block<P, S, O>(
-        &self,
-        workers: &Workers,
-        workspace: &mut Option<ViewMut<'_>>,
-        out: &mut ViewMut<'_>,
-        multiply: &(dyn Fn([&dyn Operand<P>; 2], Block<'_, O>, &mut [P::Sum]) + Sync),
-    ) -> Result<()>
-    where
-        P: Depth<Sum: RawElement>,
-        S: PackInto<P> + RawElement,
-        O: RawElement,
-    {
-        let Self { op, a, b, .. } = self;
-        let (left, right) = (host::<S>(op, &self.lhs)?, host::<S>(op, &self.rhs)?);
-        let (sizes @ [m, n, _], stack) = ([a.rows, b.cols, a.cols], self.stack());
-        let slots = slots(a.multiplications(b), stack.len());
-        let per_slot = slot_elements(out.dtype(), sizes);
-        let scratch = scratch::<P::Sum>(op, workspace, slots * per_slot)?;
-        for_each_block(
-            workers,
-            host_mut::<O>(op, out)?,
-            [m, n],
-            (slots, per_slot, scratch),
-            &|number, block, scratch| {
-                let [from_a, from_b] = stack.at(number);
-                let (lhs, rhs) = (a.matrix(left, from_a).lhs(), b.matrix(right, from_b).rhs());
-                multiply([&lhs, &rhs], block, scratch);
-            },
-        );
-        Ok(())
+    /// The elements of both factors.
+    fn elements<S: RawElement>(&self) -> Result<[&'a [S]; 2]> {
+        Ok([host::<S>(self.op, &self.lhs)?, host::<S>(self.op, &self.rhs)?])
+    }
+
+    /// The matrices at these offsets.
+    fn operands<'d, S>(&self, [lhs, rhs]: [usize; 2], [left, right]: [&'d [S]; 2]) -> [Strided<'d, S>; 2] {
+        [self.a.matrix(left, lhs).lhs(), self.b.matrix(right, rhs).rhs()]
+    }
+
+    /// The rows and columns of each product, and the blocks that are computed at a time.
+    fn slots(&self, stack: &LoopNest<2>, out: DType) -> ([usize; 2], Slots) {
+        let Self { a, b, .. } = self;
+        ([a.rows, b.cols], Slots::new(out, [a.rows, b.cols, a.cols], stack.len()))
     }
 
     /// Multiplies in simple loops, those of `product`.

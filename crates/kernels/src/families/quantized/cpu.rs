@@ -26,7 +26,7 @@ use crate::families::RunCpu;
 use crate::families::grid::product;
 use crate::families::index::cpu::check as check_indices;
 use crate::families::matmul::cpu::{
-    Bias, SMALL_VECTOR, fill, for_each_block, multiply_biased, multiply_rounded, slot_elements, slots,
+    Bias, SMALL_VECTOR, Slots, fill, for_each_block, multiply_biased, multiply_rounded,
 };
 use crate::shape::{DType, RawElement};
 use crate::storage::View;
@@ -50,7 +50,7 @@ pub(super) fn workspace(of: &MatMulQuantizedWorkspace<'_>) -> usize {
     } else if !dtype.is_float() || product(&[rows, outputs, depth]) == 0 {
         0
     } else {
-        slot_elements(dtype, [rows, outputs, depth]) * slots(product(&[rows, outputs, depth]), 1)
+        Slots::new(dtype, [rows, outputs, depth], 1).elements()
     };
     elements.saturating_mul(dtype.computed_as().size())
 }
@@ -284,9 +284,9 @@ impl MatMulQuantized<'_> {
         let (by_rows, by_columns): (Transposed<'_, V>, Direct<'_, V>) =
             (Transposed { matrix, value: PhantomData }, Direct { matrix, value: PhantomData });
         let rhs: &dyn Operand<P> = if transposed { &by_rows } else { &by_columns };
-        let (slots, per_slot) = (slots(product(&[m, n, k]), 1), slot_elements(dtype, [m, n, k]));
-        let scratch = scratch::<P::Sum>(op, workspace, slots * per_slot)?;
-        for_each_block(workers, out, [m, n], (slots, per_slot, scratch), &|_, block, scratch| {
+        let slots = Slots::new(dtype, [m, n, k], 1);
+        let scratch = scratch::<P::Sum>(op, workspace, slots.elements())?;
+        for_each_block(workers, out, [m, n], (slots, scratch), &|_, block, scratch| {
             multiply([&lhs, rhs], k, block, bias, scratch);
         });
         Ok(())

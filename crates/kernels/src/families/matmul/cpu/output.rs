@@ -14,6 +14,7 @@ use crate::cpu::gemm::{
 use crate::cpu::number::Float;
 use crate::cpu::parallel::Workers;
 use crate::error::Result;
+use crate::families::grid::product;
 use crate::shape::{DType, RawElement};
 use crate::storage::View;
 
@@ -28,15 +29,27 @@ pub(super) const SLOTS: usize = 8;
 /// these rows.
 const SUM_ROWS: usize = 4 * gemm::HIGH;
 
-/// The number of blocks that are computed at a time, for this many matrices.
-pub(crate) const fn slots(multiplications: usize, matrices: usize) -> usize {
-    if multiplications.saturating_mul(matrices) <= SMALL { 1 } else { SLOTS }
+/// The parts of a workspace, of which each computes one block at a time.
+#[derive(Clone, Copy)]
+pub(crate) struct Slots {
+    count: usize,
+    /// The elements of a slot: the panels, and partial sums of 16-bit floats.
+    each: usize,
 }
 
-/// The workspace elements of a block of a product with this output type: the panels, and partial sums of 16-bit floats.
-pub(crate) fn slot_elements(out: DType, sizes @ [rows, columns, depth]: [usize; 3]) -> usize {
-    let sums = if out.is_half() && depth > DEPTH { rows.min(SUM_ROWS) * columns.min(WIDE) } else { 0 };
-    gemm::scratch_elements(sizes) + sums
+impl Slots {
+    /// The slots of products with these rows, columns and depth, and with this output type. They depend only on the sizes.
+    pub(crate) fn new(out: DType, sizes @ [rows, columns, depth]: [usize; 3], matrices: usize) -> Self {
+        let multiplications = product(&[rows, columns, depth, matrices]);
+        let sums = if out.is_half() && depth > DEPTH { rows.min(SUM_ROWS) * columns.min(WIDE) } else { 0 };
+        let count = if multiplications <= SMALL { 1 } else { SLOTS };
+        Self { count, each: gemm::scratch_elements(sizes) + sums }
+    }
+
+    /// The elements of the workspace.
+    pub(crate) const fn elements(self) -> usize {
+        self.count * self.each
+    }
 }
 
 /// The rows and columns of the blocks of a matrix of `[m, n]` elements that is split into about `parts` blocks.
@@ -53,35 +66,30 @@ pub(crate) fn block_sizes([m, n]: [usize; 2], parts: usize) -> [usize; 2] {
     (1..=parts).map(sizes).min_by_key(cost).unwrap_or([m, n])
 }
 
-/// Splits matrices of `[m, n]` elements into blocks. Calls `multiply` with the number of the matrix, each block, and the
-/// `per_slot` elements of one of the slots of `scratch`.
+/// Splits matrices of `[m, n]` elements into blocks. Calls `multiply` with the number of the matrix, each block, and one of
+/// the slots, which `scratch` holds.
 pub(crate) fn for_each_block<O: Send, T: Send>(
     workers: &Workers,
     out: &mut [O],
     [m, n]: [usize; 2],
-    (slots, per_slot, scratch): (usize, usize, &mut [T]),
+    (slots, scratch): (Slots, &mut [T]),
     multiply: &(dyn Fn(usize, Block<'_, O>, &mut [T]) + Sync),
 ) {
-    let matrices = out.len().div_ceil(m * n);
-    let threads = workers.threads().min(slots);
+    let matrices = out.len().div_ceil(m * n).max(1);
+    let threads = workers.threads().min(slots.count);
     let parts = if threads == 1 { 1 } else { SLOTS.min((2 * threads).div_ceil(matrices)) };
     let size = if parts == 1 { [m, n] } else { block_sizes([m, n], parts) };
     let blocks = out
         .chunks_mut(m * n)
         .enumerate()
         .flat_map(|(number, matrix)| Block::new(matrix, n).split(size).map(move |block| (number, block)));
-    if slots == 1 {
+    if slots.count == 1 {
         blocks.for_each(|(number, block)| multiply(number, block, scratch));
     } else {
-        workers.share_with_scratch(
-            blocks.collect(),
-            slots,
-            scratch,
-            per_slot,
-            &|(number, block), scratch| {
-                multiply(number, block, scratch);
-            },
-        );
+        let multiply = |(number, block): (usize, Block<'_, O>), scratch: &mut [T]| {
+            multiply(number, block, scratch);
+        };
+        workers.share_with_scratch(blocks.collect(), slots.count, scratch, slots.each, &multiply);
     }
 }
 
@@ -148,7 +156,7 @@ impl<T: Float + Depth + PackInto<T> + RawElement> Destination<T> for Biased<'_, 
     }
 }
 
-/// Multiplies matrices to a block of sums. `scratch` has at least [`slot_elements`].
+/// Multiplies matrices to a block of sums. `scratch` is one of the [`Slots`].
 pub(crate) fn multiply_biased<P: Depth<Sum: Depth + PackInto<P::Sum> + RawElement>>(
     [lhs, rhs]: [&dyn Operand<P>; 2],
     depth: usize,
@@ -160,7 +168,7 @@ pub(crate) fn multiply_biased<P: Depth<Sum: Depth + PackInto<P::Sum> + RawElemen
     gemm::product::<P>(lhs, rhs, ranges, depth, panels, &mut Biased { block, bias }, Output::Overwrite);
 }
 
-/// Multiplies matrices to a block of 16-bit floats, which are rounded once. `scratch` has at least [`slot_elements`].
+/// Multiplies matrices to a block of 16-bit floats, which are rounded once. `scratch` is one of the [`Slots`].
 pub(crate) fn multiply_rounded<P: Depth<Sum = f32>, H: Half + PackInto<f32>>(
     [lhs, rhs]: [&dyn Operand<P>; 2],
     depth: usize,
@@ -171,7 +179,7 @@ pub(crate) fn multiply_rounded<P: Depth<Sum = f32>, H: Half + PackInto<f32>>(
     let [rows, columns] = [block.rows().len(), block.columns().len()];
     let (panels, sums) = scratch.split_at_mut(gemm::scratch_elements([rows, columns, depth]));
     let panels = bytemuck::cast_slice_mut(panels);
-    let is_deep = P::rows(depth) > DEPTH;
+    let is_deep = !gemm::is_summed_at_once::<P>(depth);
     let size = if is_deep { [SUM_ROWS, WIDE] } else { [rows.max(1), columns.max(1)] };
     for block in block.split(size) {
         let ranges = [block.rows(), block.columns()];
@@ -194,12 +202,15 @@ impl<H: Half + PackInto<f32>> Rounded<'_, H> {
     /// Adds the bias to complete sums, and rounds them.
     fn store(&mut self, rows: Range<usize>, columns: Range<usize>, tile: &Tile<f32>) {
         let bias = self.bias.map(|bias| bias.of_tile::<f32>(columns.clone()));
-        for (row, sums) in rows.zip(&tile.0) {
-            let mut sums = *sums;
-            if let Some(bias) = &bias {
+        let (mut sums, mut rounded) = (tile.0, [[H::default(); COLUMNS]; ROWS]);
+        if let Some(bias) = &bias {
+            for sums in &mut sums[..rows.len()] {
                 sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
             }
-            H::narrow(&sums[..columns.len()], self.block.row(row, columns.clone()));
+        }
+        H::narrow(sums[..rows.len()].as_flattened(), rounded[..rows.len()].as_flattened_mut());
+        for (row, rounded) in rows.zip(&rounded) {
+            self.block.row(row, columns.clone()).copy_from_slice(&rounded[..columns.len()]);
         }
     }
 }
