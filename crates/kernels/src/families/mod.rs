@@ -42,6 +42,7 @@ mod zip;
 mod names;
 
 pub use self::attention::{AttentionInputs, AttentionWorkspace, has_contiguous_heads};
+pub use self::batch_norm::NormalizeChannelsWorkspace;
 #[cfg(feature = "cuda")]
 pub(crate) use self::computation::RunCuda;
 pub(crate) use self::computation::{Computation, RunCpu};
