@@ -266,11 +266,11 @@ impl Output {
 impl Embeddings {
     fn of_types(&self, tokens: &Tensor, types: Option<&Tensor>) -> Result<Tensor> {
         let len = tokens.dims().last().copied().unwrap_or(0);
-        let positions = self.position_embeddings.weight().tensor().narrow(0, 0, len)?;
+        let positions = self.position_embeddings.weight().operand()?.narrow(0, 0, len)?;
         let words = self.word_embeddings.forward(tokens)?;
         let types = match types {
             Some(types) => self.token_type_embeddings.forward(types)?,
-            None => self.token_type_embeddings.weight().tensor().narrow(0, 0, 1)?,
+            None => self.token_type_embeddings.weight().operand()?.narrow(0, 0, 1)?,
         };
         self.norm.forward(&((words + &types)? + &positions)?)
     }

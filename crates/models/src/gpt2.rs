@@ -244,7 +244,7 @@ impl Module for Block {
 impl Transformer {
     fn forward_cached(&self, tokens: &Tensor, mut cache: Option<&mut KeyValueCache>) -> Result<Tensor> {
         let (start, len) = (cache.as_ref().map_or(0, |cache| cache.len()), tokens.dims().last().copied());
-        let positions = self.wpe.weight().tensor().narrow(0, start, len.unwrap_or(0))?;
+        let positions = self.wpe.weight().operand()?.narrow(0, start, len.unwrap_or(0))?;
         let mut x = (self.wte.forward(tokens)? + &positions)?;
         if cache.is_none() {
             return self.ln_f.forward(&chain(&self.h, &x)?);

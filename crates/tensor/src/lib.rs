@@ -27,9 +27,9 @@ mod tensor;
 pub mod testing;
 
 pub use autograd::{
-    GradCheck, GradCheckError, GradientHook, GradientPass, Gradients, HookGuard, Parameter, PassEnd,
-    TrainingGuard, apply, check_gradients, checkpoint, evaluating, evaluating_guard, hook_gradients,
-    is_training, record_passes, training, training_guard,
+    GradCheck, GradCheckError, GradientHook, GradientPass, Gradients, HookGuard, MixedGuard, Parameter,
+    PassEnd, TrainingGuard, apply, check_gradients, checkpoint, evaluating, evaluating_guard, hook_gradients,
+    is_training, mixed, record_passes, training, training_guard,
 };
 // For the crates of this workspace.
 #[doc(hidden)]
@@ -54,10 +54,7 @@ pub use error::{
 };
 pub use interop::{MappedFile, dlpack};
 pub use layout::{AxisSize, IntoShape, Layout};
-pub use op::{
-    AutocastGuard, Buffer, Op, OpContext, RecordingGuard, Saved, Summation, autocast, is_recording, no_grad,
-    no_grad_guard,
-};
+pub use op::{Buffer, Op, OpContext, RecordingGuard, Saved, Summation, is_recording, no_grad, no_grad_guard};
 pub use ops::{
     AttentionOptions, Axes, AxisIndex, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions,
     Interpolation, IntoAxisIndex, IntoAxisIndices, LinearCrossEntropyOptions, Norm, OutputSize, PadMode,

@@ -118,7 +118,7 @@ impl Module for PRelu {
     enters_itself!(path);
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        in_layer(&self.path, &self.weight, || x.prelu(&self.weight.tensor()))
+        in_layer(&self.path, &self.weight, || x.prelu(&self.weight.operand()?))
     }
 }
 

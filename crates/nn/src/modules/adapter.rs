@@ -195,7 +195,7 @@ struct LoraMatrix {
 impl LoraMatrix {
     /// Computes x·Wᵀ with the weight in another element type.
     fn product(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
-        in_layer(&self.path, &self.weight, || x.matmul(&self.weight.tensor().to_dtype(dtype)?.t()?))
+        in_layer(&self.path, &self.weight, || x.matmul(&self.weight.operand()?.to_dtype(dtype)?.t()?))
     }
 }
 

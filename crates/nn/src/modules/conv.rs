@@ -54,7 +54,7 @@ fn parameters(
 
 /// Adds the optional bias of each channel in place. `places` is the number of axes after the channels.
 fn with_bias(y: Tensor, bias: Option<&Parameter>, places: usize) -> Result<Tensor> {
-    let Some(bias) = bias.map(Parameter::tensor) else { return Ok(y) };
+    let Some(bias) = bias.map(Parameter::operand).transpose()? else { return Ok(y) };
     let mut shape = vec![1; places + 1];
     shape[0] = bias.elements();
     y + &bias.reshape(shape)?
@@ -126,7 +126,7 @@ macro_rules! conv_layer {
 
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
                 in_layer(&self.path, &self.weight, || {
-                    with_bias(x.$method(&self.weight.tensor(), self.options)?, self.bias.as_ref(), $axes)
+                    with_bias(x.$method(&self.weight.operand()?, self.options)?, self.bias.as_ref(), $axes)
                 })
             }
         }

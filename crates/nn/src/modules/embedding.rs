@@ -156,7 +156,7 @@ impl Embedding {
     pub fn logits(&self, x: &Tensor) -> Result<Tensor> {
         in_layer(&self.path, self.weight.parameter(), || match self.weight.matrix()? {
             Some(table) => x.linear_quantized(&table, None),
-            None => x.matmul(&self.weight.parameter().tensor().t()?),
+            None => x.matmul(&self.weight.parameter().operand()?.t()?),
         })
     }
 }
@@ -190,7 +190,7 @@ impl Embedding {
     ) -> Result<Tensor> {
         in_layer(&self.path, self.weight(), || match self.weight.matrix()? {
             Some(table) => x.linear_cross_entropy(&table, targets, options),
-            None => x.linear_cross_entropy(&self.weight().tensor().t()?, targets, options),
+            None => x.linear_cross_entropy(&self.weight().operand()?.t()?, targets, options),
         })
     }
 }
@@ -204,7 +204,7 @@ impl Module for Embedding {
             if let Some(table) = self.weight.matrix()? {
                 return table.embedding(x);
             }
-            let table = self.weight.parameter().tensor();
+            let table = self.weight.parameter().operand()?;
             match self.padding_idx {
                 Some(padding_idx) => table.embedding_with_padding(x, padding_idx),
                 None => table.embedding(x),

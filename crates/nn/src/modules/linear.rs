@@ -258,17 +258,17 @@ impl Linear {
 
     /// Returns a dense W as a tensor of shape `[inputs, outputs]`.
     fn matrix(&self) -> Result<Tensor> {
-        let weight = self.weight.parameter().tensor();
+        let weight = self.weight.parameter().operand()?;
         if self.is_transposed { weight.t() } else { Ok(weight) }
     }
 
     fn product(&self, x: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
         if let Some(weight) = self.weight.matrix()? {
-            let bias = self.bias.as_ref().map(Parameter::tensor);
+            let bias = self.bias.as_ref().map(Parameter::operand).transpose()?;
             return x.linear_quantized(&weight, bias.as_ref())?.activated(activation);
         }
         let weight = self.matrix()?;
-        match (self.bias.as_ref().map(Parameter::tensor), activation) {
+        match (self.bias.as_ref().map(Parameter::operand).transpose()?, activation) {
             (Some(bias), Some(activation)) => x.linear_activation(&weight, &bias, activation),
             (Some(bias), None) => x.linear(&weight, &bias),
             (None, activation) => x.matmul(&weight)?.activated(activation),
@@ -315,7 +315,7 @@ impl Module for Linear {
             return None;
         }
         Some(in_layer(&self.path, self.weight.parameter(), || {
-            x.linear_activation(&self.matrix()?, &bias.tensor(), activation)
+            x.linear_activation(&self.matrix()?, &bias.operand()?, activation)
         }))
     }
 

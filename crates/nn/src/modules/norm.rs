@@ -71,7 +71,7 @@ impl Module for LayerNorm {
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_layer(&self.path, &self.weight, || {
-            x.layer_norm(Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
+            x.layer_norm(Some((&self.weight.operand()?, &self.bias.operand()?)), self.epsilon)
         })
     }
 }
@@ -115,7 +115,7 @@ impl Module for RmsNorm {
     enters_itself!(path);
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        in_layer(&self.path, &self.weight, || x.rms_norm(Some(&self.weight.tensor()), self.epsilon))
+        in_layer(&self.path, &self.weight, || x.rms_norm(Some(&self.weight.operand()?), self.epsilon))
     }
 }
 
@@ -154,7 +154,7 @@ impl Module for GroupNorm {
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         in_layer(&self.path, &self.weight, || {
-            x.group_norm(self.groups, Some((&self.weight.tensor(), &self.bias.tensor())), self.epsilon)
+            x.group_norm(self.groups, Some((&self.weight.operand()?, &self.bias.operand()?)), self.epsilon)
         })
     }
 }
@@ -232,7 +232,7 @@ impl Module for InstanceNorm {
         };
         match (&self.weight, &self.bias) {
             (Some(weight), Some(bias)) => {
-                in_layer(&self.path, weight, || normalized(Some((&weight.tensor(), &bias.tensor()))))
+                in_layer(&self.path, weight, || normalized(Some((&weight.operand()?, &bias.operand()?))))
             }
             _ => in_path(&self.path, || normalized(None)),
         }

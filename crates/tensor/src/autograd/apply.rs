@@ -3,6 +3,7 @@
 use super::node::record;
 use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
+use crate::op::mixed::within;
 use crate::op::mode::{no_grad_guard, should_record};
 use crate::op::{Op, OpContext};
 use crate::tensor::Tensor;
@@ -27,7 +28,7 @@ fn run(op: &dyn Op, inputs: &[&Tensor]) -> Result<(Tensor, Option<Vec<Tensor>>)>
     device.placement().notify(name, device, PlacementReason::Inputs);
     let mut ctx = OpContext::forward(name, device, device.default_allocator()?, recording);
     let output = {
-        let _paused = no_grad_guard();
+        let (_paused, _uniform) = (no_grad_guard(), within(None));
         op.forward(&ctx, inputs).map_err(|error| error.in_op(name).in_module())?
     };
     // An op may return one of its inputs, whose gradient edge is not the result's.

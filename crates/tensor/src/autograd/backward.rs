@@ -14,7 +14,7 @@ use super::version;
 use crate::backend::{Binary, kernels};
 use crate::device::{Device, PlacementReason};
 use crate::error::{Error, Result};
-use crate::op::autocast;
+use crate::op::mixed::within;
 use crate::op::mode::{is_recording, no_grad};
 use crate::op::{Destination, Op, OpContext, Saved};
 use crate::tensor::Tensor;
@@ -182,9 +182,9 @@ fn step(
     // All allocations of the node, including sums of gradients, count toward the module of its forward pass.
     let scope = node.scope;
     let _scope = scope.with_phase(Phase::Backward).enter();
-    let _precision = autocast::within(node.precision);
     match node.take_step()? {
         BackwardStep::Op(op, mut saved) => {
+            let _uniform = within(None);
             if let Some(input) = saved.only_edge()
                 && op.adds_to_gradient()
             {
@@ -206,6 +206,7 @@ fn step(
             })
         }
         BackwardStep::Replay(replay, edge) => {
+            let _mixed = within(node.mixed);
             if let Some(edge) = replay.run(edge, &grad)? {
                 // The edge may lead to other graphs that the replayed program captured.
                 check(&edge)?;
@@ -252,8 +253,12 @@ fn deliver(edge: GradEdge, grad: Tensor, pending: &mut Pending, gradients: &mut 
     Ok(())
 }
 
-/// Adds two gradients. Reuses the buffer of the first if no other tensor shares it.
-fn sum(mut first: Tensor, second: Tensor) -> Result<Tensor> {
+/// Adds two gradients. Reuses the buffer of the first if no other tensor shares it. If one of them is in f32, for a parameter
+/// with a 16-bit copy, so is the sum.
+fn sum(mut first: Tensor, mut second: Tensor) -> Result<Tensor> {
+    if first.dtype() != second.dtype() {
+        (first, second) = (first.upcast()?, second.upcast()?);
+    }
     let device = second.device();
     let ctx = OpContext::backward("sum_gradients", device, device.default_allocator()?);
     if let Some(acc) = first.view_mut() {

@@ -10,6 +10,7 @@ mod check;
 mod checkpoint;
 mod gradients;
 mod hooks;
+mod mixed;
 mod node;
 mod objective;
 mod parameter;
@@ -23,6 +24,7 @@ pub use checkpoint::checkpoint;
 pub use gradients::Gradients;
 pub(crate) use gradients::LeafCursor;
 pub use hooks::{GradientHook, GradientPass, HookGuard, hook_gradients};
+pub use mixed::{MixedGuard, mixed};
 pub(crate) use node::{Node, record};
 #[doc(hidden)]
 pub use objective::{LossOp, LossTerm, Objective};

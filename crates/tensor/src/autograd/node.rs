@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use highwater_tracking::{ScopePath, here};
 
 use super::checkpoint::{self, Replay};
-use crate::backend::Precision;
 use crate::error::{Error, Result};
 use crate::op::Op;
-use crate::op::autocast::precision;
+use crate::op::mixed::mixed_dtype;
 use crate::op::saved::{Input, Saved};
+use crate::shape::DType;
 use crate::storage::leaf::LeafId;
 use crate::tensor::Tensor;
 use crate::tensor::edge::GradEdge;
@@ -31,8 +31,10 @@ pub(crate) struct Node {
     kind: NodeKind,
     /// The scope of the forward pass. The backward pass counts toward the same module.
     pub(crate) scope: ScopePath,
-    /// The precision of products in the forward pass. The backward pass uses the same.
-    pub(super) precision: Precision,
+    /// The type of mixed precision in the forward pass, for a part that runs again.
+    pub(super) mixed: Option<DType>,
+    /// Whether the gradient of the output may be in f32 although the output is 16-bit.
+    takes_f32: bool,
 }
 
 /// The kind of a node. The first backward pass takes the contents, so that it frees memory as it proceeds.
@@ -50,6 +52,12 @@ pub(super) enum BackwardStep<'a> {
 }
 
 impl Node {
+    /// Returns whether the gradient of the output may be in f32, although the output is 16-bit: the op passes it on to an f32
+    /// parameter.
+    pub(crate) const fn takes_f32(&self) -> bool {
+        self.takes_f32
+    }
+
     /// Takes the contents of the node.
     ///
     /// # Errors
@@ -163,8 +171,9 @@ pub(crate) fn record(op: Box<dyn Op>, inputs: &[&Tensor], tensors: Vec<Tensor>, 
     });
     let saved =
         Saved { inputs: facts.collect(), tensors, device: device.cloned(), total: None, took_total: false };
+    let takes_f32 = op.passes_gradient() && saved.takes_f32(0);
     let kind = NodeKind::Op { op, saved: Mutex::new(Some(saved)) };
-    let node = Node { number, since, kind, scope, precision: precision() };
+    let node = Node { number, since, kind, scope, mixed: mixed_dtype(), takes_f32 };
     output.with_grad_edge(Some(GradEdge::Node(Arc::new(node))))
 }
 
@@ -174,7 +183,7 @@ pub(super) fn record_replay(replay: Replay, input: &Tensor, output: Tensor) -> T
     let number = next_number();
     let since = edge.as_ref().map_or(number, |edge| edge.since().min(number));
     let kind = NodeKind::Replay(Mutex::new(Some((Box::new(replay), edge))));
-    let node = Arc::new(Node { number, since, kind, scope: here(), precision: precision() });
+    let node = Arc::new(Node { number, since, kind, scope: here(), mixed: mixed_dtype(), takes_f32: false });
     output.with_grad_edge(Some(GradEdge::Node(node)))
 }
 

@@ -1,17 +1,19 @@
 //! Parameters: trained tensors that modules and optimizers share.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bfc_core::sync::{self, Mutex, MutexGuard};
 use bfc_core::{Category, Tag};
 use highwater_tracking::{ModulePath, module};
 
+use super::mixed::{as_operand, copy_of_values, note_copied};
 use super::{Gradients, LeafCursor};
 use crate::autograd::version::PendingUpdate;
 use crate::backend::{check, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::OpContext;
+use crate::op::mixed::mixed_dtype;
 use crate::shape::DType;
 use crate::storage::leaf::LeafId;
 use crate::storage::{View, ViewMut};
@@ -59,6 +61,8 @@ struct Cell {
     frozen: bool,
     /// The next update, for buffers that other tensors keep with the old values.
     next_update: PendingUpdate,
+    /// The values in 16 bits, for [`Parameter::operand`].
+    copy: Option<Tensor>,
 }
 
 impl Cell {
@@ -68,6 +72,18 @@ impl Cell {
     fn replace_buffer(&mut self, copy: Tensor) -> Tensor {
         self.next_update.add_stale_buffer(&self.tensor);
         std::mem::replace(&mut self.tensor, copy)
+    }
+
+    /// Removes the 16-bit copy before the values change. A graph that reads it becomes stale with the next update. The caller
+    /// drops the copy after the lock, as in [`replace_buffer`](Self::replace_buffer).
+    #[must_use = "drop the copy after the lock"]
+    fn take_copy(&mut self) -> Option<Tensor> {
+        let mut copy = self.copy.take()?;
+        if copy.view_mut().is_none() {
+            let of_leaf = copy.clone().with_grad_edge(self.tensor.grad_edge().cloned());
+            self.next_update.add_stale_buffer(&of_leaf);
+        }
+        Some(copy)
     }
 
     /// Returns the values for writing, if this is the only handle to their buffer.
@@ -87,7 +103,7 @@ impl Parameter {
     /// [`Error::UnsupportedDType`] for integers and booleans, which have no gradient.
     pub fn new(tensor: Tensor) -> Result<Self> {
         let leaf = tensor.detach().requiring_grad_as_parameter()?.with_category(Category::Parameter);
-        let cell = Cell { tensor: leaf, frozen: false, next_update: PendingUpdate::default() };
+        let cell = Cell { tensor: leaf, frozen: false, next_update: PendingUpdate::default(), copy: None };
         Ok(Self { shared: Arc::new(Shared { cell: Mutex::new(cell), module: ModulePath::new() }) })
     }
 
@@ -104,7 +120,7 @@ impl Parameter {
     #[must_use]
     pub fn constant(tensor: Tensor) -> Self {
         let tensor = tensor.detach().with_category(Category::Parameter);
-        let cell = Cell { tensor, frozen: true, next_update: PendingUpdate::default() };
+        let cell = Cell { tensor, frozen: true, next_update: PendingUpdate::default(), copy: None };
         Self { shared: Arc::new(Shared { cell: Mutex::new(cell), module: ModulePath::new() }) }
     }
 
@@ -122,6 +138,58 @@ impl Parameter {
             let own = self.lock();
             if own.frozen { own.tensor.detach() } else { own.tensor.clone() }
         })
+    }
+
+    /// Returns the values as layers compute with them: [`tensor`](Self::tensor), but in [mixed precision](crate::mixed()) a
+    /// 16-bit copy of f32 values. Gradients reach the same leaf, in f32.
+    ///
+    /// The copy is made at the first use and kept until the values change or the guard is dropped. Graphs that save it keep it
+    /// too.
+    ///
+    /// ```
+    /// use highwater::prelude::*;
+    /// let weight = Parameter::new(Tensor::full(&Device::cpu()?, [1], 1.001)?)?;
+    /// let guard = mixed(DType::BF16)?;
+    /// let rounded = weight.operand()?;
+    /// assert_eq!((rounded.dtype(), rounded.item::<f32>()?), (DType::BF16, 1.0));
+    /// drop(guard);
+    /// assert_eq!(weight.operand()?.item::<f32>()?, 1.001);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Allocation`] if there is no memory for the copy.
+    pub fn operand(&self) -> Result<Tensor> {
+        let leaf = self.tensor();
+        match mixed_dtype() {
+            Some(dtype) if leaf.dtype() == DType::F32 => Ok(as_operand(&leaf, &self.copy_of(&leaf, dtype)?)),
+            _ => Ok(leaf),
+        }
+    }
+
+    /// Returns the values in a 16-bit type: the copy of this parameter, unless a second run uses earlier values.
+    fn copy_of(&self, values: &Tensor, dtype: DType) -> Result<Tensor> {
+        let own = self.lock();
+        if let Some(copy) = own.copy.as_ref().filter(|copy| copy.dtype() == dtype)
+            && own.tensor.shares_buffer_with(values)
+        {
+            return Ok(copy.clone());
+        }
+        drop(own);
+        let copy = copy_of_values(values, dtype)?;
+        // Declared before the guard, so dropped after it.
+        let _old;
+        let mut own = self.lock();
+        if own.tensor.shares_buffer_with(values) {
+            _old = own.copy.replace(copy.clone());
+            drop(own);
+            note_copied(self);
+        }
+        Ok(copy)
+    }
+
+    pub(super) fn downgrade(&self) -> WeakParameter {
+        WeakParameter(Arc::downgrade(&self.shared))
     }
 
     /// Excludes the parameter from training (PyTorch: `requires_grad_(False)`). Backward passes compute no
@@ -186,8 +254,10 @@ impl Parameter {
     /// As [`set`](Self::set).
     pub fn replace(&self, values: Tensor) -> Result<Tensor> {
         let values = values.contiguous()?;
+        let _copy;
         let mut own = self.lock();
         check("replace_parameter", &own.tensor, &values, |own| own == values.dtype())?;
+        _copy = own.take_copy();
         let edge = own.tensor.grad_edge().cloned();
         let old = own.replace_buffer(values.detach().with_grad_edge(edge));
         own.next_update.commit();
@@ -282,7 +352,8 @@ impl Parameter {
             let mut own = self.lock();
             if own.tensor.shares_buffer_with(&before) {
                 let converted = converted.requiring_grad_as_conversion_of(&own.tensor)?;
-                _old = own.replace_buffer(converted);
+                let copy = own.take_copy();
+                _old = (own.replace_buffer(converted), copy);
                 own.next_update.commit();
                 return Ok(());
             }
@@ -347,12 +418,17 @@ impl Parameter {
     /// # Errors
     /// As [`make_unique`](Self::make_unique), before anything changes; otherwise the error of `write`.
     pub fn update(&self, write: impl FnOnce(ViewMut<'_>) -> Result<()>) -> Result<()> {
+        // Declared before the guard, so dropped after it.
+        let _copy;
         let mut own = self.lock();
-        if let Some(values) = own.writable() {
-            return write(values);
+        if own.tensor.view_mut().is_some() {
+            _copy = own.take_copy();
+            return write(own.writable().expect("the parameter is the only owner of its buffer"));
         }
         drop(own);
+        let mut copy = None;
         self.update_unique(|own| {
+            copy = own.take_copy();
             write(own.writable().expect("the parameter is the only owner of its buffer"))
         })
     }
@@ -396,6 +472,18 @@ impl Parameter {
 
     fn lock(&self) -> MutexGuard<'_, Cell> {
         sync::lock(&self.shared.cell)
+    }
+}
+
+/// A parameter that its other handles keep alive.
+#[derive(Debug)]
+pub(super) struct WeakParameter(Weak<Shared>);
+
+impl WeakParameter {
+    /// Drops the 16-bit copy. A graph that reads it keeps it.
+    pub(super) fn drop_copy(&self) {
+        let copy = self.0.upgrade().and_then(|shared| sync::lock(&shared.cell).copy.take());
+        drop(copy);
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bfc_core::{Allocation, AllocationAttributes, Allocator, Category, Contents, Request, Tag};
 use highwater_tracking::{OpRun, Phase, here};
 
-use super::{autocast, upcast};
+use super::upcast;
 use crate::backend::kernels::Workspace;
 use crate::backend::{Backend, Kernel, Precision, check};
 use crate::device::Device;
@@ -149,11 +149,10 @@ impl<'a> OpContext<'a> {
         self.device.backend()
     }
 
-    /// Returns the precision for kernels that multiply matrices of this element type: that of
-    /// [`autocast`](crate::autocast()) for f32.
+    /// Returns the precision for kernels that multiply matrices of this element type.
     #[must_use]
-    pub fn precision(&self, dtype: DType) -> Precision {
-        if dtype == DType::F32 { autocast::precision() } else { Precision::Full }
+    pub const fn precision(&self, _: DType) -> Precision {
+        Precision::Full
     }
 
     /// Runs a kernel on memory that the op has already allocated. A kernel on 16-bit floats may allocate f32

@@ -4,15 +4,14 @@
 //! tracker. [`upcast`] runs kernels on 16-bit floats. [`apply`](crate::apply), in the layer above, runs an op
 //! and adds its result to the gradient graph.
 
-pub(crate) mod autocast;
 mod context;
+pub(crate) mod mixed;
 pub(crate) mod mode;
 pub(crate) mod saved;
 pub(crate) mod upcast;
 
 use std::fmt;
 
-pub use self::autocast::{AutocastGuard, autocast};
 pub(crate) use self::context::Destination;
 pub use self::context::{Buffer, OpContext};
 pub use self::mode::{RecordingGuard, is_recording, no_grad, no_grad_guard};
@@ -90,6 +89,13 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     /// add that part to the input's existing gradient ([`Saved::take_total`]) and return the sum. Otherwise each of many slices
     /// of a tensor would require a gradient of the tensor's full size. The default is `false`.
     fn adds_to_gradient(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the op passes on the gradient of its output in the element type that it has, as views do. If the input is
+    /// a 16-bit copy of an f32 parameter, ops that read the output may then compute its gradient in f32: see
+    /// [`Saved::gradient_dtype`].
+    fn passes_gradient(&self) -> bool {
         false
     }
 

@@ -29,6 +29,17 @@ pub(crate) struct Input {
     pub(crate) edge: Option<GradEdge>,
 }
 
+impl Input {
+    /// Returns whether the gradient may be in f32: it reaches an f32 leaf unchanged.
+    pub(crate) fn takes_f32(&self) -> bool {
+        match &self.edge {
+            Some(GradEdge::Leaf(_)) => self.dtype == DType::F32,
+            Some(GradEdge::Node(node)) => node.takes_f32(),
+            None => false,
+        }
+    }
+}
+
 impl Saved {
     /// Returns the `index`-th saved tensor.
     ///
@@ -98,6 +109,18 @@ impl Saved {
         self.inputs.get(index).map_or(DType::F32, |input| input.dtype)
     }
 
+    /// Returns the element type for the gradient of the `index`-th input: f32 for a 16-bit copy of an f32 parameter, else that
+    /// of the input. The gradient may also have the input's type; the backward pass converts it then.
+    #[must_use]
+    pub fn gradient_dtype(&self, index: usize) -> DType {
+        if self.takes_f32(index) { DType::F32 } else { self.input_dtype(index) }
+    }
+
+    /// Returns whether the gradient of an input may be in f32.
+    pub(crate) fn takes_f32(&self, index: usize) -> bool {
+        self.inputs.get(index).is_some_and(Input::takes_f32)
+    }
+
     /// Checks the gradients of an output on `device`: one entry per input. Each required gradient must match
     /// its input in shape, type and device.
     pub(crate) fn check(
@@ -129,7 +152,8 @@ impl Saved {
                 let (lhs, rhs) = (gradient.device().to_string(), device.to_string());
                 return Err(Error::DeviceMismatch { op, lhs, rhs });
             }
-            if gradient.dtype() != input.dtype {
+            let is_sum = gradient.dtype() == DType::F32 && input.takes_f32();
+            if gradient.dtype() != input.dtype && !is_sum {
                 let (lhs, rhs) = (gradient.dtype(), input.dtype);
                 let (lhs_shape, rhs_shape) = (*gradient.shape(), input.shape);
                 return Err(Error::DTypeMismatch { op, lhs, rhs, lhs_shape, rhs_shape });

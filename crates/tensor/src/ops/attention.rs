@@ -16,7 +16,7 @@ mod whole;
 
 use bfc_core::Category;
 
-use super::{if_needed, same_dtype, supported};
+use super::{if_needed, mixed_operands, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::kernels;
 use crate::error::{Error, Result, ShapeRule};
@@ -333,6 +333,10 @@ impl Tensor {
         mask: Option<&Self>,
         options: AttentionOptions,
     ) -> Result<Self> {
+        let mixed = mixed_operands([self, key, value, mask.unwrap_or(self)])?;
+        if let Some([query, key, value, of_mask]) = mixed {
+            return query.attention(&key, &value, mask.and(Some(&of_mask)), options);
+        }
         let between = AttentionInputs::new(OP, [self, key, value], options)?;
         mask.map(|mask| between.mask(mask)).transpose()?;
         between.tiled(mask)

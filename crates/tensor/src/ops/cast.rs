@@ -27,6 +27,10 @@ impl Op for Cast {
         Ok(vec![Some(grad.to_dtype(saved.input_dtype(0))?)])
     }
 
+    fn passes_gradient(&self) -> bool {
+        self.0.is_half()
+    }
+
     fn summation(&self, _: &[Shape]) -> Summation {
         Summation::ELEMENTWISE
     }

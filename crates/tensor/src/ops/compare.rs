@@ -8,7 +8,7 @@ use bfc_core::Category;
 use half::{bf16, f16};
 
 use super::unary::exact_scalar;
-use super::{apply_promoted, broadcast_pair, expect_mask, if_needed, same_dtype};
+use super::{apply_promoted, broadcast_pair, expect_mask, if_needed, promote, same_dtype};
 use crate::autograd::apply;
 use crate::backend::{Compare, comparisons, kernels};
 use crate::error::Result;
@@ -204,7 +204,7 @@ impl Tensor {
     /// [`Error::Allocation`](crate::Error::Allocation) if there is no memory.
     #[doc(alias("where"))]
     pub fn where_(&self, lhs: &Self, rhs: &Self) -> Result<Self> {
-        let dtype = lhs.dtype().promote(rhs.dtype());
+        let dtype = promote(lhs.dtype(), rhs.dtype());
         apply(Where, &[self, &lhs.to_dtype(dtype)?, &rhs.to_dtype(dtype)?])
     }
 }

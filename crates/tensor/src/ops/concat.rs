@@ -3,7 +3,7 @@
 //! The shapes must agree except along the axis. The op allocates one output and saves nothing. ∂L/∂xᵢ is a view of the
 //! part of ∂L/∂y at the position of xᵢ.
 
-use super::{if_needed, same_dtype};
+use super::{if_needed, promote, same_dtype};
 use crate::autograd::apply;
 use crate::backend::kernels;
 use crate::error::{Error, Result, ShapeRule};
@@ -101,7 +101,7 @@ impl Tensor {
         if dtypes.clone().all(|dtype| dtype == first) {
             return apply(op, tensors);
         }
-        let dtype = dtypes.fold(first, DType::promote);
+        let dtype = dtypes.fold(first, promote);
         let converted = tensors.iter().map(|tensor| tensor.to_dtype(dtype)).collect::<Result<Vec<_>>>()?;
         apply(op, &converted.iter().collect::<Vec<_>>())
     }

@@ -19,7 +19,7 @@ mod padding;
 
 pub use self::options::{Conv1dOptions, Conv2dOptions};
 pub use self::padding::Padding;
-use super::{apply_promoted, if_needed, same_dtype, supported};
+use super::{apply_to_factors, if_needed, same_dtype, supported};
 use crate::backend::{Window, kernels};
 use crate::error::{Error, Result, ShapeRule};
 use crate::layout::Layout;
@@ -246,7 +246,7 @@ impl Tensor {
     pub fn conv2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv2d";
         let (x, options) = options.for_conv2d(op)?.padded_for(self, window(weight), 4)?;
-        apply_promoted(Convolve { op, options, transposed: false, rank: 4 }, &x, weight)
+        apply_to_factors(Convolve { op, options, transposed: false, rank: 4 }, &x, weight)
     }
 
     /// Transposed 2D convolution (deconvolution), as PyTorch's `conv_transpose2d`. The output is larger than the input.
@@ -258,7 +258,7 @@ impl Tensor {
     /// below the dilation.
     pub fn conv_transpose2d(&self, weight: &Self, options: Conv2dOptions) -> Result<Self> {
         let op = "conv_transpose2d";
-        apply_promoted(
+        apply_to_factors(
             Convolve { op, options: options.for_conv_transpose2d(op)?, transposed: true, rank: 4 },
             self,
             weight,
@@ -284,7 +284,7 @@ impl Tensor {
     pub fn conv1d(&self, weight: &Self, options: Conv1dOptions) -> Result<Self> {
         let op = "conv1d";
         let (x, options) = options.for_conv1d(op)?.padded_for(self, window(weight), 3)?;
-        apply_promoted(Convolve { op, options, transposed: false, rank: 3 }, &x, weight)
+        apply_to_factors(Convolve { op, options, transposed: false, rank: 3 }, &x, weight)
     }
 }
 

@@ -4,8 +4,8 @@
 //! tensors of the size of the result.
 
 use super::random::check;
-use super::supported;
 use super::vector_norm::Norm;
+use super::{promote, supported};
 use crate::error::Result;
 use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
@@ -37,7 +37,7 @@ impl Tensor {
         let op = "cosine_similarity";
         let shape = Shape::broadcast(op, self.shape(), other.shape())?;
         let axis = shape.axis(op, axis)? as isize;
-        let dtype = self.dtype().promote(other.dtype());
+        let dtype = promote(self.dtype(), other.dtype());
         supported(op, dtype, DType::is_float)?;
         check(op, "epsilon", "finite and not negative", epsilon, |e| e.is_finite() && e >= 0.0)?;
         let operand = |x: &Self| x.to_dtype(dtype.computed_as())?.broadcast_to(shape);

@@ -13,7 +13,7 @@ mod equation;
 
 use equation::{Equation, Labels};
 
-use super::{is_numeric, supported};
+use super::{is_numeric, promote, promote_factors, supported};
 use crate::error::{Error, Result, ShapeRule};
 use crate::shape::DType;
 use crate::tensor::Tensor;
@@ -166,7 +166,8 @@ impl Tensor {
                 got,
             });
         }
-        let dtype = operands.iter().fold(operands[0].dtype(), |dtype, tensor| dtype.promote(tensor.dtype()));
+        let combine = if operands.len() == 1 { promote } else { promote_factors };
+        let dtype = operands.iter().fold(operands[0].dtype(), |dtype, tensor| combine(dtype, tensor.dtype()));
         // A single operand needs no product, only views and sums.
         supported(OP, dtype, |dtype| is_numeric(dtype) || operands.len() == 1)?;
         for (&tensor, labels) in operands.iter().zip(&parsed.operands) {

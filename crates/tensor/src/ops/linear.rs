@@ -6,7 +6,7 @@
 //!   for the gradient of W. For f' it saves y; if f' needs x·W + b, it allocates and saves that too.
 
 use super::axes::AxisSet;
-use super::{if_needed, is_numeric, matmul, promoted, reduce, supported};
+use super::{if_needed, is_numeric, matmul, promote, promoted_factors, reduce, supported};
 use crate::autograd::apply;
 use crate::backend::{Activation, Reduce, kernels};
 use crate::error::{Error, Result, ShapeRule};
@@ -188,12 +188,11 @@ impl Tensor {
     }
 
     fn linear_with(&self, weight: &Self, bias: &Self, activation: Option<Activation>) -> Result<Self> {
-        if self.dtype() != weight.dtype() {
-            let [x, weight] = promoted(self, weight)?;
+        if let Some([x, weight]) = promoted_factors(self, weight)? {
             return x.linear_with(&weight, bias, activation);
         }
         // A narrower bias is converted. A wider bias promotes the sum, but not the product.
-        if bias.dtype() != self.dtype() && bias.dtype().promote(self.dtype()) == self.dtype() {
+        if bias.dtype() != self.dtype() && promote(bias.dtype(), self.dtype()) == self.dtype() {
             return self.linear_with(weight, &bias.to_dtype(self.dtype())?, activation);
         }
         supported(OP, self.dtype(), |dtype| dtype.is_float() || activation.is_none() && is_numeric(dtype))?;

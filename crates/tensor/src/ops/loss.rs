@@ -74,7 +74,7 @@ impl Op for CrossEntropy {
             losses: losses.view_mut(),
         })?;
         let mean = (Reduce::Sum, targets.elements() as f64);
-        let loss = share_of_all(ctx, mean, losses.view(), logits.dtype())?;
+        let loss = share_of_all(ctx, mean, losses.view(), logits.dtype().computed_as())?;
         ctx.save(logits);
         ctx.save(targets);
         Ok(loss)
@@ -123,7 +123,7 @@ impl Op for MseLoss {
         let (lhs, rhs) = (x.view(), target.view());
         ctx.compute(kernels::Zip { f: Binary::Sub, lhs, rhs, out: difference.view_mut() })?;
         let all = |divisor: f64, difference: View<'_>| {
-            share_of_all(ctx, (Reduce::SumSquares, divisor), difference, x.dtype())
+            share_of_all(ctx, (Reduce::SumSquares, divisor), difference, x.dtype().computed_as())
         };
         let loss = match self.0 {
             Reduction::Mean => all(x.elements() as f64, difference.view())?,
@@ -196,7 +196,7 @@ fn scaled(ctx: &OpContext<'_>, mut grad: Tensor, factor: f64) -> Result<Tensor> 
 
 /// # Loss functions
 ///
-/// Each loss is a mean. Its variant that ends in `_with` takes a [`Reduction`].
+/// Each loss is a mean. Its variant that ends in `_with` takes a [`Reduction`]. The mean and the sum of 16-bit losses are f32.
 impl Tensor {
     /// Cross-entropy loss of logits with class indices: the mean over the rows of `-ln softmax(row)[target]`. NaN for
     /// no rows.

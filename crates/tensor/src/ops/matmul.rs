@@ -8,7 +8,7 @@
 //! - Integers are multiplied and summed in their own type and wrap, as in NumPy and PyTorch. They have no gradient.
 //! - The op allocates one output. It saves A for the gradient of B, and B for the gradient of A.
 
-use super::{if_needed, is_numeric, promoted, same_dtype, supported};
+use super::{if_needed, is_numeric, promoted_factors, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::kernels;
 use crate::error::{Error, Result, ShapeRule};
@@ -179,8 +179,7 @@ impl Tensor {
     /// scalar, [`Error::UnsupportedDType`] for booleans, [`Error::Allocation`] if there is no memory.
     #[doc(alias("mm", "bmm", "dot"))]
     pub fn matmul(&self, rhs: &Self) -> Result<Self> {
-        if self.dtype() != rhs.dtype() {
-            let [lhs, rhs] = promoted(self, rhs)?;
+        if let Some([lhs, rhs]) = promoted_factors(self, rhs)? {
             return lhs.matmul(&rhs);
         }
         // A stack of matrices times one matrix is a single product with more rows. Its backward is then a single

@@ -91,6 +91,7 @@ use crate::autograd::apply;
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
 use crate::op::Saved;
+use crate::op::mixed::{mixed_dtype, promote, promote_factors};
 use crate::op::{Op, OpContext};
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
@@ -131,11 +132,41 @@ fn apply_promoted(op: impl Op, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
     apply(op, &[&lhs, &rhs])
 }
 
-/// [Promotes](DType::promote) two tensors to one element type. Gradients return in each tensor's own type.
+/// [Promotes](promote) two tensors to one element type. Gradients return in each tensor's own type.
 #[cold]
 fn promoted(lhs: &Tensor, rhs: &Tensor) -> Result<[Tensor; 2]> {
-    let dtype = lhs.dtype().promote(rhs.dtype());
+    let dtype = promote(lhs.dtype(), rhs.dtype());
     Ok([lhs.to_dtype(dtype)?, rhs.to_dtype(dtype)?])
+}
+
+/// Applies a product to two tensors, promoted to [one type](promote_factors).
+fn apply_to_factors(op: impl Op, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
+    match promoted_factors(lhs, rhs)? {
+        Some([lhs, rhs]) => apply(op, &[&lhs, &rhs]),
+        None => apply(op, &[lhs, rhs]),
+    }
+}
+
+/// Returns the factors of a product in [one type](promote_factors); `None` if they have it.
+fn promoted_factors(lhs: &Tensor, rhs: &Tensor) -> Result<Option<[Tensor; 2]>> {
+    let dtype = promote_factors(lhs.dtype(), rhs.dtype());
+    let is_typed = lhs.dtype() == dtype && rhs.dtype() == dtype;
+    if is_typed { Ok(None) } else { Ok(Some([lhs.to_dtype(dtype)?, rhs.to_dtype(dtype)?])) }
+}
+
+/// Converts the f32 tensors among the operands of an op to the 16-bit type of mixed precision, if another one has it. `None`
+/// if there is nothing to convert.
+fn mixed_operands<const N: usize>(operands: [&Tensor; N]) -> Result<Option<[Tensor; N]>> {
+    let Some(half) = mixed_dtype() else { return Ok(None) };
+    let has = |dtype: DType| operands.iter().any(|operand| operand.dtype() == dtype);
+    if !has(half) || !has(DType::F32) {
+        return Ok(None);
+    }
+    let mut converted = operands.map(Tensor::clone);
+    for operand in converted.iter_mut().filter(|operand| operand.dtype() == DType::F32) {
+        *operand = operand.to_dtype(half)?;
+    }
+    Ok(Some(converted))
 }
 
 /// Runs an elementwise kernel on two broadcast tensors. The result has the given element type.

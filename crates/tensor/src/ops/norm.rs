@@ -18,7 +18,7 @@
 //! Saves x and two values per row, in f32 for 16-bit floats. One pass computes the gradients of w and b.
 
 use super::random::check;
-use super::{if_needed, same_dtype, supported};
+use super::{if_needed, mixed_operands, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::kernels;
 use crate::error::{Error, Result, ShapeRule};
@@ -210,7 +210,10 @@ impl Tensor {
     pub fn layer_norm(&self, affine: Option<(&Self, &Self)>, epsilon: f64) -> Result<Self> {
         let op = LayerNorm { op: "layer_norm", row: Row::LastAxis, centered: true, epsilon };
         match affine {
-            Some((weight, bias)) => apply(op, &[self, weight, bias]),
+            Some((weight, bias)) => match mixed_operands([self, weight, bias])? {
+                Some([x, weight, bias]) => apply(op, &[&x, &weight, &bias]),
+                None => apply(op, &[self, weight, bias]),
+            },
             None => apply(op, &[self]),
         }
     }
@@ -223,7 +226,10 @@ impl Tensor {
     pub fn rms_norm(&self, weight: Option<&Self>, epsilon: f64) -> Result<Self> {
         let op = LayerNorm { op: "rms_norm", row: Row::LastAxis, centered: false, epsilon };
         match weight {
-            Some(weight) => apply(op, &[self, weight]),
+            Some(weight) => match mixed_operands([self, weight])? {
+                Some([x, weight]) => apply(op, &[&x, &weight]),
+                None => apply(op, &[self, weight]),
+            },
             None => apply(op, &[self]),
         }
     }
@@ -277,6 +283,11 @@ impl Tensor {
         affine: Option<(&Self, &Self)>,
         epsilon: f64,
     ) -> Result<Self> {
+        if let Some((weight, bias)) = affine
+            && let Some([x, weight, bias]) = mixed_operands([self, weight, bias])?
+        {
+            return x.normalized_groups(op, groups, Some((&weight, &bias)), epsilon);
+        }
         let (n, channels) = (self.dims()[0], self.channels(op)?);
         let places = self.elements().checked_div(n.saturating_mul(channels)).unwrap_or(0);
         let of_group = channels / groups;

@@ -9,7 +9,7 @@ use bfc_core::Category;
 
 use super::axes::AxisSet;
 use super::index::{as_i64, expect_indices};
-use super::{if_needed, promoted, reduce, supported};
+use super::{if_needed, promote_factors, promoted, reduce, supported};
 use crate::autograd::apply;
 use crate::backend::{BlockFormat, Reduce, kernels};
 use crate::device::Device;
@@ -334,6 +334,10 @@ impl Tensor {
     /// [`Error::UnsupportedDType`] unless the elements are floats; [`Error::Allocation`] if there is no memory.
     pub fn linear_quantized(&self, weight: &QuantizedMatrix, bias: Option<&Self>) -> Result<Self> {
         supported(LINEAR, self.dtype(), DType::is_float)?;
+        let dtype = promote_factors(self.dtype(), self.dtype());
+        if self.dtype() != dtype {
+            return self.to_dtype(dtype)?.linear_quantized(weight, bias);
+        }
         let [leading @ .., inputs] = self.dims() else {
             return Err(Error::BadRank { op: LINEAR, expected: "at least one axis", shape: *self.shape() });
         };
@@ -374,9 +378,8 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::autograd::{GradCheck, check_gradients};
+    use crate::autograd::{GradCheck, check_gradients, mixed};
     use crate::device::Runtime;
-    use crate::op::autocast;
     use crate::tensor::Rng;
 
     fn cpu() -> Device {
@@ -416,10 +419,10 @@ mod tests {
                 let result = x.linear_quantized(&weight, Some(&bias)).unwrap();
                 let expected = x.matmul(&dense).unwrap().add(&bias).unwrap();
                 assert_close(&result, &expected, 1e-5, &format!("{format}, {what}"));
-                let _autocast = autocast(DType::BF16).unwrap();
+                let _mixed = mixed(DType::BF16).unwrap();
                 let result = x.linear_quantized(&weight, None).unwrap();
                 let expected = x.matmul(&dense).unwrap();
-                assert_close(&result, &expected, 5e-2, &format!("{format}, {what}, autocast"));
+                assert_close(&result, &expected, 5e-2, &format!("{format}, {what}, mixed"));
             }
         }
     }

@@ -17,7 +17,7 @@ mod op;
 
 use op::Recurrent;
 
-use super::{same_dtype, supported};
+use super::{mixed_operands, same_dtype, supported};
 use crate::autograd::apply;
 use crate::backend::RecurrentCell;
 use crate::error::{Error, Result, ShapeRule};
@@ -35,6 +35,36 @@ pub struct RecurrentWeights<'a> {
     pub input_bias: &'a Tensor,
     /// The bias of h·U, of shape `[gates · hidden]`.
     pub hidden_bias: &'a Tensor,
+}
+
+/// The operands of a layer in the 16-bit type of mixed precision.
+struct MixedOperands {
+    x: Tensor,
+    weights: [Tensor; 4],
+    initial: Vec<Tensor>,
+}
+
+impl MixedOperands {
+    /// Returns `None` if there is nothing to convert.
+    fn new(x: &Tensor, weights: &RecurrentWeights<'_>, initial: &[&Tensor]) -> Result<Option<Self>> {
+        let RecurrentWeights { input, hidden, input_bias, hidden_bias } = *weights;
+        let [state, cell] = [initial.first(), initial.get(1)].map(|given| given.copied().unwrap_or(x));
+        let operands = mixed_operands([x, input, hidden, input_bias, hidden_bias, state, cell])?;
+        Ok(operands.map(|[x, input, hidden, input_bias, hidden_bias, state, cell]| Self {
+            x,
+            weights: [input, hidden, input_bias, hidden_bias],
+            initial: [state, cell].into_iter().take(initial.len()).collect(),
+        }))
+    }
+
+    const fn weights(&self) -> RecurrentWeights<'_> {
+        let [input, hidden, input_bias, hidden_bias] = &self.weights;
+        RecurrentWeights { input, hidden, input_bias, hidden_bias }
+    }
+
+    fn initial(&self) -> Vec<&Tensor> {
+        self.initial.iter().collect()
+    }
 }
 
 const INPUTS: &ShapeRule =
@@ -124,6 +154,9 @@ impl Tensor {
         initial: &[&Self],
         reverse: bool,
     ) -> Result<Self> {
+        if let Some(mixed) = MixedOperands::new(self, &weights, initial)? {
+            return mixed.x.recurrent(cell, mixed.weights(), &mixed.initial(), reverse);
+        }
         let sizes @ [sequences, len, hidden] = check(cell, self, &weights, initial)?;
         if len == 0 {
             return Self::zeros_of(self.device(), [sequences, 0, hidden], self.dtype());
@@ -146,6 +179,11 @@ impl Tensor {
         let cell = RecurrentCell::Lstm;
         let given = initial.map(|(state, cell)| [state, cell]);
         let initial = given.as_ref().map_or(&[][..], |given| &given[..]);
+        if let Some(mixed) = MixedOperands::new(self, &weights, initial)? {
+            let given = mixed.initial();
+            let initial = if let [state, cell] = given[..] { Some((state, cell)) } else { None };
+            return mixed.x.lstm(mixed.weights(), initial, reverse);
+        }
         let sizes @ [sequences, len, hidden] = check(cell, self, &weights, initial)?;
         if len == 0 {
             let zeros = || Self::zeros_of(self.device(), [sequences, hidden], self.dtype());

@@ -77,6 +77,10 @@ impl Op for LookOp {
         Ok(vec![Some(grad.with_layout(back.at(self.op, grad.layout())?))])
     }
 
+    fn passes_gradient(&self) -> bool {
+        true
+    }
+
     fn summation(&self, _: &[Shape]) -> Summation {
         Summation::ELEMENTWISE
     }
@@ -101,6 +105,10 @@ impl Op for Reshape {
         Ok(vec![Some(grad.reshape(saved.input_shape(0))?)])
     }
 
+    fn passes_gradient(&self) -> bool {
+        true
+    }
+
     fn summation(&self, _: &[Shape]) -> Summation {
         Summation::ELEMENTWISE
     }
@@ -122,6 +130,10 @@ impl Op for Contiguous {
 
     fn backward(&self, _: &OpContext<'_>, _: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![Some(grad)])
+    }
+
+    fn passes_gradient(&self) -> bool {
+        true
     }
 
     fn summation(&self, _: &[Shape]) -> Summation {

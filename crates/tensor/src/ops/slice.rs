@@ -35,6 +35,7 @@ impl Op for Slice {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
+        let grad = grad.to_dtype(saved.gradient_dtype(0))?;
         if let Some(total) = saved.take_total() {
             return Ok(vec![Some(self.added(ctx, &grad, total)?)]);
         }

@@ -87,7 +87,7 @@ impl DeviceSpeed {
         self
     }
 
-    /// Returns the most multiply-adds per second of large products, in f32 and under bf16 autocast.
+    /// Returns the most multiply-adds per second of large products, in f32 and in bf16.
     #[must_use]
     pub fn multiply_adds_per_second(&self) -> [f64; 2] {
         let rate = |half| self.rates(Class::Product, half).and_then(|rates| rates.products.rate(1e12));

@@ -5,8 +5,6 @@
 
 mod against_cpu;
 mod attention;
-#[path = "../suite/autocast.rs"]
-mod autocast;
 #[path = "../suite/checkpoint.rs"]
 mod checkpoint;
 mod convolutions;
@@ -21,6 +19,8 @@ mod gradients_of_passes;
 mod half_ops;
 mod half_precision;
 mod large;
+#[path = "../suite/mixed.rs"]
+mod mixed;
 #[path = "../suite/ops_dry.rs"]
 mod ops_dry;
 #[path = "../suite/ops_edges.rs"]

@@ -4,7 +4,7 @@ use bfc_core::Category;
 use highwater_tensor::backend::kernels::{self, AdamRule};
 use highwater_tensor::{
     AttentionOptions, Conv2dOptions, DType, Device, DeviceProfile, IntoShape, Limit, OpContext,
-    RecurrentCell, RecurrentWeights, Result, StepTime, Tensor, autocast, dry_run,
+    RecurrentCell, RecurrentWeights, Result, StepTime, Tensor, dry_run, mixed,
 };
 
 /// A dry device with a speed.
@@ -169,7 +169,7 @@ fn the_parts_of_a_time_add_up_and_name_the_limit() {
     }
     // Tensor cores multiply 16-bit factors.
     let half = time(&device, || {
-        let _guard = autocast(DType::BF16)?;
+        let _guard = mixed(DType::BF16)?;
         large.matmul(&large)
     });
     assert!(half.seconds < product.seconds / 2.0 && half.multiply_adds == product.multiply_adds);

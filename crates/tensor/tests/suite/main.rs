@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod any_bytes;
-mod autocast;
 mod call_paths;
 mod callbacks;
 mod checkpoint;
@@ -16,6 +15,7 @@ mod gradients;
 mod gradients_of_passes;
 mod half_ops;
 mod limits;
+mod mixed;
 mod ops_dry;
 mod ops_edges;
 mod ops_errors;

@@ -5,7 +5,7 @@ use crate::ops_table::others::{self, others};
 use crate::ops_table::{cases, device, dry_device, inputs, runtime};
 use bfc_core::{Bytes, Category};
 use highwater_tensor::{
-    Conv2dOptions, CrossEntropyOptions, DType, Device, Reduction, Result, Rng, Tensor, autocast, no_grad,
+    Conv2dOptions, CrossEntropyOptions, DType, Device, Reduction, Result, Rng, Tensor, mixed, no_grad,
 };
 use highwater_tracking::EventKind;
 
@@ -78,8 +78,8 @@ fn every_op_makes_the_same_requests_without_gradients() {
 }
 
 #[test]
-fn every_op_makes_the_same_requests_under_autocast() {
-    let _autocast = autocast(DType::BF16).unwrap();
+fn every_op_makes_the_same_requests_in_mixed_precision() {
+    let _mixed = mixed(DType::BF16).unwrap();
     for case in &cases() {
         assert_same(&case.name, |device| {
             let leaves = inputs(case, device, DType::F32)

@@ -4,7 +4,7 @@ use crate::ops_table::device;
 use bfc_core::{Bytes, Category};
 use highwater_tensor::{
     BlockFormat, CrossEntropyOptions, DType, Device, Error, LinearCrossEntropyOptions, Parameter,
-    QuantizedMatrix, Reduction, Result, Rng, Runtime, Tensor, autocast, checkpoint, no_grad,
+    QuantizedMatrix, Reduction, Result, Rng, Runtime, Tensor, checkpoint, mixed, no_grad,
 };
 
 const IGNORED: i64 = -100;
@@ -186,16 +186,16 @@ fn logits_of_half_precision_are_single() {
 }
 
 #[test]
-fn autocast_applies_to_the_products() {
+fn mixed_precision_applies_to_the_products() {
     let device = device();
     let hidden = noise(&device, &[ROWS, WIDTH], 1, DType::F32);
     let weight = noise(&device, &[WIDTH, CLASSES], 2, DType::F32);
     let targets = targets(&device, "none");
     let options = LinearCrossEntropyOptions { chunk: Some(4), ..Default::default() };
     let full = hidden.linear_cross_entropy(&weight, &targets, options).unwrap();
-    let _autocast = autocast(DType::BF16).unwrap();
+    let _mixed = mixed(DType::BF16).unwrap();
     // The gradients of the logits are rounded to bf16 before they are divided by the number of targets.
-    compare([&hidden, &weight], &targets, options, 1e-2, "autocast");
+    compare([&hidden, &weight], &targets, options, 1e-2, "mixed");
     let cast = hidden.linear_cross_entropy(&weight, &targets, options).unwrap();
     assert_ne!(cast.item::<f32>().unwrap(), full.item::<f32>().unwrap());
 }

@@ -57,16 +57,17 @@ impl Gates {
         self.with_weights(|weights| x.lstm(weights, initial, reverse))
     }
 
-    fn with_weights<R>(&self, run: impl FnOnce(RecurrentWeights<'_>) -> R) -> R {
-        let (input, hidden) = (self.weight_input.tensor(), self.weight_hidden.tensor());
-        let (input_bias, hidden_bias) = (self.bias_input.tensor(), self.bias_hidden.tensor());
+    fn with_weights<R>(&self, run: impl FnOnce(RecurrentWeights<'_>) -> Result<R>) -> Result<R> {
+        let (input, hidden) = (self.weight_input.operand()?, self.weight_hidden.operand()?);
+        let (input_bias, hidden_bias) = (self.bias_input.operand()?, self.bias_hidden.operand()?);
         let (input_bias, hidden_bias) = (&input_bias, &hidden_bias);
         run(RecurrentWeights { input: &input, hidden: &hidden, input_bias, hidden_bias })
     }
 
-    /// Returns the current values of the parameters.
-    pub(super) fn tensors(&self) -> [Tensor; 4] {
-        [&self.weight_input, &self.weight_hidden, &self.bias_input, &self.bias_hidden].map(Parameter::tensor)
+    /// Returns the current values of the parameters, input weights first.
+    pub(super) fn operands(&self) -> Result<[Tensor; 4]> {
+        let Self { weight_input, weight_hidden, bias_input, bias_hidden } = self;
+        Ok([weight_input.operand()?, weight_hidden.operand()?, bias_input.operand()?, bias_hidden.operand()?])
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) fn run(
     initial: Option<&Tensor>,
     reverse: bool,
 ) -> Result<(Tensor, Tensor)> {
-    let [weight_input, weight, bias_input, bias] = gates.tensors();
+    let [weight_input, weight, bias_input, bias] = gates.operands()?;
     let mut steps = project_inputs(x, &weight_input, &bias_input)?;
     let (sequences, hidden) = (x.dims()[0], weight.dims()[0]);
     let zeros = |shape: &[usize]| Tensor::zeros_of(x.device(), shape, x.dtype());

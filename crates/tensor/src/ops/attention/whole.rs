@@ -8,10 +8,9 @@
 use super::super::create::constant_like;
 use super::super::dropout::dropped;
 use super::super::random::check;
-use super::{AttentionInputs, AttentionOptions, ScaledDotProduct};
-use crate::backend::{Precision, RandomKey};
+use super::{AttentionInputs, AttentionOptions, ScaledDotProduct, mixed_operands};
+use crate::backend::RandomKey;
 use crate::error::Result;
-use crate::op::autocast::within;
 use crate::shape::{DType, Scalar};
 use crate::tensor::{Rng, Tensor};
 
@@ -41,8 +40,6 @@ impl ScaledDotProduct {
         [output, log_sums]: [&Tensor; 2],
         grad: &Tensor,
     ) -> Result<Tensor> {
-        // The scores must equal those of the forward pass, which has no autocast.
-        let _precision = within(Precision::Full);
         let computed = |tensor: &Tensor| tensor.to_dtype(log_sums.dtype());
         let [query, key, value] = operands.map(computed);
         let heads = grad.dims().first().copied().unwrap_or(0);
@@ -66,7 +63,6 @@ impl AttentionInputs<'_> {
     /// Computes attention with dropout on the weights, for p > 0 and a checked mask.
     fn dropping(&self, mask: Option<&Tensor>, p: f64, key: RandomKey) -> Result<Tensor> {
         // As in attention without dropout.
-        let _precision = within(Precision::Full);
         let [key_of, value_of] = [self.key, self.value].map(|part| match self.leading {
             [.., heads] if self.leading != self.key_leading => {
                 for_each_head(part, self.leading.len() - 1, *heads)
@@ -133,6 +129,11 @@ impl Tensor {
     ) -> Result<Self> {
         const OP: &str = "attention_with_dropout";
         check(OP, "p", "at least 0 and below 1", p, |p| (0.0..1.0).contains(&p))?;
+        let mixed = mixed_operands([self, key, value, mask.unwrap_or(self)])?;
+        if let Some([query, key, value, of_mask]) = mixed {
+            let mask = mask.and(Some(&of_mask));
+            return query.attention_with_dropout(&key, &value, mask, options, p, rng);
+        }
         let between = AttentionInputs::new(OP, [self, key, value], options)?;
         let spread = mask.map(|mask| between.mask(mask)).transpose()?;
         if p == 0.0 {

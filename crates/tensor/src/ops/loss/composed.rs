@@ -11,8 +11,8 @@ use super::reduction::Reduction;
 use crate::error::{Error, Result, ShapeRule};
 use crate::ops::create::constant_like;
 use crate::ops::random::check;
-use crate::ops::supported;
 use crate::ops::vector_norm::Norm;
+use crate::ops::{promote, supported};
 use crate::shape::DType;
 use crate::tensor::Tensor;
 
@@ -62,7 +62,7 @@ impl Tensor {
         margin: f64,
         reduction: Reduction,
     ) -> Result<Self> {
-        let (op, dtype) = ("cosine_embedding_loss", self.dtype().promote(other.dtype()));
+        let (op, dtype) = ("cosine_embedding_loss", promote(self.dtype(), other.dtype()));
         check(op, "margin", "between -1 and 1", margin, |margin| (-1.0..=1.0).contains(&margin))?;
         supported(op, dtype, DType::is_float)?;
         let similarity = self.upcast()?.cosine_similarity(&other.upcast()?, -1, 1e-8)?;
@@ -72,7 +72,7 @@ impl Tensor {
         }
         let of_alike = similarity.neg()?.add_scalar(1.0)?;
         let of_others = positive_part(&similarity.sub_scalar(margin)?)?;
-        reduction.fold(alike.gt(0)?.where_(&of_alike, &of_others)?)?.to_dtype(dtype)
+        reduction.fold(alike.gt(0)?.where_(&of_alike, &of_others)?)?.to_dtype(reduction.dtype(dtype))
     }
 
     /// Triplet margin loss: pulls each anchor (`self`) towards its positive and pushes it from its negative, until the
@@ -114,7 +114,7 @@ impl Tensor {
         check(op, "margin", "finite and above 0", margin, |margin| margin.is_finite() && margin > 0.0)?;
         let mut dtype = self.dtype();
         for other in [positive, negative] {
-            dtype = dtype.promote(other.dtype());
+            dtype = promote(dtype, other.dtype());
             if other.shape() != self.shape() {
                 let (lhs, rhs) = (*self.shape(), *other.shape());
                 return Err(Error::ShapeMismatch { op, lhs, rhs, rule: &ShapeRule::Same });
@@ -126,7 +126,7 @@ impl Tensor {
         let distance =
             |other: &Self| anchor.sub(&other.to_dtype(wide)?)?.add_scalar(1e-6)?.norm(Norm::L2, -1);
         let difference = distance(positive)?.sub(&distance(negative)?)?;
-        reduction.fold(positive_part(&difference.add_scalar(margin)?)?)?.to_dtype(dtype)
+        reduction.fold(positive_part(&difference.add_scalar(margin)?)?)?.to_dtype(reduction.dtype(dtype))
     }
 }
 

@@ -101,7 +101,7 @@ impl Op for ElementLoss {
             });
         }
         let losses = self.kind.losses(&x.upcast()?, &target.upcast()?)?;
-        let loss = self.reduction.fold(losses)?.to_dtype(x.dtype())?;
+        let loss = self.reduction.fold(losses)?.to_dtype(self.reduction.dtype(x.dtype()))?;
         ctx.save(x);
         ctx.save(target);
         Ok(loss)
@@ -110,7 +110,7 @@ impl Op for ElementLoss {
     fn backward(&self, _: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
         let (x, target) = (&saved.tensor(0)?.upcast()?, &saved.tensor(1)?.upcast()?);
         let share = self.reduction.spread(&grad.upcast()?, x.shape())?;
-        let rounded = |slope: Tensor| slope.mul(&share)?.to_dtype(grad.dtype());
+        let rounded = |slope: Tensor| slope.mul(&share)?.to_dtype(saved.input_dtype(0));
         let to_x = if_needed(saved, 0, || rounded(self.kind.slope(x, target)?))?;
         let to_target = if_needed(saved, 1, || rounded(self.kind.target_slope(x, target)?))?;
         Ok(vec![to_x, to_target])

@@ -23,7 +23,7 @@ use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext, Summation};
 use crate::ops::index::{as_i64, expect_indices};
 use crate::ops::quantized::{Product, QuantizedMatrix};
-use crate::ops::{matmul, promoted, supported};
+use crate::ops::{matmul, promoted_factors, supported};
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 use crate::tensor::Tensor;
@@ -298,10 +298,10 @@ impl Op for LinearCrossEntropy {
             losses = kept.where_(&losses, &losses.zeros_like()?)?;
         }
         let loss = match &count {
-            Some(count) => losses.sum_all()?.div(count)?.to_dtype(dtype)?,
+            Some(count) => losses.sum_all()?.div(count)?,
             None => {
                 let divisor = if self.is_mean { rows as f64 } else { 1.0 };
-                share_of_all(ctx, (Reduce::Sum, divisor), losses.view(), dtype)?
+                share_of_all(ctx, (Reduce::Sum, divisor), losses.view(), computed)?
             }
         };
         let gradients = [to_weight, to_hidden].into_iter().flatten().map(Buffer::finish);
@@ -323,8 +323,8 @@ impl Op for LinearCrossEntropy {
         let to_hidden = to_hidden.map(|to_hidden| times(ctx, to_hidden, &scale)).transpose()?;
         let to_weight = to_weight.map(|to_weight| {
             let mut to_weight = times(ctx, to_weight, &scale)?;
-            if to_weight.dtype() != saved.input_dtype(1) {
-                to_weight = to_weight.to_dtype(saved.input_dtype(1))?;
+            if to_weight.dtype() != saved.gradient_dtype(1) {
+                to_weight = to_weight.to_dtype(saved.gradient_dtype(1))?;
             }
             let layout = *to_weight.layout();
             Ok::<_, Error>(if self.is_by_class {
@@ -441,7 +441,8 @@ impl Tensor {
         let rows = targets.elements();
         let (hidden, weight, format) = match weight {
             Projection::Dense(weight) => {
-                let [hidden, weight] = promoted(self, weight)?;
+                let [hidden, weight] =
+                    promoted_factors(self, weight)?.unwrap_or_else(|| [self.clone(), weight.clone()]);
                 (hidden, weight, None)
             }
             Projection::Quantized(weight) => (self.clone(), weight.bytes().clone(), Some(weight.format())),

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::op::Summation;
-use crate::shape::Shape;
+use crate::shape::{DType, Shape};
 use crate::tensor::Tensor;
 
 /// The reduction that a loss function applies to the losses of its elements or rows.
@@ -37,6 +37,14 @@ impl Reduction {
             Self::Mean => losses.mean_all(),
             Self::Sum => losses.sum_all(),
             Self::None => Ok(losses),
+        }
+    }
+
+    /// Returns the element type of the result: losses of 16-bit floats add up to an f32.
+    pub(super) const fn dtype(self, of: DType) -> DType {
+        match self {
+            Self::None => of,
+            Self::Mean | Self::Sum => of.computed_as(),
         }
     }
 

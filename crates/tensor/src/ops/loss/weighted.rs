@@ -10,10 +10,9 @@
 use super::positions;
 use super::reduction::Reduction;
 use crate::autograd::apply;
-use crate::backend::{Precision, kernels};
+use crate::backend::kernels;
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::Saved;
-use crate::op::autocast::within;
 use crate::op::{Op, OpContext, Summation};
 use crate::ops::create::constant_like;
 use crate::ops::index::as_i64;
@@ -145,10 +144,7 @@ impl Op for WeightedCrossEntropy {
         if self.smoothing > 0.0 {
             let logarithms = logits.log_softmax(1)?;
             let sums = match &class_weights {
-                Some(weights) => {
-                    let _precision = within(Precision::Full);
-                    logarithms.matmul(weights)?
-                }
+                Some(weights) => logarithms.matmul(weights)?,
                 None => logarithms.sum(1)?,
             };
             losses = losses.sub(&sums.mul_scalar(self.smoothing_of_each(logits))?)?;
@@ -159,7 +155,7 @@ impl Op for WeightedCrossEntropy {
             other => other.fold(losses)?,
         };
         inputs.iter().for_each(|input| ctx.save(input));
-        loss.to_dtype(dtype)
+        loss.to_dtype(self.reduction.dtype(dtype))
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {

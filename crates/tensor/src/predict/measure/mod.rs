@@ -16,10 +16,10 @@ use highwater_kernels::backend::timed::{KernelTime, TimedBackend};
 
 use self::cache::SpeedCache;
 use self::programs::{Program, programs};
+use crate::autograd::mixed;
 use crate::backend::DeviceSpeed;
 use crate::device::{Device, Runtime};
 use crate::error::Result;
-use crate::op::autocast;
 use crate::shape::DType;
 
 /// The device of the measurement.
@@ -67,7 +67,7 @@ fn measure(threads: usize) -> Result<DeviceSpeed> {
     for (program, multiplies) in programs() {
         samples.extend(fastest(&backend, &measured, program)?);
         if multiplies {
-            let _guard = autocast(DType::BF16)?;
+            let _guard = mixed(DType::BF16)?;
             samples.extend(fastest(&backend, &measured, program)?);
         }
     }

@@ -23,7 +23,7 @@ pub(super) type Program = fn(&Device) -> Result<Step>;
 /// A step of small kernels, to find the fixed time of each.
 pub(super) const SMALL: Program = |device| perceptron(device, 4, &[8, 24, 24, 4]);
 
-/// All programs, and whether they multiply matrices in the precision of autocast.
+/// All programs, and whether they multiply matrices and run in mixed precision too.
 pub(super) fn programs() -> [(Program, bool); 27] {
     [
         (SMALL, true),
