@@ -3,7 +3,8 @@
 use std::fmt;
 
 use highwater_tensor::{
-    BatchStatistics, DType, Error, Parameter, Place, Result, Rng, RunningStatistics, Tensor, is_training,
+    Activation, BatchStatistics, DType, Error, Parameter, Place, Result, Rng, RunningStatistics, Tensor,
+    is_training,
 };
 use highwater_tracking::ModulePath;
 
@@ -32,6 +33,9 @@ const MOMENTUM: f64 = 0.1;
 ///
 /// The result has the float type of the input. 16-bit floats are computed in f32 and rounded once. The running means
 /// stay f32 when the model is [converted](Module::convert).
+///
+/// [`forward_relu`](Self::forward_relu) and [`forward_add_relu`](Self::forward_add_relu) apply ReLU in the same op, which saves
+/// passes over memory. In a [`Sequential`](super::Sequential), a [`Relu`](super::Relu) after this layer does.
 ///
 /// ```
 /// use highwater::{Device, Tensor, no_grad};
@@ -124,6 +128,10 @@ impl Module for BatchNorm {
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.run(|weight, bias, statistics| x.batch_norm(weight, bias, statistics, self.epsilon))
+    }
+
+    fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
+        (activation == Activation::Relu).then(|| self.forward_relu(x))
     }
 }
 

@@ -100,7 +100,8 @@ fn count(x: &Tensor) -> usize {
 
 /// Returns values of channels as the kernel reads them for inputs of this type.
 fn of_channels(values: &Tensor, dtype: DType) -> Result<Tensor> {
-    let values = if values.dtype() == dtype { values.clone() } else { values.to_dtype(dtype.computed_as())? };
+    let values =
+        if values.dtype() == dtype { values.clone() } else { values.to_dtype(dtype.computed_as())? };
     values.contiguous()
 }
 
@@ -355,5 +356,90 @@ impl Tensor {
                 apply(BatchNorm { epsilon, then, of_batch: false, running: None }, &inputs)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Runtime;
+
+    type Function<'f> = &'f dyn Fn(&[Tensor; 4], BatchStatistics<'_>) -> Result<Tensor>;
+
+    /// The result and the gradients of all inputs, as f64.
+    fn results(inputs: &[Tensor; 4], fixed: bool, f: Function<'_>) -> Vec<Vec<f64>> {
+        let leaves = inputs.each_ref().map(|input| input.requiring_grad().unwrap());
+        let one = Tensor::ones(inputs[0].device(), inputs[1].dims()).unwrap();
+        let statistics = if fixed {
+            BatchStatistics::Fixed { mean: &one, variance: &one }
+        } else {
+            BatchStatistics::Batch { running: None }
+        };
+        let y = f(&leaves, statistics).unwrap();
+        // The same weights for all types.
+        let weights: Vec<f32> = (0..y.elements()).map(|i| (i * 37 % 61) as f32 / 32.0 - 1.0).collect();
+        let weights =
+            Tensor::from_slice(y.device(), &weights, y.dims()).unwrap().to_dtype(y.dtype()).unwrap();
+        let gradients = y.mul(&weights).unwrap().sum_all().unwrap().backward().unwrap();
+        let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+        std::iter::once(wide(&y))
+            .chain(leaves.iter().filter_map(|leaf| gradients.get(leaf)).map(wide))
+            .collect()
+    }
+
+    #[test]
+    fn fused_functions_have_the_values_and_gradients_of_separate_ops() {
+        let device = Runtime::builder().threads(2).build().unwrap().cpu().unwrap();
+        let rng = crate::tensor::Rng::new(3);
+        let normal = |shape: &[usize]| Tensor::normal(&device, shape, 0.5, 1.0, &rng).unwrap();
+        let shape = [5, 6, 7];
+        let inputs = [normal(&shape), normal(&[6]), normal(&[6]), normal(&shape)];
+        for (dtype, tolerance) in
+            [(DType::F32, 1e-5), (DType::F64, 1e-12), (DType::F16, 2e-3), (DType::BF16, 2e-2)]
+        {
+            // Weights and biases in f32 beside 16-bit inputs too.
+            for of_channels in [dtype, dtype.computed_as()] {
+                let typed = [dtype, of_channels, of_channels, dtype];
+                let mut inputs = inputs.clone();
+                for (input, dtype) in inputs.iter_mut().zip(typed) {
+                    *input = input.to_dtype(dtype).unwrap();
+                }
+                for fixed in [false, true] {
+                    let pairs: [[Function<'_>; 2]; 2] = [
+                        [
+                            &|[x, w, b, _], statistics| x.batch_norm_relu(w, b, statistics, 1e-5),
+                            &|[x, w, b, _], statistics| x.batch_norm(w, b, statistics, 1e-5)?.relu(),
+                        ],
+                        [
+                            &|[x, w, b, r], statistics| x.batch_norm_add_relu(w, b, r, statistics, 1e-5),
+                            &|[x, w, b, r], statistics| x.batch_norm(w, b, statistics, 1e-5)?.add(r)?.relu(),
+                        ],
+                    ];
+                    for [fused, separate] in pairs {
+                        // In f64, because a sum of 16 bits could have another sign.
+                        let wide = inputs.each_ref().map(|input| input.to_dtype(DType::F64).unwrap());
+                        let (fused, separate) =
+                            (results(&inputs, fixed, fused), results(&wide, fixed, separate));
+                        assert_eq!(fused.len(), separate.len());
+                        for (fused, separate) in fused.iter().zip(&separate) {
+                            let largest = separate.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
+                            for (a, b) in fused.iter().zip(separate) {
+                                assert!((a - b).abs() <= tolerance * largest, "{dtype}: {a} and {b}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_residual_of_another_shape_is_added_by_another_op() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let x = Tensor::from_slice(&device, &[1.0f32, 10.0, 3.0, 30.0], [2, 2]).unwrap();
+        let (one, zero) = (Tensor::ones(&device, 2).unwrap(), Tensor::zeros(&device, 2).unwrap());
+        let statistics = BatchStatistics::Batch { running: None };
+        let y = x.batch_norm_add_relu(&one, &zero, &one, statistics, 0.0).unwrap();
+        assert_eq!(y.to_vec::<f32>().unwrap(), [0.0, 0.0, 2.0, 2.0]);
     }
 }

@@ -565,8 +565,7 @@ const CASES: &[Row] = &[
         &[(&[3, 4], Any, InOrder), (&[4], Any, InOrder), (&[4], Any, InOrder), (&[3, 4], Any, Transposed)],
         |x| {
             let of_channels = |values: [f32; 4]| Tensor::from_slice(x[0].device(), &values, 4);
-            let (mean, variance) =
-                (of_channels([0.0, 0.1, -0.2, 0.3])?, of_channels([0.5, 1.0, 1.5, 2.0])?);
+            let (mean, variance) = (of_channels([0.0, 0.1, -0.2, 0.3])?, of_channels([0.5, 1.0, 1.5, 2.0])?);
             let fixed = BatchStatistics::Fixed { mean: &mean, variance: &variance };
             x[0].batch_norm_add_relu(&x[1], &x[2], &x[3], fixed, 1e-1)
         },

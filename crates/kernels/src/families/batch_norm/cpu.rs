@@ -206,9 +206,11 @@ impl NormalizeChannelsGrad<'_> {
                 (true, false) => {
                     strip.map([x, grad], values, dtype, &mut rows, |[x, g], of| gradient(x, g, of));
                 }
-                (false, true) => strip.map([grad, y], [&factors[..]], dtype, &mut rows, |[g, y], [factor]| {
-                    factor * masked(g, y)
-                }),
+                (false, true) => {
+                    strip.map([grad, y], [&factors[..]], dtype, &mut rows, |[g, y], [factor]| {
+                        factor * masked(g, y)
+                    })
+                }
                 (false, false) => {
                     strip.map([grad], [&factors[..]], dtype, &mut rows, |[g], [factor]| factor * g);
                 }

@@ -59,8 +59,7 @@ impl RunCuda for NormalizeChannels<'_> {
         let Self { epsilon, rectified, input, weight, bias, residual, ref out, ref statistics, .. } = *self;
         require_float(op, out.dtype())?;
         let given = self.fixed_mean.as_ref().zip(self.fixed_variance.as_ref());
-        let function =
-            if rectified { RECTIFIED } else { 0 } | if given.is_some() { FIXED } else { 0 };
+        let function = if rectified { RECTIFIED } else { 0 } | if given.is_some() { FIXED } else { 0 };
         let dtype = kernel_dtype([input.dtype(), out.dtype()]);
         let jobs = Jobs::new(op, input.layout(), dtype, self.workspace.as_ref(), function)?;
         let of = |name| kernel(Family::BatchNorm, name, dtype);

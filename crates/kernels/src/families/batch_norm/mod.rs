@@ -55,8 +55,7 @@ impl<'a> Computation<'a> for NormalizeChannels<'a> {
     fn check(&self, rules: &Rules<'_>) -> Result<()> {
         let (input, weight, bias) = checked!(self: input, weight, bias);
         let (mean, given, residual) = checked!(self: fixed_mean, fixed_variance, residual);
-        let (workspace, out, statistics, variance) =
-            checked!(self: workspace, out, statistics, variance);
+        let (workspace, out, statistics, variance) = checked!(self: workspace, out, statistics, variance);
         rules.same_shape(out, input)?;
         rules.same_computed(&[out, input])?;
         if let Some(residual) = residual {

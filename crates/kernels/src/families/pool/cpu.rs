@@ -206,7 +206,9 @@ impl RunCpu for Pool2dGrad<'_> {
         let [of_in, of_out] = planes.sizes();
         match out.dtype() {
             DType::F16 => return halves::backward::<f16>(workers, op, &planes, (input.as_ref(), &grad), out),
-            DType::BF16 => return halves::backward::<bf16>(workers, op, &planes, (input.as_ref(), &grad), out),
+            DType::BF16 => {
+                return halves::backward::<bf16>(workers, op, &planes, (input.as_ref(), &grad), out);
+            }
             _ => {}
         }
         float!(op, out.dtype(), T => {
