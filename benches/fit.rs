@@ -248,6 +248,6 @@ impl Residual {
 #[module]
 impl Module for Residual {
     fn forward(&self, x: &Tensor) -> highwater::Result<Tensor> {
-        self.norm.forward(&self.conv.forward(x)?)?.add(x)?.relu()
+        self.norm.forward_add_relu(&self.conv.forward(x)?, x)
     }
 }

@@ -49,7 +49,7 @@ impl ResNet50 {
 #[module]
 impl Module for ResNet50 {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = self.stem.forward(x)?.relu()?;
+        let x = self.stem.forward_relu(x)?;
         let x =
             x.max_pool2d(Pool2dOptions { stride: [2; 2], padding: [1; 2], ..Pool2dOptions::square(3) })?;
         self.classes.forward(&self.blocks.forward(&x)?.mean([2, 3])?)
@@ -83,11 +83,10 @@ impl Bottleneck {
 #[module]
 impl Module for Bottleneck {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let inside = self.middle.forward(&self.narrow.forward(x)?.relu()?)?.relu()?;
-        let y = self.widen.forward(&inside)?;
+        let inside = self.middle.forward_relu(&self.narrow.forward_relu(x)?)?;
         match &self.shortcut {
-            Some(shortcut) => y.add(&shortcut.forward(x)?)?.relu(),
-            None => y.add(x)?.relu(),
+            Some(shortcut) => self.widen.forward_add_relu(&inside, &shortcut.forward(x)?),
+            None => self.widen.forward_add_relu(&inside, x),
         }
     }
 }
@@ -112,6 +111,18 @@ impl ConvNorm {
             conv: Conv2d::new(device, inputs, outputs, [size; 2], options, rng)?.without_bias(),
             norm: BatchNorm::new(device, outputs)?,
         })
+    }
+}
+
+#[module]
+impl ConvNorm {
+    fn forward_relu(&self, x: &Tensor) -> Result<Tensor> {
+        self.norm.forward_relu(&self.conv.forward(x)?)
+    }
+
+    /// ReLU of the sum with a residual.
+    fn forward_add_relu(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.norm.forward_add_relu(&self.conv.forward(x)?, residual)
     }
 }
 

@@ -73,10 +73,10 @@ impl BasicBlock {
 #[module]
 impl Module for BasicBlock {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = self.second.forward(&self.first.forward(x)?.relu()?)?;
+        let y = self.first.forward_relu(x)?;
         match &self.shortcut {
-            Some(shortcut) => y.add(&shortcut.forward(x)?)?.relu(),
-            None => y.add(x)?.relu(),
+            Some(shortcut) => self.second.forward_add_relu(&y, &shortcut.forward(x)?),
+            None => self.second.forward_add_relu(&y, x),
         }
     }
 }
@@ -101,6 +101,18 @@ impl ConvNorm {
             conv: Conv2d::new(device, inputs, outputs, [size; 2], options, rng)?.without_bias(),
             norm: BatchNorm::new(device, outputs)?,
         })
+    }
+}
+
+#[module]
+impl ConvNorm {
+    fn forward_relu(&self, x: &Tensor) -> Result<Tensor> {
+        self.norm.forward_relu(&self.conv.forward(x)?)
+    }
+
+    /// ReLU of the sum with a residual.
+    fn forward_add_relu(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.norm.forward_add_relu(&self.conv.forward(x)?, residual)
     }
 }
 

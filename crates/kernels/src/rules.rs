@@ -55,14 +55,6 @@ impl DeviceRules {
     pub const fn supports_half(self) -> bool {
         self.is_gpu()
     }
-
-    /// Whether the device has [`NormalizeChannels`](crate::families::NormalizeChannels) and its gradient. Otherwise the op consists of other
-    /// kernels.
-    #[must_use]
-    #[inline]
-    pub const fn fuses_batch_norm(self) -> bool {
-        matches!(self, Self::Cpu)
-    }
 }
 
 #[cfg(test)]

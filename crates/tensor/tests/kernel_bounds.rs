@@ -33,16 +33,6 @@ fn devices() -> Vec<Device> {
     devices
 }
 
-/// Whether a device has the kernel. GPUs have no fused batch normalization.
-fn has_kernel(device: &Device, case: &Case) -> bool {
-    !(device.to_string().starts_with("cuda") && case.name.starts_with("batch_norm"))
-}
-
-/// The kernels of a device.
-fn cases(device: &Device) -> Vec<Case> {
-    kernel_cases::all().into_iter().filter(|case| has_kernel(device, case)).collect()
-}
-
 /// The function that a custom op runs.
 type Body<T> = dyn Fn(&OpContext<'_>) -> Result<T> + Send + Sync;
 
@@ -159,7 +149,7 @@ fn every_kernel_has_a_case() {
 #[test]
 fn every_kernel_takes_operands_that_fit() {
     for device in devices() {
-        for case in cases(&device) {
+        for case in kernel_cases::all() {
             for float in [DType::F32, DType::F64, DType::F16, DType::BF16] {
                 let result = call(&device, &case, made(&case, float));
                 assert_eq!(result, Ok(()), "{} of {float} on {device}", case.name);
@@ -214,7 +204,7 @@ const ALSO_FIT: &[(&str, &str)] = &[
 #[test]
 fn a_changed_shape_is_an_error_of_that_operand() {
     for device in devices() {
-        for case in cases(&device) {
+        for case in kernel_cases::all() {
             for (place, operand) in case.operands.iter().enumerate() {
                 for &(change, apply) in SHAPES {
                     let mut operands = made(&case, DType::F32);
@@ -258,7 +248,7 @@ fn another_element_type_is_an_error_of_that_operand() {
         "quantize_rows",
     ];
     for device in devices() {
-        for case in cases(&device) {
+        for case in kernel_cases::all() {
             for (place, operand) in case.operands.iter().enumerate() {
                 for changed in DType::ALL {
                     let mut operands = made(&case, DType::F32);
@@ -290,7 +280,7 @@ fn an_operand_of_another_device_is_an_error() {
     for device in devices() {
         // A device of the same kind in another runtime.
         for other in devices().into_iter().filter(|other| other.id() == device.id()) {
-            for case in cases(&device) {
+            for case in kernel_cases::all() {
                 for (place, operand) in
                     case.operands.iter().enumerate().filter(|(_, operand)| !operand.written)
                 {
@@ -402,7 +392,7 @@ fn the_largest_variance_of_adam_is_present_with_amsgrad_only() {
 #[test]
 fn any_layout_of_inputs_is_computed_or_is_an_error() {
     for device in devices() {
-        for case in cases(&device) {
+        for case in kernel_cases::all() {
             for (place, operand) in case.operands.iter().enumerate().filter(|(_, operand)| !operand.written) {
                 let mut operands = made(&case, DType::F32);
                 operands[place].transposed = true;

@@ -200,12 +200,36 @@ mod tests {
         let (workspace, bias) = (None, None);
         let weight = losses.out();
         run(families::NormalizeRowsSums { of, grad: x, places: 1, workspace, weight, bias }.into());
-        let (out, statistics, variance) = (y.out(), a.out(), losses.out());
-        let (weight, bias) = (row, row);
-        run(families::NormalizeChannels { epsilon, input: x, weight, bias, out, statistics, variance }.into());
+        let (out, statistics, variance) = (y.out(), a.out(), Some(losses.out()));
+        run(families::NormalizeChannels {
+            epsilon,
+            rectified: true,
+            input: x,
+            weight: row,
+            bias: row,
+            fixed_mean: None,
+            fixed_variance: None,
+            residual: Some(x),
+            workspace: None,
+            out,
+            statistics,
+            variance,
+        }
+        .into());
         let of = families::Normalized { weight: Some(row), ..of };
         let (weight, bias) = (losses.out(), other.out());
-        run(families::NormalizeChannelsGrad { of, grad: x, out: Some(y.out()), weight, bias }.into());
+        run(families::NormalizeChannelsGrad {
+            of_batch: true,
+            of,
+            grad: x,
+            output: None,
+            workspace: None,
+            out: Some(y.out()),
+            residual: None,
+            weight,
+            bias,
+        }
+        .into());
         let workspace = None;
         let conv = Convolution { windows: [Window::new(1); 2], groups: 1 };
         let out = image.out();

@@ -22,4 +22,5 @@ pub(crate) mod scalar;
 pub(crate) mod short;
 pub(crate) mod simd;
 pub(crate) mod sums;
+pub(crate) mod tiles;
 pub(crate) mod transfer;

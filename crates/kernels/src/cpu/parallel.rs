@@ -33,8 +33,9 @@ pub(crate) const fn light_runs(cost: usize) -> usize {
     if cost >= LIGHT || cost == 0 { 1 } else { LIGHT / cost }
 }
 
-/// Work on the number of a strip, its part of each row of a matrix, and a chunk of each further slice.
-type StripWork<'w, T, const N: usize> = dyn Fn(usize, &mut [&mut [T]], [&mut [T]; N]) + Sync + 'w;
+/// Work on the number of a strip, its part of each row of every matrix, and a chunk of each further slice.
+type StripWork<'w, T, const M: usize, const N: usize> =
+    dyn Fn(usize, [Vec<&mut [u8]>; M], [&mut [T]; N]) + Sync + 'w;
 
 /// The worker threads of a backend.
 #[derive(Debug)]
@@ -211,19 +212,25 @@ impl Workers {
         });
     }
 
-    /// Splits the rows of a matrix into strips of columns, and each of the slices into as many chunks. Calls `work` with
-    /// the number of each strip, its part of each row, and its chunks. An empty matrix has strips without rows.
-    pub(crate) fn strips<T: Send, const N: usize>(
+    /// Splits the rows of matrices into strips of columns, and each of the slices into as many chunks. Calls `work` with the
+    /// number of each strip, its part of each row, and its chunks. Matrices are bytes with the bytes of an element; an empty
+    /// matrix has strips without rows.
+    pub(crate) fn strips<T: Send, const M: usize, const N: usize>(
         &self,
-        matrix: &mut [T],
+        matrices: [(&mut [u8], usize); M],
         [row, width]: [usize; 2],
         (mut slices, sizes): ([&mut [T]; N], [usize; N]),
-        work: &StripWork<'_, T, N>,
+        work: &StripWork<'_, T, M, N>,
     ) {
         let count = row.div_ceil(width.max(1));
-        let mut strips: Vec<Vec<&mut [T]>> = (0..count).map(|_| Vec::new()).collect();
-        for row in matrix.chunks_mut(row.max(1)) {
-            strips.iter_mut().zip(row.chunks_mut(width.max(1))).for_each(|(strip, part)| strip.push(part));
+        let mut strips: Vec<[Vec<&mut [u8]>; M]> = Vec::with_capacity(count);
+        strips.resize_with(count, || [const { Vec::new() }; M]);
+        for (number, (matrix, size)) in matrices.into_iter().enumerate() {
+            let [row, width] = [row, width].map(|elements| (elements * size).max(1));
+            for row in matrix.chunks_mut(row) {
+                let parts = strips.iter_mut().zip(row.chunks_mut(width));
+                parts.for_each(|(strip, part)| strip[number].push(part));
+            }
         }
         let pieces = strips.into_iter().enumerate().map(|(number, rows)| {
             let mut sizes = sizes.iter();
@@ -233,7 +240,7 @@ impl Workers {
             });
             (number, rows, chunks)
         });
-        self.share(count, 2, pieces, &|(number, mut rows, chunks)| work(number, &mut rows, chunks));
+        self.share(count, 2, pieces, &|(number, rows, chunks)| work(number, rows, chunks));
     }
 
     /// Splits `out` into blocks and each block into parts. Calls `work` with the block's number, the index of the part's

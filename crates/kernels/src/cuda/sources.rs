@@ -77,6 +77,8 @@ families! {
     Matmul = "matmul", all, ["tile.cuh", "activation.cuh", "matmul.cu"];
     /// Softmax, cross-entropy and layer normalization.
     Rows = "rows", floats, ["rows.cu"];
+    /// Batch normalization.
+    BatchNorm = "batch_norm", floats, ["batch_norm.cu"];
     /// Convolutions.
     Conv = "conv", floats, ["tile.cuh", "conv.cu", "conv_tiled.cu"];
     /// Max and mean pooling.

@@ -45,6 +45,7 @@ mod names;
 pub use self::attention::{
     AttentionGradWorkspace, AttentionInputs, AttentionWorkspace, has_contiguous_heads,
 };
+pub use self::batch_norm::NormalizeChannelsWorkspace;
 #[cfg(feature = "cuda")]
 pub(crate) use self::computation::RunCuda;
 pub(crate) use self::computation::{Computation, RunCpu};

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use highwater_tensor::{
-    BatchStatistics, DType, Error, Parameter, Place, Result, Rng, RunningStatistics, Tensor, is_training,
+    Activation, BatchStatistics, DType, Error, Parameter, Place, Result, Rng, RunningStatistics, Tensor,
+    is_training,
 };
 use highwater_tracking::ModulePath;
 
@@ -32,6 +33,9 @@ const MOMENTUM: f64 = 0.1;
 ///
 /// The result has the float type of the input. 16-bit floats are computed in f32 and rounded once. The running means
 /// stay f32 when the model is [converted](Module::convert).
+///
+/// [`forward_relu`](Self::forward_relu) and [`forward_add_relu`](Self::forward_add_relu) apply ReLU in the same op, which saves
+/// passes over memory. In a [`Sequential`](super::Sequential), a [`Relu`](super::Relu) after this layer does.
 ///
 /// ```
 /// use highwater::{Device, Tensor, no_grad};
@@ -123,14 +127,69 @@ impl Module for BatchNorm {
     enters_itself!(path);
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        in_layer(&self.path, &self.weight, || self.normalize(x))
+        self.run(|weight, bias, statistics| x.batch_norm(weight, bias, statistics, self.epsilon))
+    }
+
+    fn forward_activated(&self, x: &Tensor, activation: Activation) -> Option<Result<Tensor>> {
+        (activation == Activation::Relu).then(|| self.forward_relu(x))
     }
 }
 
 impl BatchNorm {
-    fn normalize(&self, x: &Tensor) -> Result<Tensor> {
+    /// Computes ReLU of the normalized input by one op, which saves two passes over memory. The report shows
+    /// `batch_norm_relu`.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// use highwater::nn::{BatchNorm, Module};
+    /// let device = Device::cpu()?;
+    /// let (norm, x) = (BatchNorm::new(&device, 1)?, Tensor::from_slice(&device, &[1.0f32, 3.0], [2, 1])?);
+    /// let y = norm.forward_relu(&x)?.to_vec::<f32>()?;
+    /// assert!(y[0] == 0.0 && (y[1] - 1.0).abs() < 1e-4);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`forward`](Module::forward).
+    pub fn forward_relu(&self, x: &Tensor) -> Result<Tensor> {
+        self.run(|weight, bias, statistics| x.batch_norm_relu(weight, bias, statistics, self.epsilon))
+    }
+
+    /// Computes ReLU of the sum of the normalized input and `residual` by one op. The report shows `batch_norm_add_relu`.
+    ///
+    /// ```
+    /// use highwater::{Device, Tensor};
+    /// use highwater::nn::{BatchNorm, Module};
+    /// let device = Device::cpu()?;
+    /// let (norm, x) = (BatchNorm::new(&device, 1)?, Tensor::from_slice(&device, &[1.0f32, 3.0], [2, 1])?);
+    /// let y = norm.forward_add_relu(&x, &x)?.to_vec::<f32>()?;
+    /// assert!(y[0] < 1e-4 && (y[1] - 4.0).abs() < 1e-4);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`forward`](Module::forward) and [`Tensor::add`].
+    pub fn forward_add_relu(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.run(|weight, bias, statistics| {
+            x.batch_norm_add_relu(weight, bias, residual, statistics, self.epsilon)
+        })
+    }
+
+    /// Calls `normalize` in this layer, with the weight, the bias and the statistics.
+    fn run(
+        &self,
+        normalize: impl FnOnce(&Tensor, &Tensor, BatchStatistics<'_>) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        in_layer(&self.path, &self.weight, || self.normalize(normalize))
+    }
+
+    fn normalize(
+        &self,
+        normalize: impl FnOnce(&Tensor, &Tensor, BatchStatistics<'_>) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         self.check_options()?;
-        let (weight, bias) = (self.weight.operand()?, self.bias.operand()?);
+        // Not 16-bit copies: the kernels read f32 beside 16-bit inputs.
+        let (weight, bias) = (self.weight.tensor(), self.bias.tensor());
         if is_training() {
             note_batch_norm();
             let running = RunningStatistics {
@@ -139,12 +198,12 @@ impl BatchNorm {
                 momentum: self.momentum,
             };
             let statistics = BatchStatistics::Batch { running: Some(&running) };
-            return x.batch_norm(&weight, &bias, statistics, self.epsilon);
+            return normalize(&weight, &bias, statistics);
         }
         // A repeated forward uses the running means of the first.
         let [mean, variance] = [&self.running_mean, &self.running_var].map(Parameter::replayed_value);
         let fixed = BatchStatistics::Fixed { mean: &mean, variance: &variance };
-        x.batch_norm(&weight, &bias, fixed, self.epsilon)
+        normalize(&weight, &bias, fixed)
     }
 }
 

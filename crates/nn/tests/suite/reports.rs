@@ -92,6 +92,24 @@ fn batch_norm_is_one_op_in_each_phase() -> Result<()> {
 }
 
 #[test]
+fn batch_norm_with_relu_is_one_op() -> Result<()> {
+    let device = Runtime::builder().threads(1).build()?.cpu()?;
+    let norm = BatchNorm::new(&device, 4)?;
+    let x = Tensor::normal(&device, [2, 4, 3], 0.0, 1.0, &Rng::new(1))?;
+    let separate = norm.forward(&x)?.relu()?.to_vec::<f32>()?;
+    assert_eq!(norm.forward_relu(&x)?.to_vec::<f32>()?, separate);
+    let added = norm.forward(&x)?.add(&x)?.relu()?.to_vec::<f32>()?;
+    assert_eq!(norm.forward_add_relu(&x, &x)?.to_vec::<f32>()?, added);
+    let net = Sequential::new().with("norm", norm).with("relu", Relu);
+    device.tracker().reset();
+    assert_eq!(net.forward(&x)?.to_vec::<f32>()?, separate);
+    let report = Report::new(device.tracker(), &[Arc::clone(device.default_allocator()?)]);
+    let calls = |name| report.ops.iter().any(|row| row.op == name && row.calls > 0);
+    assert!(calls("batch_norm_relu") && !calls("batch_norm") && !calls("relu"));
+    Ok(())
+}
+
+#[test]
 fn ops_have_time_unless_they_compute_nothing() -> Result<()> {
     let (cpu, dry) = (Runtime::builder().threads(1).build()?.cpu()?, Runtime::builder().build()?.dry()?);
     let times = |device: &Device| -> Result<Vec<u64>> {

@@ -1,20 +1,25 @@
-//! Batch normalization (Ioffe and Szegedy 2015).
+//! Batch normalization (Ioffe and Szegedy 2015), with a residual and a ReLU in the same kernel.
 //!
-//! | statistics | y | ∂L/∂x |
-//! |---|---|---|
-//! | of the batch | x̂ · w + b | s w (g - mean(g) - x̂ mean(g x̂)) |
-//! | fixed | x̂ · w + b | s w g |
+//! | op | y |
+//! |---|---|
+//! | `batch_norm` | x̂ · w + b |
+//! | `batch_norm_relu` | max(x̂ · w + b, 0) |
+//! | `batch_norm_add_relu` | max(x̂ · w + b + r, 0) |
 //!
-//! x̂ = (x - μ) s and s = 1/√(σ² + ε), with μ and σ² per channel, which is axis 1; g = ∂L/∂y. ∂L/∂w = Σ x̂ g and ∂L/∂b = Σ g.
+//! | statistics | ∂L/∂x |
+//! |---|---|
+//! | of the batch | s w (g - mean(g) - x̂ mean(g x̂)) |
+//! | fixed | s w g |
 //!
-//! Saves x and two values per channel, in f32 for 16-bit floats. On the CPU, one kernel computes the forward pass for
-//! statistics of the batch, and one the backward pass. Elsewhere, other ops do the work inside of this op, so that it is
-//! one op in reports. Then forward allocates only its result, and backward one temporary of the size of x.
+//! x̂ = (x - μ) s and s = 1/√(σ² + ε), with μ and σ² per channel, which is axis 1; g = ∂L/∂y, and 0 where a ReLU's y is 0.
+//! ∂L/∂w = Σ x̂ g, ∂L/∂b = Σ g and ∂L/∂r = g.
+//!
+//! Saves x and two values per channel, in f32 for 16-bit floats. With a ReLU, it also saves y. Weight, bias and fixed statistics
+//! may be f32 while x has 16 bits.
 
-use super::reduce::Target;
-use super::{mixed_operands, supported};
+use super::supported;
 use crate::autograd::{Parameter, apply};
-use crate::backend::{Reduce, kernels};
+use crate::backend::kernels;
 use crate::error::{Error, Result, ShapeRule};
 use crate::op::{Buffer, Op, OpContext, Saved, Summation};
 use crate::shape::{DType, Shape};
@@ -70,25 +75,22 @@ impl RunningStatistics {
     }
 }
 
+/// What follows the normalization in the same kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Nothing,
+    Relu,
+    /// Adds the input after the bias, and applies ReLU.
+    AddRelu,
+}
+
 #[derive(Debug)]
 struct BatchNorm {
     epsilon: f64,
-    /// Whether the statistics are those of the batch. Otherwise they are the inputs after x, weight and bias.
+    then: Then,
+    /// Whether the statistics are those of the batch. Otherwise they are the last inputs.
     of_batch: bool,
     running: Option<RunningStatistics>,
-}
-
-/// Returns the reduction over all axes but the channels.
-fn channels(x: &Tensor) -> Result<Target> {
-    let axes: Vec<isize> = (0..x.rank() as isize).filter(|&axis| axis != 1).collect();
-    x.target(OP, &&axes[..], true)
-}
-
-/// Returns one value per channel in the shape and the type that broadcast to `x`.
-fn spread(of_channels: &Tensor, x: &Tensor) -> Result<Tensor> {
-    let mut shape = vec![1; x.rank()];
-    shape[1] = of_channels.elements();
-    of_channels.reshape(shape)?.to_dtype(x.dtype().computed_as())
 }
 
 /// Returns the number of elements of a channel.
@@ -96,53 +98,46 @@ fn count(x: &Tensor) -> usize {
     x.elements() / x.dims()[1].max(1)
 }
 
+/// Returns values of channels as the kernel reads them for inputs of this type.
+fn of_channels(values: &Tensor, dtype: DType) -> Result<Tensor> {
+    let values =
+        if values.dtype() == dtype { values.clone() } else { values.to_dtype(dtype.computed_as())? };
+    values.contiguous()
+}
+
 impl BatchNorm {
-    fn normalize_by_batch(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let count = count(inputs[0]);
-        if count < 2 {
-            return Err(Error::BadArgument {
-                op: OP,
-                argument: "x",
-                expected: "at least two values per channel in training",
-                got: format!("shape {}", inputs[0].shape()),
-            });
-        }
-        if ctx.backend().rules().fuses_batch_norm() {
-            return self.normalize_fused(ctx, inputs);
-        }
-        let (x, axes) = (inputs[0].upcast()?, channels(inputs[0])?);
-        let mean = x.mean_over(axes.kept())?;
-        let centered = x.sub(&mean)?;
-        let variance = centered.folded_shares((Reduce::SumSquares, count as f64), axes.kept())?;
-        let scale = variance.add_scalar(self.epsilon)?.rsqrt()?;
-        let scaled = (centered * &scale.mul(&spread(inputs[1], &x)?)?)?;
-        let y = (scaled + &spread(inputs[2], &x)?)?.to_dtype(inputs[0].dtype())?;
-        self.update_running(&mean, &variance, &x)?;
-        [inputs[0], &mean, &scale, inputs[1]].iter().for_each(|saved| ctx.save(saved));
-        Ok(y)
+    /// Returns the number of inputs that the gradients belong to.
+    const fn variable_inputs(&self) -> usize {
+        if matches!(self.then, Then::AddRelu) { 4 } else { 3 }
     }
 
-    /// Normalizes with one kernel, if the backend has it. Saves x, the statistics and the weight.
-    fn normalize_fused(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let (x, dtype) = (inputs[0].contiguous()?, inputs[0].dtype().computed_as());
-        let [weight, bias] = [1, 2].map(|input| inputs[input].to_dtype(dtype)?.contiguous());
-        let channels = x.dims()[1];
-        let mut out = ctx.output(x.shape(), x.dtype())?;
-        let mut statistics = ctx.temp_saved(&Shape::new(&[channels, 2])?, dtype)?;
-        let mut variance = ctx.temp(&Shape::new(&[channels])?, dtype)?;
-        ctx.compute(kernels::NormalizeChannels {
-            epsilon: self.epsilon,
-            input: x.view(),
-            weight: weight?.view(),
-            bias: bias?.view(),
-            out: out.view_mut(),
-            statistics: statistics.view_mut(),
-            variance: variance.view_mut(),
-        })?;
-        let (statistics, variance) = (statistics.finish(), variance.finish());
-        self.update_running(&statistics.narrow(1, 0, 1)?, &variance, &x)?;
-        [inputs[0], &statistics, inputs[1]].iter().for_each(|saved| ctx.save(saved));
-        Ok(out.finish())
+    /// Fails unless all inputs fit x.
+    fn check(&self, inputs: &[&Tensor]) -> Result<()> {
+        let (op, x) = (self.name(), inputs[0]);
+        if x.rank() < 2 {
+            let expected = "at least two axes: batch, channels, positions";
+            return Err(Error::BadRank { op, expected, shape: *x.shape() });
+        }
+        let (lhs, added) = (*x.shape(), if self.then == Then::AddRelu { Some(inputs[3]) } else { None });
+        if let Some(added) = added.filter(|added| *added.shape() != lhs) {
+            let rule = &ShapeRule::Other("the residual must have the shape of the input");
+            return Err(Error::ShapeMismatch { op, lhs, rhs: *added.shape(), rule });
+        }
+        let of_channels = inputs[1..3].iter().chain(&inputs[self.variable_inputs()..]);
+        if let Some(other) = of_channels.into_iter().find(|input| *input.dims() != [x.dims()[1]]) {
+            let rule = &ShapeRule::Other("axis 1 of the input must have one element per channel");
+            return Err(Error::ShapeMismatch { op, lhs, rhs: *other.shape(), rule });
+        }
+        inputs.iter().try_for_each(|input| supported(op, input.dtype(), DType::is_float))?;
+        if self.of_batch && count(x) < 2 {
+            return Err(Error::BadArgument {
+                op,
+                argument: "x",
+                expected: "at least two values per channel in training",
+                got: format!("shape {}", x.shape()),
+            });
+        }
+        Ok(())
     }
 
     /// Moves the running statistics. A repeated forward of the same batch, in the backward pass, does not count again.
@@ -152,108 +147,98 @@ impl BatchNorm {
             None => Ok(()),
         }
     }
-
-    fn normalize_by_fixed(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let x = inputs[0].upcast()?;
-        let [weight, bias, mean, variance] = [1, 2, 3, 4].map(|input| spread(inputs[input], &x));
-        let (weight, mean) = (weight?, mean?);
-        let scale = variance?.add_scalar(self.epsilon)?.rsqrt()?;
-        let factor = scale.mul(&weight)?;
-        let shift = bias?.sub(&mean.mul(&factor)?)?;
-        [inputs[0], &mean, &scale, inputs[1]].iter().for_each(|saved| ctx.save(saved));
-        (x.mul(&factor)? + &shift)?.to_dtype(inputs[0].dtype())
-    }
-}
-
-/// Computes the gradients of [`BatchNorm::normalize_fused`] with one kernel.
-fn fused_backward(ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
-    let (x, statistics, weight) = (saved.tensor(0)?.contiguous()?, saved.tensor(1)?, saved.tensor(2)?);
-    let (grad, dtype, of_channels) = (grad.contiguous()?, statistics.dtype(), *weight.shape());
-    let weight = weight.to_dtype(dtype)?.contiguous()?;
-    let mut of_x = saved.needs_grad(0).then(|| ctx.gradient(0, x.shape(), x.dtype())).transpose()?;
-    let (mut of_weight, mut of_bias) =
-        (ctx.gradient(1, &of_channels, dtype)?, ctx.gradient(2, &of_channels, dtype)?);
-    ctx.compute(kernels::NormalizeChannelsGrad {
-        of: kernels::Normalized {
-            centered: true,
-            input: x.view(),
-            weight: Some(weight.view()),
-            statistics: statistics.view(),
-        },
-        grad: grad.view(),
-        out: of_x.as_mut().map(Buffer::view_mut),
-        weight: of_weight.view_mut(),
-        bias: of_bias.view_mut(),
-    })?;
-    let typed = |gradient: Buffer, input: usize| {
-        saved.needs_grad(input).then(|| gradient.finish().to_dtype(saved.input_dtype(input))).transpose()
-    };
-    Ok(vec![of_x.map(Buffer::finish), typed(of_weight, 1)?, typed(of_bias, 2)?])
 }
 
 impl Op for BatchNorm {
     fn name(&self) -> &'static str {
-        OP
+        match self.then {
+            Then::Nothing => OP,
+            Then::Relu => "batch_norm_relu",
+            Then::AddRelu => "batch_norm_add_relu",
+        }
     }
 
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
-        let x = inputs[0];
-        if x.rank() < 2 {
-            let expected = "at least two axes: batch, channels, positions";
-            return Err(Error::BadRank { op: OP, expected, shape: *x.shape() });
+        self.check(inputs)?;
+        let (x, dtype) = (inputs[0].contiguous()?, inputs[0].dtype());
+        let (channels, computed) = (Shape::new(&[x.dims()[1]])?, dtype.computed_as());
+        let [weight, bias] = [1, 2].map(|input| of_channels(inputs[input], dtype));
+        let residual = (self.then == Then::AddRelu).then(|| inputs[3].contiguous()).transpose()?;
+        let given = (inputs[self.variable_inputs()..].iter())
+            .map(|values| of_channels(values, dtype))
+            .collect::<Result<Vec<_>>>()?;
+        let rectified = self.then != Then::Nothing;
+        let mut out =
+            if rectified { ctx.output_saved(x.shape(), dtype)? } else { ctx.output(x.shape(), dtype)? };
+        let mut statistics = ctx.temp_saved(&Shape::new(&[x.dims()[1], 2])?, computed)?;
+        let mut variance = self.of_batch.then(|| ctx.temp(&channels, computed)).transpose()?;
+        let shape = x.shape();
+        let mut workspace = ctx.workspace(kernels::NormalizeChannelsWorkspace { shape, dtype })?;
+        ctx.compute(kernels::NormalizeChannels {
+            epsilon: self.epsilon,
+            rectified,
+            input: x.view(),
+            weight: weight?.view(),
+            bias: bias?.view(),
+            fixed_mean: given.first().map(Tensor::view),
+            fixed_variance: given.get(1).map(Tensor::view),
+            residual: residual.as_ref().map(Tensor::view),
+            workspace: workspace.as_mut().map(Buffer::view_mut),
+            out: out.view_mut(),
+            statistics: statistics.view_mut(),
+            variance: variance.as_mut().map(Buffer::view_mut),
+        })?;
+        drop(workspace);
+        let (y, statistics) = (out.finish(), statistics.finish());
+        if let Some(variance) = variance {
+            self.update_running(&statistics.narrow(1, 0, 1)?, &variance.finish(), &x)?;
         }
-        if let Some(other) = inputs[1..].iter().find(|input| *input.dims() != [x.dims()[1]]) {
-            return Err(Error::ShapeMismatch {
-                op: OP,
-                lhs: *x.shape(),
-                rhs: *other.shape(),
-                rule: &ShapeRule::Other("axis 1 of the input must have one element per channel"),
-            });
+        [inputs[0], &statistics, inputs[1]].iter().for_each(|saved| ctx.save(saved));
+        if rectified {
+            ctx.save(&y);
         }
-        inputs.iter().try_for_each(|input| supported(OP, input.dtype(), DType::is_float))?;
-        if self.of_batch {
-            self.normalize_by_batch(ctx, inputs)
-        } else {
-            self.normalize_by_fixed(ctx, inputs)
-        }
+        Ok(y)
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
-        if self.of_batch && ctx.backend().rules().fuses_batch_norm() {
-            return fused_backward(ctx, saved, &grad);
-        }
-        let [x, mean, scale, weight] = [0, 1, 2, 3].map(|number| saved.tensor(number));
-        let (x, grad, mean, scale) = (x?.upcast()?, grad.upcast()?, mean?, scale?);
-        let (axes, factor) = (channels(&x)?, scale.mul(&spread(weight?, &x)?)?);
-        let [of_x, of_weight, of_bias] = [0, 1, 2].map(|input| saved.needs_grad(input));
-        let through_statistics = of_x && self.of_batch;
-
-        let bias = (of_bias || through_statistics).then(|| grad.sum_over(axes.kept())).transpose()?;
-        let mut normal = None;
-        let mut weight = None;
-        if of_weight || through_statistics {
-            let x = normal.insert((x.sub(mean)? * scale)?);
-            weight = Some(x.mul(&grad)?.sum_over(axes.kept())?);
-        }
-        let x_gradient = match (normal, &weight, &bias) {
-            (Some(normal), Some(weight), Some(bias)) if through_statistics => {
-                let share = -1.0 / count(&x) as f64;
-                let along = ((normal * &weight.mul_scalar(share)?)? + &bias.mul_scalar(share)?)?;
-                Some(((along + &grad)? * &factor)?)
-            }
-            _ => of_x.then(|| grad.mul(&factor)).transpose()?,
+        let (x, statistics, weight) = (saved.tensor(0)?.contiguous()?, saved.tensor(1)?, saved.tensor(2)?);
+        let y = (self.then != Then::Nothing).then(|| saved.tensor(3)?.contiguous()).transpose()?;
+        let (grad, weight, channels) = (grad.contiguous()?, of_channels(weight, x.dtype())?, *weight.shape());
+        let large = |input| {
+            let wanted = saved.needs_grad(input).then(|| ctx.gradient(input, x.shape(), x.dtype()));
+            wanted.transpose()
         };
-        let typed = |gradient: Tensor, input: usize| gradient.to_dtype(saved.input_dtype(input));
-        let of_channels = |gradient: Option<Tensor>, wanted: bool, input: usize| {
-            let gradient = gradient.filter(|_| wanted);
-            gradient.map(|gradient| typed(gradient.reshape([gradient.elements()])?, input)).transpose()
+        let mut of_x = large(0)?;
+        let mut of_residual = if self.then == Then::AddRelu { large(3)? } else { None };
+        let [mut of_weight, mut of_bias] = {
+            let sums = |input| ctx.gradient(input, &channels, statistics.dtype());
+            [sums(1)?, sums(2)?]
         };
-        let mut gradients = vec![
-            x_gradient.map(|gradient| typed(gradient, 0)).transpose()?,
-            of_channels(weight, of_weight, 1)?,
-            of_channels(bias, of_bias, 2)?,
-        ];
-        // Fixed statistics are constants.
+        let (shape, dtype) = (x.shape(), x.dtype());
+        let mut workspace = ctx.workspace(kernels::NormalizeChannelsWorkspace { shape, dtype })?;
+        ctx.compute(kernels::NormalizeChannelsGrad {
+            of_batch: self.of_batch,
+            of: kernels::Normalized {
+                centered: true,
+                input: x.view(),
+                weight: Some(weight.view()),
+                statistics: statistics.view(),
+            },
+            grad: grad.view(),
+            output: y.as_ref().map(Tensor::view),
+            workspace: workspace.as_mut().map(Buffer::view_mut),
+            out: of_x.as_mut().map(Buffer::view_mut),
+            residual: of_residual.as_mut().map(Buffer::view_mut),
+            weight: of_weight.view_mut(),
+            bias: of_bias.view_mut(),
+        })?;
+        let typed = |gradient: Buffer, input: usize| {
+            let dtype = saved.gradient_dtype(input);
+            saved.needs_grad(input).then(|| gradient.finish().to_dtype(dtype)).transpose()
+        };
+        let mut gradients = vec![of_x.map(Buffer::finish), typed(of_weight, 1)?, typed(of_bias, 2)?];
+        gradients.extend((self.then == Then::AddRelu).then(|| of_residual.map(Buffer::finish)));
+        // Given statistics are constants.
         gradients.resize(saved.inputs(), None);
         Ok(gradients)
     }
@@ -294,19 +279,167 @@ impl Tensor {
         statistics: BatchStatistics<'_>,
         epsilon: f64,
     ) -> Result<Self> {
-        if let Some([x, weight, bias]) = mixed_operands([self, weight, bias])? {
-            return x.batch_norm(&weight, &bias, statistics, epsilon);
+        self.normalized([weight, bias], statistics, epsilon, (Then::Nothing, None))
+    }
+
+    /// ReLU of the [batch normalization](Self::batch_norm), in one kernel per pass. Keeps x and the result for backward.
+    ///
+    /// ```
+    /// use highwater::tensor::BatchStatistics;
+    /// use highwater::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let x = Tensor::from_slice(&device, &[1.0f32, 10.0, 3.0, 30.0], [2, 2])?;
+    /// let (one, zero) = (Tensor::ones(&device, [2])?, Tensor::zeros(&device, [2])?);
+    /// let y = x.batch_norm_relu(&one, &zero, BatchStatistics::Batch { running: None }, 0.0)?;
+    /// assert_eq!(y.to_vec::<f32>()?, [0.0, 0.0, 1.0, 1.0]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Tensor::batch_norm`].
+    pub fn batch_norm_relu(
+        &self,
+        weight: &Self,
+        bias: &Self,
+        statistics: BatchStatistics<'_>,
+        epsilon: f64,
+    ) -> Result<Self> {
+        self.normalized([weight, bias], statistics, epsilon, (Then::Relu, None))
+    }
+
+    /// ReLU of the sum of the [batch normalization](Self::batch_norm) and `residual`, in one kernel per pass. Keeps x and the
+    /// result for backward. A residual of another shape or type is added by a separate op.
+    ///
+    /// ```
+    /// use highwater::tensor::BatchStatistics;
+    /// use highwater::{Device, Tensor};
+    /// let device = Device::cpu()?;
+    /// let x = Tensor::from_slice(&device, &[1.0f32, 10.0, 3.0, 30.0], [2, 2])?;
+    /// let (one, zero) = (Tensor::ones(&device, [2])?, Tensor::zeros(&device, [2])?);
+    /// let y = x.batch_norm_add_relu(&one, &zero, &x, BatchStatistics::Batch { running: None }, 0.0)?;
+    /// assert_eq!(y.to_vec::<f32>()?, [0.0, 9.0, 4.0, 31.0]);
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Tensor::batch_norm`] and [`Tensor::add`].
+    pub fn batch_norm_add_relu(
+        &self,
+        weight: &Self,
+        bias: &Self,
+        residual: &Self,
+        statistics: BatchStatistics<'_>,
+        epsilon: f64,
+    ) -> Result<Self> {
+        if residual.shape() != self.shape() || residual.dtype() != self.dtype() {
+            return self.batch_norm(weight, bias, statistics, epsilon)?.add(residual)?.relu();
         }
+        self.normalized([weight, bias], statistics, epsilon, (Then::AddRelu, Some(residual)))
+    }
+
+    fn normalized(
+        &self,
+        [weight, bias]: [&Self; 2],
+        statistics: BatchStatistics<'_>,
+        epsilon: f64,
+        (then, residual): (Then, Option<&Self>),
+    ) -> Result<Self> {
+        let mut inputs = vec![self, weight, bias];
+        inputs.extend(residual);
         match statistics {
             BatchStatistics::Batch { running } => {
-                let op = BatchNorm { epsilon, of_batch: true, running: running.cloned() };
-                apply(op, &[self, weight, bias])
+                apply(BatchNorm { epsilon, then, of_batch: true, running: running.cloned() }, &inputs)
             }
             BatchStatistics::Fixed { mean, variance } => {
-                let op = BatchNorm { epsilon, of_batch: false, running: None };
                 let (mean, variance) = (mean.detach(), variance.detach());
-                apply(op, &[self, weight, bias, &mean, &variance])
+                inputs.extend([&mean, &variance]);
+                apply(BatchNorm { epsilon, then, of_batch: false, running: None }, &inputs)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Runtime;
+
+    type Function<'f> = &'f dyn Fn(&[Tensor; 4], BatchStatistics<'_>) -> Result<Tensor>;
+
+    /// The result and the gradients of all inputs, as f64.
+    fn results(inputs: &[Tensor; 4], fixed: bool, f: Function<'_>) -> Vec<Vec<f64>> {
+        let leaves = inputs.each_ref().map(|input| input.requiring_grad().unwrap());
+        let one = Tensor::ones(inputs[0].device(), inputs[1].dims()).unwrap();
+        let statistics = if fixed {
+            BatchStatistics::Fixed { mean: &one, variance: &one }
+        } else {
+            BatchStatistics::Batch { running: None }
+        };
+        let y = f(&leaves, statistics).unwrap();
+        // The same weights for all types.
+        let weights: Vec<f32> = (0..y.elements()).map(|i| (i * 37 % 61) as f32 / 32.0 - 1.0).collect();
+        let weights =
+            Tensor::from_slice(y.device(), &weights, y.dims()).unwrap().to_dtype(y.dtype()).unwrap();
+        let gradients = y.mul(&weights).unwrap().sum_all().unwrap().backward().unwrap();
+        let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+        std::iter::once(wide(&y))
+            .chain(leaves.iter().filter_map(|leaf| gradients.get(leaf)).map(wide))
+            .collect()
+    }
+
+    #[test]
+    fn fused_functions_have_the_values_and_gradients_of_separate_ops() {
+        let device = Runtime::builder().threads(2).build().unwrap().cpu().unwrap();
+        let rng = crate::tensor::Rng::new(3);
+        let normal = |shape: &[usize]| Tensor::normal(&device, shape, 0.5, 1.0, &rng).unwrap();
+        let shape = [5, 6, 7];
+        let inputs = [normal(&shape), normal(&[6]), normal(&[6]), normal(&shape)];
+        for (dtype, tolerance) in
+            [(DType::F32, 1e-5), (DType::F64, 1e-12), (DType::F16, 2e-3), (DType::BF16, 2e-2)]
+        {
+            // Weights and biases in f32 beside 16-bit inputs too.
+            for of_channels in [dtype, dtype.computed_as()] {
+                let typed = [dtype, of_channels, of_channels, dtype];
+                let mut inputs = inputs.clone();
+                for (input, dtype) in inputs.iter_mut().zip(typed) {
+                    *input = input.to_dtype(dtype).unwrap();
+                }
+                for fixed in [false, true] {
+                    let pairs: [[Function<'_>; 2]; 2] = [
+                        [
+                            &|[x, w, b, _], statistics| x.batch_norm_relu(w, b, statistics, 1e-5),
+                            &|[x, w, b, _], statistics| x.batch_norm(w, b, statistics, 1e-5)?.relu(),
+                        ],
+                        [
+                            &|[x, w, b, r], statistics| x.batch_norm_add_relu(w, b, r, statistics, 1e-5),
+                            &|[x, w, b, r], statistics| x.batch_norm(w, b, statistics, 1e-5)?.add(r)?.relu(),
+                        ],
+                    ];
+                    for [fused, separate] in pairs {
+                        // In f64, because a sum of 16 bits could have another sign.
+                        let wide = inputs.each_ref().map(|input| input.to_dtype(DType::F64).unwrap());
+                        let (fused, separate) =
+                            (results(&inputs, fixed, fused), results(&wide, fixed, separate));
+                        assert_eq!(fused.len(), separate.len());
+                        for (fused, separate) in fused.iter().zip(&separate) {
+                            let largest = separate.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
+                            for (a, b) in fused.iter().zip(separate) {
+                                assert!((a - b).abs() <= tolerance * largest, "{dtype}: {a} and {b}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_residual_of_another_shape_is_added_by_another_op() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let x = Tensor::from_slice(&device, &[1.0f32, 10.0, 3.0, 30.0], [2, 2]).unwrap();
+        let (one, zero) = (Tensor::ones(&device, 2).unwrap(), Tensor::zeros(&device, 2).unwrap());
+        let statistics = BatchStatistics::Batch { running: None };
+        let y = x.batch_norm_add_relu(&one, &zero, &one, statistics, 0.0).unwrap();
+        assert_eq!(y.to_vec::<f32>().unwrap(), [0.0, 0.0, 2.0, 2.0]);
     }
 }

@@ -6,8 +6,11 @@
 //! | `std` | its root | (x - μ) / ((n - c) y), 0 where y is |
 //!
 //! μ is the mean of the n elements, c the correction: 1 for a sample, 0 for a population. With n ≤ c the sum is divided
-//! by 0: the result is infinite, or NaN if all elements are equal or there are none. Two passes keep the accuracy for
-//! large means. Saves x, and `std` saves y (in f32 for 16-bit floats). Forward allocates a temporary of the size of x.
+//! by 0: the result is infinite, or NaN if all elements are equal or there are none. Saves x, and `std` saves y (in f32 for
+//! 16-bit floats). Forward allocates a temporary of the size of x.
+//!
+//! A computed mean m differs from μ by its rounding, which is large beside the deviation if the mean is. With d = x - m, the
+//! sum Σ (x - μ)² is Σ d² - (Σ d)² / n, whose second term is small (Chan, Golub and LeVeque 1983).
 
 use super::axes::Axes;
 use super::create::constant_like;
@@ -35,6 +38,7 @@ impl Variance {
         self.target.axes.count(shape).saturating_sub(self.correction) as f64
     }
 
+    /// Returns the deviations from the computed mean.
     fn deviation(&self, x: &Tensor) -> Result<Tensor> {
         x.sub(&x.mean_over(self.target.kept())?)
     }
@@ -49,7 +53,14 @@ impl Op for Variance {
         supported(ctx.op(), inputs[0].dtype(), DType::is_float)?;
         let x = &inputs[0].upcast()?;
         let f = (Reduce::SumSquares, self.freedom(x.shape()));
-        let variance = self.deviation(x)?.folded_shares(f, self.target.kept())?;
+        let deviation = self.deviation(x)?;
+        let squares = deviation.folded_shares(f, self.target.kept())?;
+        let mean = deviation.mean_over(self.target.kept())?;
+        drop(deviation);
+        // n / (n - c)
+        let share = self.target.axes.count(x.shape()) as f64 / self.freedom(x.shape());
+        let variance =
+            if share.is_finite() { squares.sub(&mean.square()?.mul_scalar(share)?)? } else { squares };
         let result = if self.root { variance.sqrt()? } else { variance };
         ctx.save(inputs[0]);
         if self.root {
@@ -68,7 +79,9 @@ impl Op for Variance {
             grad.mul_scalar(2.0)?
         };
         let scale = scale.div_scalar(self.freedom(x.shape()))?;
-        Ok(vec![Some(self.deviation(x)?.mul(&scale)?.to_dtype(saved.input_dtype(0))?)])
+        let deviation = self.deviation(x)?;
+        let mean = deviation.mean_over(self.target.kept())?;
+        Ok(vec![Some(((deviation - &mean)? * &scale)?.to_dtype(saved.input_dtype(0))?)])
     }
 }
 
@@ -139,5 +152,33 @@ impl Tensor {
     /// See [`Tensor::mean`].
     pub fn std_all(&self, correction: usize) -> Result<Self> {
         self.variance(true, correction, self.all_axes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Runtime;
+
+    #[test]
+    fn a_mean_that_is_large_beside_the_deviation_costs_no_accuracy() {
+        let device = Runtime::builder().threads(1).build().unwrap().cpu().unwrap();
+        let values: Vec<f64> = (0..3000).map(|i| 1e4 + f64::from(i * 7919 % 1000) / 500.0 - 1.0).collect();
+        let x = Tensor::from_slice(&device, &values, [3, 1000]).unwrap();
+        for (dtype, tolerance) in
+            [(DType::F32, 2e-6), (DType::F64, 1e-10), (DType::F16, 1e-3), (DType::BF16, 1e-2)]
+        {
+            let rounded = x.to_dtype(dtype).unwrap();
+            let exact = rounded.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+            let var = rounded.var(1, 1).unwrap().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+            let std = rounded.std(1, 1).unwrap().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+            for (row, (var, std)) in exact.chunks(1000).zip(var.into_iter().zip(std)) {
+                let mean = row.iter().sum::<f64>() / 1000.0;
+                let expected = row.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / 999.0;
+                assert!((var - expected).abs() <= tolerance * expected, "{dtype}: {var} and {expected}");
+                let expected = expected.sqrt();
+                assert!((std - expected).abs() <= tolerance * expected, "{dtype}: {std} and {expected}");
+            }
+        }
     }
 }

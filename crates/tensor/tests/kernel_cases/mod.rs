@@ -485,42 +485,87 @@ fn rows() -> Vec<Case> {
         .writes("weight", &[3])
         .writes("bias", &[3]),
         new("batch_norm", |ctx, from, to| {
-            let (input, weight, bias, mut to) = (from[0], from[1], from[2], outputs(to));
-            let (out, statistics, variance) = (to.next(), to.next(), to.next());
+            let (shape, dtype) = (from[0].layout().shape(), from[0].dtype());
+            let mut room = ctx.workspace(kernels::NormalizeChannelsWorkspace { shape, dtype })?;
+            let mut to = outputs(to);
             ctx.compute(kernels::NormalizeChannels {
                 epsilon: 1e-5,
-                input,
-                weight,
-                bias,
-                out,
-                statistics,
-                variance,
+                rectified: true,
+                input: from[0],
+                weight: from[1],
+                bias: from[2],
+                fixed_mean: None,
+                fixed_variance: None,
+                residual: Some(from[3]),
+                workspace: room.as_mut().map(Buffer::view_mut),
+                out: to.next(),
+                statistics: to.next(),
+                variance: Some(to.next()),
             })
         })
         .reads("input", &[2, 3, 4])
         .reads("weight", &[3])
         .reads("bias", &[3])
+        .reads("residual", &[2, 3, 4])
         .writes("out", &[2, 3, 4])
         .writes_as("statistics", &[3, 2], Type::Computed)
         .writes_as("variance", &[3], Type::Computed),
-        new("batch_norm_grad", |ctx, from, to| {
-            let of = kernels::Normalized {
-                centered: true,
+        new("batch_norm_fixed", |ctx, from, to| {
+            let (shape, dtype) = (from[0].layout().shape(), from[0].dtype());
+            let mut room = ctx.workspace(kernels::NormalizeChannelsWorkspace { shape, dtype })?;
+            let mut to = outputs(to);
+            ctx.compute(kernels::NormalizeChannels {
+                epsilon: 1e-5,
+                rectified: false,
                 input: from[0],
-                weight: Some(from[1]),
-                statistics: from[2],
-            };
-            let (grad, mut to) = (from[3], outputs(to));
-            let (out, weight, bias) = (Some(to.next()), to.next(), to.next());
-            ctx.compute(kernels::NormalizeChannelsGrad { of, grad, out, weight, bias })
+                weight: from[1],
+                bias: from[2],
+                fixed_mean: Some(from[3]),
+                fixed_variance: Some(from[4]),
+                residual: None,
+                workspace: room.as_mut().map(Buffer::view_mut),
+                out: to.next(),
+                statistics: to.next(),
+                variance: None,
+            })
+        })
+        .reads("input", &[2, 3, 4])
+        .reads("weight", &[3])
+        .reads("bias", &[3])
+        .reads("fixed_mean", &[3])
+        .reads("fixed_variance", &[3])
+        .writes("out", &[2, 3, 4])
+        .writes_as("statistics", &[3, 2], Type::Computed),
+        new("batch_norm_grad", |ctx, from, to| {
+            let (shape, dtype) = (from[0].layout().shape(), from[0].dtype());
+            let mut room = ctx.workspace(kernels::NormalizeChannelsWorkspace { shape, dtype })?;
+            let mut to = outputs(to);
+            ctx.compute(kernels::NormalizeChannelsGrad {
+                of_batch: true,
+                of: kernels::Normalized {
+                    centered: true,
+                    input: from[0],
+                    weight: Some(from[1]),
+                    statistics: from[2],
+                },
+                grad: from[3],
+                output: Some(from[4]),
+                workspace: room.as_mut().map(Buffer::view_mut),
+                out: Some(to.next()),
+                residual: Some(to.next()),
+                weight: to.next(),
+                bias: to.next(),
+            })
         })
         .reads("of.input", &[2, 3, 4])
         .reads("of.weight", &[3])
         .with("of.statistics", &[3, 2], Type::Computed, false)
         .reads("grad", &[2, 3, 4])
+        .reads("output", &[2, 3, 4])
         .writes("out", &[2, 3, 4])
-        .writes("weight", &[3])
-        .writes("bias", &[3]),
+        .writes("residual", &[2, 3, 4])
+        .writes_as("weight", &[3], Type::Computed)
+        .writes_as("bias", &[3], Type::Computed),
         new("cross_entropy", |ctx, from, to| {
             let (logits, targets, losses) = (from[0], from[1], outputs(to).next());
             ctx.compute(kernels::CrossEntropy { logits, targets, losses })

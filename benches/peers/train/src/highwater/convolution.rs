@@ -35,7 +35,7 @@ pub fn resnet18(device: &Device, rng: &Rng) -> Result<ResNet> {
 #[module]
 impl Module for ResNet {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = self.stem.forward(x)?.relu()?;
+        let x = self.stem.forward_relu(x)?;
         self.fc.forward(&self.blocks.forward(&x)?.mean([2, 3])?)
     }
 }
@@ -51,10 +51,10 @@ struct BasicBlock {
 #[module]
 impl Module for BasicBlock {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = self.second.forward(&self.first.forward(x)?.relu()?)?;
+        let y = self.first.forward_relu(x)?;
         match &self.shortcut {
-            Some(shortcut) => y.add(&shortcut.forward(x)?)?.relu(),
-            None => y.add(x)?.relu(),
+            Some(shortcut) => self.second.forward_add_relu(&y, &shortcut.forward(x)?),
+            None => self.second.forward_add_relu(&y, x),
         }
     }
 }
@@ -79,6 +79,18 @@ impl ConvNorm {
             conv: Conv2d::new(device, inputs, outputs, [size; 2], options, rng)?.without_bias(),
             norm: BatchNorm::new(device, outputs)?,
         })
+    }
+}
+
+#[module]
+impl ConvNorm {
+    fn forward_relu(&self, x: &Tensor) -> Result<Tensor> {
+        self.norm.forward_relu(&self.conv.forward(x)?)
+    }
+
+    /// ReLU of the sum with a residual.
+    fn forward_add_relu(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.norm.forward_add_relu(&self.conv.forward(x)?, residual)
     }
 }
 

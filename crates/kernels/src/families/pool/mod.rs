@@ -33,6 +33,10 @@ impl<'a> Computation<'a> for Pool2d<'a> {
         fits(rules, &self.axes, [input, out])
     }
 
+    fn supports_half_on_cpu(&self) -> bool {
+        true
+    }
+
     fn work(&self) -> Work {
         let classes = [Class::Pool, Class::SlidingPool];
         work_of(classes, &self.axes, self.input.layout(), self.out.layout())
@@ -68,6 +72,10 @@ impl<'a> Computation<'a> for Pool2dGrad<'a> {
             rules.same_type(input, out)?;
         }
         rules.present(field!(self.input), input, self.pool == PoolReduction::Max, out)
+    }
+
+    fn supports_half_on_cpu(&self) -> bool {
+        true
     }
 
     fn work(&self) -> Work {

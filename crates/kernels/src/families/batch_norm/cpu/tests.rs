@@ -1,7 +1,9 @@
 //! Tests of batch normalization.
 
+use half::{bf16, f16};
+
 use crate::families;
-use crate::shape::DType;
+use crate::shape::{DType, Element};
 use crate::testing::{Buffer, assert_close, backends, noise};
 
 const EPSILON: f64 = 1e-3;
@@ -55,12 +57,17 @@ fn channels_are_normalized_for_any_number_of_threads() {
             let mut variance = Buffer::output(&[channels], DType::F32);
             let kernel = families::NormalizeChannels {
                 epsilon: EPSILON,
+                rectified: false,
                 input: input.view(),
                 weight: weight.view(),
                 bias: bias.view(),
+                fixed_mean: None,
+                fixed_variance: None,
+                residual: None,
+                workspace: None,
                 out: out.out(),
                 statistics: statistics.out(),
-                variance: variance.out(),
+                variance: Some(variance.out()),
             };
             backend.run("batch_norm", kernel).unwrap();
             let out = out.values::<f32>();
@@ -116,9 +123,13 @@ fn gradients_agree_with_their_formulas() {
                     statistics: statistics.view(),
                 };
                 let kernel = families::NormalizeChannelsGrad {
+                    of_batch: true,
                     of,
                     grad: grad.view(),
+                    output: None,
+                    workspace: None,
                     out: with_input.then(|| out.out()),
+                    residual: None,
                     weight: of_weight.out(),
                     bias: of_bias.out(),
                 };
@@ -130,5 +141,175 @@ fn gradients_agree_with_their_formulas() {
                 }
             }
         }
+    }
+}
+
+/// Normalizes elements of type T with a residual and ReLU, and computes the gradients, for any number of threads.
+fn large_means<T: Element + Into<f64>>(round: impl Fn(f64) -> T, [mean, tolerance]: [f64; 2])
+where
+    T::Raw: PartialEq,
+{
+    let computed = T::DTYPE.computed_as();
+    for &dims in DIMS {
+        let ([images, channels, places], elements) = (dims, dims.iter().product());
+        let rounded = |values: Vec<f64>| values.into_iter().map(&round).collect::<Vec<T>>();
+        let wide = |values: &[T]| values.iter().map(|&x| x.into()).collect::<Vec<f64>>();
+        // The first element of each channel, from which sums subtract, is far from the others.
+        let far = |i: usize| if i < channels * places && i % places == 0 { 20.0 } else { 0.0 };
+        let x = noise(1, elements).iter().enumerate().map(|(i, x)| mean + x + far(i)).collect();
+        let [x, residual, grad] = [x, noise(2, elements), noise(3, elements)].map(rounded);
+        let [weight, bias] = [noise(4, channels), noise(5, channels)].map(|values| rounded(values));
+        let moments = moments(dims, &wide(&x));
+        let count = (images * places) as f64;
+        let scale = |channel: usize| 1.0 / (moments[channel][1] + EPSILON).sqrt();
+        let channel = |i: usize| i / places % channels;
+        let normal = |i: usize| (x[i].into() - moments[channel(i)][0]) * scale(channel(i));
+        let expected: Vec<f64> = (0..elements)
+            .map(|i| normal(i) * weight[channel(i)].into() + bias[channel(i)].into() + residual[i].into())
+            .map(|y| y.max(0.0))
+            .collect();
+        let [x, residual, grad] = [&x, &residual, &grad].map(|values| Buffer::of(&dims, values));
+        let [weights, biases] = [&weight, &bias].map(|values| Buffer::of(&[channels], values));
+        let mut first: Option<Vec<T>> = None;
+        for backend in backends() {
+            let [mut out, mut x_grad, mut residual_grad] = [(); 3].map(|()| Buffer::output(&dims, T::DTYPE));
+            let mut statistics = Buffer::output(&[channels, 2], computed);
+            let [mut variance, mut weight_grad, mut bias_grad] =
+                [(); 3].map(|()| Buffer::output(&[channels], computed));
+            let kernel = families::NormalizeChannels {
+                epsilon: EPSILON,
+                rectified: true,
+                input: x.view(),
+                weight: weights.view(),
+                bias: biases.view(),
+                fixed_mean: None,
+                fixed_variance: None,
+                residual: Some(residual.view()),
+                workspace: None,
+                out: out.out(),
+                statistics: statistics.out(),
+                variance: Some(variance.out()),
+            };
+            backend.run("batch_norm", kernel).unwrap();
+            let y = out.values::<T>();
+            assert_close(&y, &expected, tolerance, "batch_norm");
+            let variances: Vec<f64> = moments.iter().map(|[_, variance]| *variance).collect();
+            let numbers = |buffer: &Buffer| match computed {
+                DType::F64 => buffer.values::<f64>(),
+                _ => buffer.values::<f32>().into_iter().map(f64::from).collect(),
+            };
+            assert_close(&numbers(&variance), &variances, 2e-5, "variance");
+
+            let of = families::Normalized {
+                centered: true,
+                input: x.view(),
+                weight: Some(weights.view()),
+                statistics: statistics.view(),
+            };
+            let kernel = families::NormalizeChannelsGrad {
+                of_batch: true,
+                of,
+                grad: grad.view(),
+                output: Some(out.view()),
+                workspace: None,
+                out: Some(x_grad.out()),
+                residual: Some(residual_grad.out()),
+                weight: weight_grad.out(),
+                bias: bias_grad.out(),
+            };
+            backend.run("batch_norm", kernel).unwrap();
+            let masked: Vec<f64> = wide(&grad.values::<T>())
+                .iter()
+                .zip(&y)
+                .map(|(&g, &y)| if y.into() > 0.0 { g } else { 0.0 })
+                .collect();
+            assert_close(&residual_grad.values::<T>(), &masked, 0.0, "residual");
+            let mut sums = [vec![0.0; channels], vec![0.0; channels]];
+            for (i, grad) in masked.iter().enumerate() {
+                sums[0][channel(i)] += normal(i) * grad;
+                sums[1][channel(i)] += grad;
+            }
+            // The saved means are rounded: by 2⁻²⁴ of their size in f32.
+            let error = if computed == DType::F64 { 1e-9 } else { 1e-3 } * count.sqrt().max(1.0);
+            assert_close(&numbers(&weight_grad), &sums[0], error, "weight");
+            assert_close(&numbers(&bias_grad), &sums[1], 1e-4, "bias");
+            let gradients: Vec<f64> = (0..elements)
+                .map(|i| {
+                    let (c, share) = (channel(i), 1.0 / count);
+                    let along = masked[i] - (sums[1][c] + normal(i) * sums[0][c]) * share;
+                    scale(c) * weight[c].into() * along
+                })
+                .collect();
+            assert_close(&x_grad.values::<T>(), &gradients, tolerance.max(1e-2), "input");
+            assert_eq!(first.get_or_insert_with(|| y.clone()), &y);
+        }
+    }
+}
+
+#[test]
+fn means_that_are_large_beside_the_deviation_cost_no_accuracy() {
+    large_means::<f32>(|x| x as f32, [1e4, 1e-4]);
+    large_means::<f64>(|x| x, [1e4, 1e-9]);
+    large_means::<bf16>(bf16::from_f64, [1e4, 1e-2]);
+    large_means::<f16>(f16::from_f64, [1e4, 2e-3]);
+    large_means::<bf16>(bf16::from_f64, [0.0, 1e-2]);
+}
+
+#[test]
+fn given_statistics_are_constants() {
+    let (dims, channels) = ([3, 5, 7], 5);
+    let [x, grad] = [1, 2].map(|seed| Buffer::of(&dims, &noise(seed, 105)));
+    let [weight, bias, mean] = [3, 4, 5].map(|seed| Buffer::of(&[channels], &noise(seed, channels)));
+    let variance = Buffer::of(&[channels], &[0.5, 1.0, 2.0, 3.0, 4.0]);
+    for backend in backends() {
+        let [mut out, mut x_grad] = [(); 2].map(|()| Buffer::output(&dims, DType::F64));
+        let mut statistics = Buffer::output(&[channels, 2], DType::F64);
+        let [mut of_weight, mut of_bias] = [(); 2].map(|()| Buffer::output(&[channels], DType::F64));
+        let kernel = families::NormalizeChannels {
+            epsilon: EPSILON,
+            rectified: true,
+            input: x.view(),
+            weight: weight.view(),
+            bias: bias.view(),
+            fixed_mean: Some(mean.view()),
+            fixed_variance: Some(variance.view()),
+            residual: None,
+            workspace: None,
+            out: out.out(),
+            statistics: statistics.out(),
+            variance: None,
+        };
+        backend.run("batch_norm", kernel).unwrap();
+        let of = families::Normalized {
+            centered: true,
+            input: x.view(),
+            weight: Some(weight.view()),
+            statistics: statistics.view(),
+        };
+        let kernel = families::NormalizeChannelsGrad {
+            of_batch: false,
+            of,
+            grad: grad.view(),
+            output: Some(out.view()),
+            workspace: None,
+            out: Some(x_grad.out()),
+            residual: None,
+            weight: of_weight.out(),
+            bias: of_bias.out(),
+        };
+        backend.run("batch_norm", kernel).unwrap();
+        let of_channels = [&weight, &bias, &mean, &variance].map(|buffer| buffer.values::<f64>());
+        let (x, grad) = (x.values::<f64>(), grad.values::<f64>());
+        let expected: Vec<[f64; 2]> = (0..105)
+            .map(|i| {
+                let [weight, bias, mean, variance] = of_channels.each_ref().map(|all| all[i / 7 % 5]);
+                let factor = weight / (variance + EPSILON).sqrt();
+                let y = (x[i] - mean) * factor + bias;
+                if y > 0.0 { [y, grad[i] * factor] } else { [0.0; 2] }
+            })
+            .collect();
+        let column = |n: usize| expected.iter().map(|pair| pair[n]).collect::<Vec<_>>();
+        assert_close(&out.values::<f64>(), &column(0), 1e-12, "batch_norm");
+        assert_close(&x_grad.values::<f64>(), &column(1), 1e-12, "gradient");
     }
 }

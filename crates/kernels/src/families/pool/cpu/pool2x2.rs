@@ -19,6 +19,11 @@ impl Pool2x2 {
         (axes == [pairs; 2] && to[1] > 0).then_some(Self { from, to })
     }
 
+    /// The windows of some rows of a plane.
+    pub(crate) const fn of_rows(from: [usize; 2], to: [usize; 2]) -> Self {
+        Self { from, to }
+    }
+
     /// See [`Pool2d`](crate::families::Pool2d).
     pub(crate) fn forward<T: Float>(self, pool: PoolReduction, input: &[T], out: &mut [T]) {
         match pool {

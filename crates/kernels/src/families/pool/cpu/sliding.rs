@@ -27,7 +27,7 @@ pub(crate) struct Sliding {
 #[derive(Debug)]
 pub(crate) struct WindowMax<T> {
     values: Vec<T>,
-    /// The index of each maximum in its plane; [`NO_POSITION`] before the first element.
+    /// The index of each maximum in its input; [`NO_POSITION`] before the first element.
     places: Vec<u32>,
     /// The elements that the current tap reads.
     seen: Vec<T>,
@@ -86,26 +86,38 @@ impl Sliding {
 
     /// See [`Pool2d`](crate::families::Pool2d).
     pub(crate) fn forward<T: Float>(&self, pool: PoolReduction, input: &[T], out: &mut [T]) {
-        let count = T::from_f64(self.count);
         for (row, out) in out.chunks_mut(self.to[1]).enumerate() {
-            match pool {
-                PoolReduction::Max => {
-                    out.fill(T::LOWEST);
-                    self.taps(row, |outputs, first| {
-                        simd::zip_step(&mut out[outputs], &input[first..], self.step, |best, value| {
-                            *best = value.larger(*best);
-                        });
+            self.forward_row(pool, row, (input, 0), out);
+        }
+    }
+
+    /// Computes a row of outputs from the rows of the input that its windows contain. `start` is the index of the first of
+    /// these elements in the plane.
+    pub(crate) fn forward_row<T: Float>(
+        &self,
+        pool: PoolReduction,
+        row: usize,
+        (input, start): (&[T], usize),
+        out: &mut [T],
+    ) {
+        let count = T::from_f64(self.count);
+        match pool {
+            PoolReduction::Max => {
+                out.fill(T::LOWEST);
+                self.taps(row, |outputs, first| {
+                    simd::zip_step(&mut out[outputs], &input[first - start..], self.step, |best, value| {
+                        *best = value.larger(*best);
                     });
-                }
-                PoolReduction::Mean => {
-                    out.fill(T::ZERO);
-                    self.taps(row, |outputs, first| {
-                        simd::zip_step(&mut out[outputs], &input[first..], self.step, |sum, value| {
-                            *sum += value
-                        });
+                });
+            }
+            PoolReduction::Mean => {
+                out.fill(T::ZERO);
+                self.taps(row, |outputs, first| {
+                    simd::zip_step(&mut out[outputs], &input[first - start..], self.step, |sum, value| {
+                        *sum += value
                     });
-                    simd::each(out, |sum| *sum = *sum / count);
-                }
+                });
+                simd::each(out, |sum| *sum = *sum / count);
             }
         }
     }
@@ -119,33 +131,47 @@ impl Sliding {
         out: &mut [T],
         best: &mut WindowMax<T>,
     ) {
-        let count = T::from_f64(self.count);
         out.fill(T::ZERO);
         for (row, grad) in grad.chunks(self.to[1]).enumerate() {
-            match pool {
-                PoolReduction::Max => {
-                    self.find_max(row, input, best);
-                    for (&place, &grad) in best.places.iter().zip(grad) {
-                        out[place as usize] += grad;
-                    }
-                }
-                PoolReduction::Mean => self.taps(row, |outputs, first| {
-                    let seen = out[first..].iter_mut().step_by(self.step);
-                    seen.zip(&grad[outputs]).for_each(|(out, &grad)| *out += grad / count);
-                }),
-            }
+            self.backward_row(pool, row, (input, 0), grad, out, best);
         }
     }
 
-    /// Finds the first maximum of each window of a row; NaN is the maximum.
-    fn find_max<T: Float>(&self, row: usize, input: &[T], best: &mut WindowMax<T>) {
+    /// Adds the gradients of a row of outputs to those of the rows of the input that its windows contain; see
+    /// [`forward_row`](Self::forward_row).
+    pub(crate) fn backward_row<T: Float>(
+        &self,
+        pool: PoolReduction,
+        row: usize,
+        (input, start): (&[T], usize),
+        grad: &[T],
+        out: &mut [T],
+        best: &mut WindowMax<T>,
+    ) {
+        let count = T::from_f64(self.count);
+        match pool {
+            PoolReduction::Max => {
+                self.find_max(row, (input, start), best);
+                for (&place, &grad) in best.places.iter().zip(grad) {
+                    out[place as usize] += grad;
+                }
+            }
+            PoolReduction::Mean => self.taps(row, |outputs, first| {
+                let seen = out[first - start..].iter_mut().step_by(self.step);
+                seen.zip(&grad[outputs]).for_each(|(out, &grad)| *out += grad / count);
+            }),
+        }
+    }
+
+    /// Finds the first maximum of each window of a row; NaN is the maximum. Places count from `start`.
+    fn find_max<T: Float>(&self, row: usize, (input, start): (&[T], usize), best: &mut WindowMax<T>) {
         best.values.clear();
         best.values.resize(self.to[1], T::LOWEST);
         best.places.clear();
         best.places.resize(self.to[1], NO_POSITION);
         best.seen.resize(self.to[1], T::ZERO);
         self.taps(row, |outputs, first| {
-            let seen = &mut best.seen[outputs.clone()];
+            let (seen, first) = (&mut best.seen[outputs.clone()], first - start);
             simd::zip_step(seen, &input[first..], self.step, |seen, value| *seen = value);
             let (values, places) = (&mut best.values[outputs.clone()], &mut best.places[outputs]);
             simd::run(UpdateMax { values, places, seen, first: first as u32, step: self.step as u32 });
