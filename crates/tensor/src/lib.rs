@@ -54,6 +54,7 @@ pub use error::{
 };
 pub use interop::{MappedFile, dlpack};
 pub use layout::{AxisSize, IntoShape, Layout};
+pub use op::mixed::mixed_dtype;
 pub use op::{Buffer, Op, OpContext, RecordingGuard, Saved, Summation, is_recording, no_grad, no_grad_guard};
 pub use ops::{
     AttentionOptions, Axes, AxisIndex, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions,

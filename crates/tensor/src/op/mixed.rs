@@ -12,8 +12,9 @@ thread_scoped! {
     pub(crate) static MIXED: Option<DType> = None;
 }
 
-/// Returns the 16-bit type of [mixed precision](crate::mixed()) on this thread.
-pub(crate) fn mixed_dtype() -> Option<DType> {
+/// Returns the 16-bit type of [mixed precision](crate::mixed()) on this thread; `None` without a guard.
+#[must_use]
+pub fn mixed_dtype() -> Option<DType> {
     MIXED.get()
 }
 
