@@ -47,11 +47,16 @@ impl Gpt {
     /// The gradients of a batch of zeros: a dry run computes no values. The loss computes its scores by chunks of rows.
     pub(crate) fn gradients(&self, device: &Device, batch: usize, context: usize) -> Result<Gradients> {
         let tokens = Tensor::zeros_of(device, [batch, context], DType::I64)?;
-        let options = LinearCrossEntropyOptions::default();
-        self.tokens.linear_cross_entropy(&self.hidden(&tokens)?, &tokens, options)?.backward()
+        self.linear_loss(&tokens)?.backward()
     }
 
-    /// The input of the output layer.
+    /// The loss of predicting `tokens`, without a tensor of all scores.
+    pub(crate) fn linear_loss(&self, tokens: &Tensor) -> Result<Tensor> {
+        let options = LinearCrossEntropyOptions::default();
+        self.tokens.linear_cross_entropy(&self.hidden(tokens)?, tokens, options)
+    }
+
+    /// The hidden states before the output layer.
     fn hidden(&self, tokens: &Tensor) -> Result<Tensor> {
         let positions = self.positions.forward(&Tensor::arange(tokens.device(), 0, tokens.dims()[1])?)?;
         self.norm.forward(&self.blocks.forward(&self.tokens.forward(tokens)?.add(&positions)?)?)

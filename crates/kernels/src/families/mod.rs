@@ -42,7 +42,9 @@ mod zip;
 #[cfg(all(test, feature = "cuda"))]
 mod names;
 
-pub use self::attention::{AttentionInputs, AttentionWorkspace, has_contiguous_heads};
+pub use self::attention::{
+    AttentionGradWorkspace, AttentionInputs, AttentionWorkspace, has_contiguous_heads,
+};
 #[cfg(feature = "cuda")]
 pub(crate) use self::computation::RunCuda;
 pub(crate) use self::computation::{Computation, RunCpu};

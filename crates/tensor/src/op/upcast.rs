@@ -1,10 +1,9 @@
 //! Upcasts 16-bit floats to f32 before a kernel, and downcasts what the kernel wrote.
 //!
-//! Kernels that only copy and elementwise kernels, including the steps of optimizers, run directly on 16-bit
-//! floats. So does every kernel of a device that [supports
-//! them](crate::backend::DeviceRules::supports_half). For any other kernel, one loop over its operands allocates
-//! f32 temporaries from the op's account and fills those that the kernel reads. After the kernel, a second
-//! loop rounds the results once.
+//! Nearly all kernels run directly on 16-bit floats: those of a device that [supports
+//! them](crate::backend::DeviceRules::supports_half), and most kernels of the CPU, which convert rows or tiles. For any
+//! other kernel, one loop over its operands allocates f32 temporaries from the op's account and fills those that the
+//! kernel reads. After the kernel, a second loop rounds the results once.
 //!
 //! The temporaries depend only on the kernel, so a dry run allocates the same memory. All memory is allocated
 //! before an existing tensor changes.

@@ -196,10 +196,10 @@ impl Tensor {
 
     /// The product of tensors of one element type in `dtype`: their type, or f32 for 16-bit floats.
     fn matmul_to(&self, rhs: &Self, dtype: DType) -> Result<Self> {
-        // A stack of matrices times one matrix is a single product with more rows. Its backward is then a single
-        // product too, instead of a sum over a stack.
+        // A stack of matrices times one matrix or vector is a single product with more rows. Its backward is then a
+        // single product too, instead of a sum over a stack, and rounds 16-bit floats once.
         if self.rank() > 2
-            && rhs.rank() == 2
+            && matches!(rhs.rank(), 1 | 2)
             && self.layout().is_contiguous()
             && self.device() == rhs.device()
         {
@@ -209,7 +209,8 @@ impl Tensor {
                 operands.leading.checked_elements().and_then(|count| count.checked_mul(operands.m))
             {
                 let product = self.reshape([rows, operands.k])?.matmul_to(rhs, dtype)?;
-                return product.reshape(operands.product_shape()?);
+                let layout = operands.without_vector_axes(Layout::row_major(&operands.product_shape()?));
+                return product.reshape(*layout.shape());
             }
         }
         apply(MatMul { dtype }, &[self, rhs])

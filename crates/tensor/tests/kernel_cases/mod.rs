@@ -276,7 +276,7 @@ fn products() -> Vec<Case> {
         .writes_as("log_sums", &[2, 3], Type::Computed),
         new("attention_grad", |ctx, from, to| {
             let of = heads(from);
-            let mut room = ctx.workspace(attention_room(&of))?;
+            let mut room = ctx.workspace(kernels::AttentionGradWorkspace(attention_room(&of)))?;
             let workspace = room.as_mut().map(Buffer::view_mut);
             let mut to = outputs(to);
             ctx.compute(kernels::AttentionGrad {

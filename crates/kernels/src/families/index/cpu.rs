@@ -3,10 +3,10 @@
 use half::{bf16, f16};
 
 use super::{Gather, OneHot, ScatterAdd};
-use crate::cpu::convert::Half;
-use crate::cpu::dispatch::{any, byte_or_number, host, host_mut, number};
+use crate::cpu::dispatch::{any, host, host_mut, number};
+use crate::cpu::elements::Elements;
 use crate::cpu::loop_nest::{LoopNest, Segment};
-use crate::cpu::number::{Number, Summed};
+use crate::cpu::number::{Number, Stored, Summed};
 use crate::cpu::operands::Source;
 use crate::cpu::parallel::{LIGHT, Workers, light_runs};
 use crate::cpu::simd::{self, Loop};
@@ -14,7 +14,7 @@ use crate::error::{KernelError, Result};
 use crate::families::RunCpu;
 use crate::families::grid::are_many_per_index;
 use crate::layout::Layout;
-use crate::shape::{DType, RawElement};
+use crate::shape::{DType, RawElement, Scalar};
 use crate::storage::View;
 
 /// Fails with the first index that is not below `len`. Skips the check if the range of uploaded indices is known.
@@ -135,79 +135,49 @@ impl RunCpu for ScatterAdd<'_> {
         let rows = to.shape().dims().get(axis).copied().unwrap_or(0);
         let len = chosen.shape().dims().get(axis).copied().unwrap_or(0);
         let indices = host::<i64>(op, &indices)?;
-        let line = (chosen.shape().elements() > 0 && are_many_per_index(len, rows)).then(|| {
-            let [index, value, _] = strides(axis);
-            Line { len, rows, strides: [index, value, stride] }
-        });
-        let nest = nest(&|other| line.is_none() || other != axis);
-        macro_rules! add {
-            ($I:ty, $T:ty) => {{
-                let data = host::<$I>(op, &input)?;
-                let out = host_mut::<$T>(op, out)?;
-                out.fill(<$T>::ZERO);
-                match &line {
-                    Some(line) => scatter_many(data, indices, line, &nest, out),
-                    None => scatter(data, indices, stride, &nest, out),
-                }
-                Ok(())
-            }};
-        }
-        match (input.dtype(), out.dtype()) {
-            (DType::BF16, DType::F32) => add!(bf16, f32),
-            (DType::F16, DType::F32) => add!(f16, f32),
-            (_, dtype) => number!(op, dtype, T => add!(T, T)),
-        }
-    }
-}
-
-/// An element that is added to sums of type `T`.
-trait Addend<T>: Copy {
-    /// Returns the element as a summand.
-    fn value(self) -> T;
-
-    /// Adds a row of elements to a row of sums.
-    fn add_row(row: &[Self], sums: &mut [T]);
-}
-
-impl<T: Number> Addend<T> for T {
-    #[inline(always)]
-    fn value(self) -> T {
-        self
-    }
-
-    #[inline(always)]
-    fn add_row(row: &[Self], sums: &mut [T]) {
-        sums.iter_mut().zip(row).for_each(|(sum, &value)| *sum = sum.plus(value));
-    }
-}
-
-/// The number of 16-bit floats that are converted at a time.
-const BLOCK: usize = 512;
-
-macro_rules! half_addends {
-    ($($half:ty),+) => {$(
-        impl Addend<f32> for $half {
-            #[inline(always)]
-            fn value(self) -> f32 {
-                self.to_f32()
-            }
-
-            fn add_row(row: &[Self], sums: &mut [f32]) {
-                let mut values = [0.0; BLOCK];
-                for (row, sums) in row.chunks(BLOCK).zip(sums.chunks_mut(BLOCK)) {
-                    let values = &mut values[..row.len()];
-                    Half::upcast(row, values);
-                    sums.iter_mut().zip(&*values).for_each(|(sum, value)| *sum += value);
-                }
+        let rest = nest(&|other| other != axis);
+        let [index, value, _] = strides(axis);
+        let line = Line { len, rows, strides: [index, value, stride] };
+        let is_many = chosen.shape().elements() > 0 && are_many_per_index(len, rows);
+        let scatter =
+            Scatter { indices, stride, all: nest(&|_| true), many: is_many.then_some((line, rest)) };
+        match input.dtype() {
+            // The output is f32.
+            DType::F16 => scatter.run::<f32, f16>(host(op, &input)?, host_mut(op, out)?),
+            DType::BF16 => scatter.run::<f32, bf16>(host(op, &input)?, host_mut(op, out)?),
+            _ => {
+                return number!(op, out.dtype(), T => {
+                    scatter.run::<T, T>(host(op, &input)?, host_mut(op, out)?);
+                    Ok(())
+                });
             }
         }
-    )+};
+        Ok(())
+    }
 }
 
-half_addends!(bf16, f16);
+/// The places of a scatter.
+struct Scatter<'a> {
+    indices: &'a [i64],
+    stride: usize,
+    /// Of all indices, elements to add, and sums without the axis of the indices.
+    all: LoopNest<3>,
+    /// The line along the axis of the indices, and the axes beside it, if there are many elements per index.
+    many: Option<(Line, LoopNest<3>)>,
+}
 
-fn scatter<T: Number, I: Addend<T>>(
-    data: &[I],
+impl Scatter<'_> {
+    fn run<T: Number + Summed, E: Elements<T>>(&self, data: &[E], out: &mut [T]) {
+        out.fill(T::ZERO);
+        match &self.many {
+            Some((line, lines)) => scatter_many(data, self.indices, line, lines, out),
+            None => scatter(data, self.indices, self.stride, &self.all, out),
+        }
+    }
+}
+
+fn scatter<T: Number, E: Elements<T>>(
+    data: &[E],
     indices: &[i64],
     stride: usize,
     nest: &LoopNest<3>,
@@ -217,17 +187,18 @@ fn scatter<T: Number, I: Addend<T>>(
     for Segment { starts: [index, from, to], len } in nest.segments(0..nest.len()) {
         if [s, t, u] == [0, 1, 1] {
             let to = to + indices[index] as usize * stride;
-            I::add_row(&data[from..from + len], &mut out[to..to + len]);
+            let values = &data[from..from + len];
+            simd::zip(&mut out[to..to + len], values, |out, value| *out = out.plus(value.get()));
         } else if [s, t] == [1, 1] {
             let chosen = indices[index..index + len].iter().zip(&data[from..from + len]);
             for (i, (&chosen, &value)) in chosen.enumerate() {
                 let place = &mut out[to + i * u + chosen as usize * stride];
-                *place = place.plus(value.value());
+                *place = place.plus(value.get());
             }
         } else {
             for i in 0..len {
                 let place = &mut out[to + i * u + indices[index + i * s] as usize * stride];
-                *place = place.plus(data[from + i * t].value());
+                *place = place.plus(data[from + i * t].get());
             }
         }
     }
@@ -243,8 +214,8 @@ struct Line {
 }
 
 /// Like [`scatter`], for many elements per index. `lines` are the axes beside that of the indices.
-fn scatter_many<T: Summed, I: Addend<T>>(
-    data: &[I],
+fn scatter_many<T: Number + Summed, E: Elements<T>>(
+    data: &[E],
     indices: &[i64],
     line: &Line,
     lines: &LoopNest<3>,
@@ -258,7 +229,7 @@ fn scatter_many<T: Summed, I: Addend<T>>(
         for i in 0..len {
             for (line, [index, from, _]) in starts.iter().enumerate() {
                 let sum = &mut sums[indices[index + i * s] as usize][line];
-                *sum = sum.plus(data[from + i * t].value().widen());
+                *sum = sum.plus(data[from + i * t].get().widen());
             }
         }
         for (row, sums) in sums.iter().enumerate() {
@@ -277,16 +248,17 @@ impl RunCpu for OneHot<'_> {
         let indices = Source::<i64>::new(op, indices)?;
         // Without classes there are no indices; otherwise the check has failed.
         let classes = classes.max(1);
-        byte_or_number!(op, out.dtype(), T => {
+        any!(out.dtype(), T => {
+            let (zero, one) = (T::from_scalar(Scalar::Int(0)), T::from_scalar(Scalar::Int(1)));
             let out = host_mut::<T>(op, out)?;
             workers.chunks(out, light_runs(classes) * classes, &|start, part| {
                 for (number, row) in (start / classes..).zip(part.chunks_mut(classes)) {
-                    row.fill(T::ZERO);
-                    row[indices.get(number) as usize] = T::ONE;
+                    row.fill(zero);
+                    row[indices.get(number) as usize] = one;
                 }
             });
-            Ok(())
-        })
+        });
+        Ok(())
     }
 }
 

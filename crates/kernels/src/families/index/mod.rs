@@ -67,7 +67,7 @@ impl<'a> Computation<'a> for Gather<'a> {
 /// gradient of [`Gather`], with the same errors.
 #[derive(Debug)]
 pub struct ScatterAdd<'a> {
-    /// The elements to add. They may be 16-bit floats if the sums are f32.
+    /// The elements to add.
     pub input: View<'a>,
     /// The indices, i64.
     pub indices: View<'a>,
@@ -149,6 +149,10 @@ impl<'a> Computation<'a> for OneHot<'a> {
             [leading @ .., _] if leading == indices.dims() => Ok(()),
             _ => Err(rules.mismatch(&out, &indices, "it must have the same axes and a last axis of classes")),
         }
+    }
+
+    fn supports_half_on_cpu(&self) -> bool {
+        true
     }
 
     fn work(&self) -> Work {

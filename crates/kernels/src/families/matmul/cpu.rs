@@ -385,6 +385,19 @@ pub(crate) fn multiply<T: Gemm>(
     gemm::product::<T>(&lhs.lhs(), &rhs.rhs(), ranges, lhs.cols, scratch, &mut block, output);
 }
 
+/// Like [`multiply`], for factors that are packed as `P`.
+pub(crate) fn multiply_as<P: Depth<Sum: Float>, A: PackInto<P>, B: PackInto<P>>(
+    lhs: Matrix<'_, A>,
+    rhs: Matrix<'_, B>,
+    out: &mut [P::Sum],
+    output: Output,
+    scratch: &mut [P],
+) {
+    let ranges = [0..lhs.rows, 0..rhs.cols];
+    let mut block = Block::new(out, rhs.cols);
+    gemm::product::<P>(&lhs.lhs(), &rhs.rhs(), ranges, lhs.cols, scratch, &mut block, output);
+}
+
 /// A float type whose packed elements and sums have that type.
 pub(crate) trait Gemm: Float + Depth<Sum = Self> + PackInto<Self> {}
 

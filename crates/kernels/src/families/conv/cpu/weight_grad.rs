@@ -308,8 +308,8 @@ impl<P: Depth> Loop for StartLater<'_, P> {
         let zeros = [P::zeroed(); LANES];
         for (number, later) in self.later.iter_mut().enumerate() {
             let (row, next) = (&self.panel[number], self.panel.get(number + 1).unwrap_or(&zeros));
-            for lane in 0..LANES {
-                later[lane] = row[lane].one_later(next[lane]);
+            for ((later, &element), &next) in later.iter_mut().zip(row).zip(next) {
+                *later = element.one_later(next);
             }
         }
     }
