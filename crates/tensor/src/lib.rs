@@ -34,6 +34,8 @@ pub use autograd::{
 // For the crates of this workspace.
 #[doc(hidden)]
 pub use autograd::{LossOp, LossTerm, Objective, record_objectives};
+#[doc(hidden)]
+pub use op::mixed::without_mixed;
 /// Errors and properties of CUDA devices.
 #[cfg(feature = "cuda")]
 pub mod cuda {

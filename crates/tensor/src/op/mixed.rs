@@ -25,6 +25,12 @@ pub(crate) fn within(dtype: Option<DType>) -> Option<ThreadScopedGuard<MIXED>> {
     (MIXED.get() != dtype).then(|| MIXED.enter(dtype))
 }
 
+/// Runs a function without mixed precision, for products whose values become parameters.
+pub fn without_mixed<T>(run: impl FnOnce() -> T) -> T {
+    let _none = within(None);
+    run()
+}
+
 /// Returns the type in which an op combines elements of two types. In mixed precision, f32 and the 16-bit type become the
 /// 16-bit type.
 pub(crate) fn promote(lhs: DType, rhs: DType) -> DType {

@@ -193,6 +193,24 @@ fn averages_stay_f32_and_evaluations_are_mixed() {
 }
 
 #[test]
+fn adapters_merge_in_f32() {
+    let device = cpu();
+    let merged = |precision: Option<DType>| {
+        let model = Sequential::new().with("q_proj", Linear::new(&device, 6, 5, &Rng::new(0)).unwrap());
+        let adapters = lora(&model, &Lora::default(), &Rng::new(1)).unwrap();
+        for (_, parameter) in adapters.parameters() {
+            let values = Tensor::normal(&device, parameter.value().dims(), 0.0, 1.0, &Rng::new(2)).unwrap();
+            parameter.set(&values).unwrap();
+        }
+        let mixed = precision.map(mixed).transpose().unwrap();
+        adapters.merge().unwrap();
+        drop(mixed);
+        model.forward(&Tensor::ones(&device, [1, 6]).unwrap()).unwrap().to_vec::<f32>().unwrap()
+    };
+    assert_eq!(merged(Some(DType::BF16)), merged(None));
+}
+
+#[test]
 fn ranks_sum_gradients_in_f32() {
     let device = Runtime::builder().threads(1).build().unwrap().dry().unwrap();
     let buckets = |precision| {
