@@ -89,9 +89,10 @@ impl<'a> Case<'a> {
         drop(outcome.unwrap());
         let parameters = model.parameters();
         let tensors = parameters.iter().map(|(_, parameter)| parameter.tensor());
-        let values = match device.is_dry() {
-            true => Vec::new(),
-            false => tensors.flat_map(|tensor| tensor.to_vec::<f32>().unwrap()).collect(),
+        let values = if device.is_dry() {
+            Vec::new()
+        } else {
+            tensors.flat_map(|tensor| tensor.to_vec::<f32>().unwrap()).collect()
         };
         Trained { losses, values, peak_bytes: device.default_allocator().unwrap().stats().peak_bytes_in_use }
     }
@@ -150,8 +151,10 @@ fn recomputation_changes_no_bit() {
     let device = cpu();
     let whole = Case::new(GPT, &device, Some(DType::BF16)).train();
     let again = {
-        let _recompute = Recompute::new().with("blocks", Recomputation::of_blocks(2, 0..2)).enter();
-        Case::new(GPT, &device, Some(DType::BF16)).train()
+        let recompute = Recompute::new().with("blocks", Recomputation::of_blocks(2, 0..2)).enter();
+        let again = Case::new(GPT, &device, Some(DType::BF16)).train();
+        assert!(recompute.unused().is_empty());
+        again
     };
     assert_eq!((again.losses, again.values), (whole.losses, whole.values));
 }
