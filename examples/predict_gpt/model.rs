@@ -44,17 +44,16 @@ impl Gpt {
         })
     }
 
-    /// The gradients of a batch of zeros: a dry run computes no values. The scores live until the end of the backward pass.
+    /// The gradients of a batch of zeros: a dry run computes no values. The loss computes its scores by chunks of rows.
     pub(crate) fn gradients(&self, device: &Device, batch: usize, context: usize) -> Result<Gradients> {
         let tokens = Tensor::zeros_of(device, [batch, context], DType::I64)?;
-        let scores = self.forward(&tokens)?.flatten(0, 1)?;
-        scores.cross_entropy(&tokens.flatten(0, 1)?)?.backward()
+        self.linear_loss(&tokens)?.backward()
     }
 
     /// The loss of predicting `tokens`, without a tensor of all scores.
     pub(crate) fn linear_loss(&self, tokens: &Tensor) -> Result<Tensor> {
-        let (hidden, table) = (self.hidden(tokens)?.flatten(0, 1)?, self.tokens.weight().operand()?.t()?);
-        hidden.linear_cross_entropy(&table, &tokens.flatten(0, 1)?, Reduction::Mean)
+        let options = LinearCrossEntropyOptions::default();
+        self.tokens.linear_cross_entropy(&self.hidden(tokens)?, tokens, options)
     }
 
     /// The hidden states before the output layer.
@@ -67,6 +66,6 @@ impl Gpt {
 #[module]
 impl Module for Gpt {
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
-        self.hidden(tokens)?.matmul(&self.tokens.weight().operand()?.t()?)
+        self.tokens.logits(&self.hidden(tokens)?)
     }
 }

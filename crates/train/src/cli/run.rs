@@ -170,7 +170,7 @@ impl Run {
                     .with("exchange", options.ranks.exchange),
             };
             let facts =
-                options.autocast.into_iter().fold(facts, |facts, dtype| facts.with("autocast", dtype));
+                options.precision.into_iter().fold(facts, |facts, dtype| facts.with("precision", dtype));
             let file = |path: &Path| runtime.tracker().start_recording(File::create(path)?, &facts);
             file(source.path()).map_err(|error| FileError::io(source.path(), &error))?;
         }

@@ -235,7 +235,10 @@ pub(super) fn tried_ranks(trial: &Plan) -> impl Iterator<Item = usize> + use<> {
 pub(crate) fn exchange_seconds(profile: &DeviceProfile, report: &Report, ranks: usize, share: f64) -> f64 {
     let Some(speed) = profile.speed().filter(|_| ranks > 1) else { return 0.0 };
     let parameters = report.categories.iter().filter(|row| row.category == Category::Parameter.name());
-    let bytes: u64 = parameters.map(|row| row.high_water_bytes).sum();
+    let all: u64 = parameters.map(|row| row.high_water_bytes).sum();
+    // The 16-bit copies of mixed precision count as parameters, but stay on their rank.
+    let copies = report.ops.iter().filter(|row| row.op == "cast_parameter" && row.scope.is_none());
+    let bytes = all.saturating_sub(copies.map(|row| row.self_peak_bytes).sum());
     2.0 * share * (ranks - 1) as f64 / ranks as f64 * bytes as f64 / speed.link_bytes_per_second()
 }
 
