@@ -114,7 +114,7 @@ fn an_exchange_of_16_bits_rounds_each_gradient_once_and_each_sum_once() {
             let network = network(&device, DType::F32);
             let optimizer = world.sharded(shard, network.parameters(), sgd).unwrap();
             let optimizer = optimizer.bucket_bytes(1000).exchange_dtype(exchange).unwrap();
-            let gradients = |step| {
+            let gradients = |step: usize| {
                 let loss = loss(&network, &device, DType::F32, step * 3 + world.rank()).unwrap();
                 loss.backward().unwrap()
             };

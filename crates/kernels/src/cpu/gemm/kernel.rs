@@ -68,6 +68,20 @@ impl Pair {
     }
 }
 
+/// Rounds consecutive elements to pairs of the nearest bf16, ties to even, if the processor has an instruction for it. It rounds
+/// subnormal elements to 0, as the products of pairs do.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "no instruction is known"))]
+pub(super) fn round_to_pairs(from: &[f32], to: &mut [Pair]) -> bool {
+    match instructions() {
+        #[cfg(target_arch = "x86_64")]
+        Instructions::V4 { bf16: true } => {
+            x86::round_to_pairs(from, to);
+            true
+        }
+        _ => false,
+    }
+}
+
 impl Packed for f32 {
     type Sum = Self;
 

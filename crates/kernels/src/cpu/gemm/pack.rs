@@ -8,7 +8,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::super::simd::{self, Loop};
-use super::kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Stored};
+use super::kernel::{self, COLUMNS, HALF, Packed, Pair, ROWS, Stored};
 
 /// An operand that is packed before it is multiplied.
 pub(crate) trait Operand<P>: Sync {
@@ -138,6 +138,24 @@ impl PackInto<Pair> for bf16 {
     #[inline(always)]
     fn pack(self, next: Self) -> Pair {
         Pair(u32::from(self.to_bits()) | u32::from(next.to_bits()) << 16)
+    }
+}
+
+// Sums that are factors of another product, such as the weights of attention.
+impl PackInto<Pair> for f32 {
+    #[inline(always)]
+    fn pack(self, next: Self) -> Pair {
+        to_bf16(self).pack(to_bf16(next))
+    }
+
+    #[inline(always)]
+    fn pack_run<const LEN: usize>(from: &[Self; LEN], to: &mut [Pair; RUN]) {
+        if kernel::round_to_pairs(from, to) {
+            return;
+        }
+        for (to, from) in to.iter_mut().zip(from.as_chunks::<2>().0) {
+            *to = from[0].pack(from[1]);
+        }
     }
 }
 

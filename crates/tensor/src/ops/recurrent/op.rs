@@ -49,7 +49,7 @@ impl Op for Recurrent {
         let mut workspace = self.workspace(ctx, [sequences, hidden], dtype)?;
         let initial = inputs[INITIAL..].iter().copied();
         ctx.compute(kernels::Recurrent {
-            of: self.recurrence(ctx, of_state, initial),
+            of: self.recurrence(of_state, initial),
             bias: inputs[HIDDEN_BIAS].view(),
             workspace: workspace.as_mut().map(Buffer::view_mut),
             gates: gates.view_mut(),
@@ -90,7 +90,6 @@ impl Op for Recurrent {
 impl Recurrent {
     fn recurrence<'a>(
         &self,
-        ctx: &OpContext<'_>,
         weight: &'a Tensor,
         initial: impl IntoIterator<Item = &'a Tensor>,
     ) -> kernels::Recurrence<'a> {
@@ -181,7 +180,7 @@ impl Recurrent {
         let (rows, hidden, dtype) = (gates.dims()[0], weight.dims()[0], gates.dtype());
         let sequences = rows / self.len;
         let initial = saved.tensors[2..].iter().take(saved.inputs() - INITIAL);
-        let of = self.recurrence(ctx, weight, initial);
+        let of = self.recurrence(weight, initial);
         let part = |tensor: &Tensor, range| tensor.layout().sliced(self.name(), 0, range, 1);
         let (states, of_states) = (part(out, 0..rows)?, part(grad, 0..rows)?);
         let of_cell = self.returns_cell.then(|| part(grad, rows..rows + sequences)).transpose()?;

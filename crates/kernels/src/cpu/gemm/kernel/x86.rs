@@ -138,3 +138,23 @@ kernels! {
     f64_avx2: __m256d, f64 => f64, "avx2,fma";
     pairs_avx512: PairSums, Pair => f32, "avx512f,avx512vl,avx512bf16";
 }
+
+/// See [`round_to_pairs`](super::round_to_pairs). Callers have found the instruction set.
+pub(super) fn round_to_pairs(from: &[f32], to: &mut [Pair]) {
+    #[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
+    fn rounded(from: &[f32], to: &mut [Pair]) {
+        for (from, to) in from.as_chunks::<32>().0.iter().zip(to.as_chunks_mut::<16>().0) {
+            let (low, high) = from.split_at(16);
+            // SAFETY: the slice has 16 elements.
+            let low = unsafe { _mm512_loadu_ps(low.as_ptr()) };
+            // SAFETY: as above.
+            let high = unsafe { _mm512_loadu_ps(high.as_ptr()) };
+            let rounded = _mm512_cvtne2ps_pbh(high, low);
+            // SAFETY: both types have 512 bits.
+            *to = unsafe { std::mem::transmute::<__m512bh, [Pair; 16]>(rounded) };
+        }
+    }
+
+    // SAFETY: `round_to_pairs` has found the instruction set.
+    unsafe { rounded(from, to) }
+}
