@@ -17,14 +17,16 @@ pub(super) struct Patches<'a, S> {
     pub(super) data: &'a [S],
     pub(super) taps: Taps,
     pub(super) places: Places,
-    /// The offsets of all taps, if products read patches where they are stored.
+    /// The offsets of all taps, if products read patches where they are stored, and the largest one.
     pub(super) rows: Vec<usize>,
+    pub(super) last_row: usize,
 }
 
 impl<S> Patches<'_, S> {
     /// Lets products read the patches where they are stored, if a half of a panel is a run of places.
     pub(super) fn read_directly(self) -> Self {
-        Self { rows: self.taps.from(0).collect(), ..self }
+        let rows: Vec<usize> = self.taps.from(0).collect();
+        Self { last_row: rows.iter().fold(0, |last, &row| last.max(row)), rows, ..self }
     }
 
     /// Exchanges the outer and inner offsets of taps.
@@ -216,7 +218,7 @@ impl<const MOST: usize> Pieces<MOST> {
 
 impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
     fn stored(&self, lane: usize, depth: Range<usize>) -> Option<Stored<'_, P>> {
-        let Self(Patches { data, places, rows, .. }) = self;
+        let Self(Patches { data, places, rows, last_row, .. }) = self;
         let half = |start: usize| {
             let range = start..places.len().min(start + HALF);
             let run = places.runs(range.clone()).next()?;
@@ -227,7 +229,7 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
         let second = if lane + HALF < places.len() { half(lane + HALF)? } else { first };
         let rows = rows.get(depth.start / S::DEPTHS..depth.end.div_ceil(S::DEPTHS))?;
         let stored = Stored { data: S::unchanged(data)?, rows, halves: [first, second] };
-        stored.is_inside().then_some(stored)
+        stored.is_inside(*last_row).then_some(stored)
     }
 
     fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]) {

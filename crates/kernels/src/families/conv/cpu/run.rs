@@ -229,6 +229,7 @@ impl ConvolutionRun<'_> {
             taps: Taps { outer, inner },
             places: Places::new([1, 1, inputs], [0, inputs, 1]),
             rows: Vec::new(),
+            last_row: 0,
         }
     }
 }

@@ -352,7 +352,13 @@ impl<'a, S> Images<'a, S> {
         let planes = Planes { axes, ..self.planes };
         let outer = (0..self.channels).map(|channel| channel * planes.size()).collect();
         let places = planes.places(self.count, self.step, gap);
-        Patches { data: self.data, taps: Taps { outer, inner: planes.taps() }, places, rows: Vec::new() }
+        Patches {
+            data: self.data,
+            taps: Taps { outer, inner: planes.taps() },
+            places,
+            rows: Vec::new(),
+            last_row: 0,
+        }
     }
 
     pub(super) const fn data(&self) -> &'a [S] {

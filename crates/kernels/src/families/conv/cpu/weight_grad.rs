@@ -162,7 +162,7 @@ impl ConvolutionRun<'_> {
         let data = &grad[images.start * image + group * sizes.outputs * places..];
         let outer = (0..sizes.outputs).map(|output| output * places).collect();
         let places = Places::new([images.len(), 1, places], [image, places, 1]);
-        Patches { data, taps: Taps { outer, inner: vec![0] }, places, rows: Vec::new() }
+        Patches { data, taps: Taps { outer, inner: vec![0] }, places, rows: Vec::new(), last_row: 0 }
     }
 }
 
@@ -322,9 +322,8 @@ impl<P: Depth> Operand<P> for ByChannel<'_, P> {
         let half = |number: usize| self.row(self.offset(number)) * LANES;
         // No result depends on a half behind the last block.
         let second = if first + 1 < self.blocks * self.taps.len() { first + 1 } else { first };
-        let data = self.data.as_flattened();
-        let stored = Stored { data, rows, halves: [half(first), half(second)] };
-        (!rows.is_empty() && stored.is_inside()).then_some(stored)
+        let stored = Stored { data: self.data.as_flattened(), rows, halves: [half(first), half(second)] };
+        (!rows.is_empty()).then_some(stored)
     }
 
     fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]) {
