@@ -123,8 +123,8 @@ impl BatchNorm {
             let rule = &ShapeRule::Other("the residual must have the shape of the input");
             return Err(Error::ShapeMismatch { op, lhs, rhs: *added.shape(), rule });
         }
-        let of_channels = inputs[1..3].iter().chain(&inputs[self.variable_inputs()..]);
-        if let Some(other) = of_channels.into_iter().find(|input| *input.dims() != [x.dims()[1]]) {
+        let mut of_channels = inputs[1..3].iter().chain(&inputs[self.variable_inputs()..]);
+        if let Some(other) = of_channels.find(|input| *input.dims() != [x.dims()[1]]) {
             let rule = &ShapeRule::Other("axis 1 of the input must have one element per channel");
             return Err(Error::ShapeMismatch { op, lhs, rhs: *other.shape(), rule });
         }

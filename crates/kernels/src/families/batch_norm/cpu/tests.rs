@@ -158,7 +158,7 @@ where
         let far = |i: usize| if i < channels * places && i % places == 0 { 20.0 } else { 0.0 };
         let x = noise(1, elements).iter().enumerate().map(|(i, x)| mean + x + far(i)).collect();
         let [x, residual, grad] = [x, noise(2, elements), noise(3, elements)].map(rounded);
-        let [weight, bias] = [noise(4, channels), noise(5, channels)].map(|values| rounded(values));
+        let [weight, bias] = [noise(4, channels), noise(5, channels)].map(rounded);
         let moments = moments(dims, &wide(&x));
         let count = (images * places) as f64;
         let scale = |channel: usize| 1.0 / (moments[channel][1] + EPSILON).sqrt();
