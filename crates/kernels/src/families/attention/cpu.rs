@@ -419,12 +419,12 @@ impl<T: Attended> Head<'_, T> {
                     // The first tile of queries that attends to these keys overwrites their gradients.
                     let first_here = output_mode(overwrites_keys && key >= seen);
                     let part = &mut to_value[key * values..][..columns * values];
-                    T::multiply_weights(weights.transposed(), grads, part, first_here, panels);
+                    T::multiply_exactly(weights.transposed(), grads, part, first_here, panels);
                     let keys = tile(self.key, width, key, end);
-                    T::multiply_weights(to_scores, keys, to_query, output_mode(key == 0), panels);
+                    T::multiply_exactly(to_scores, keys, to_query, output_mode(key == 0), panels);
                     let queries = tile(self.query, width, query, self.sizes.queries);
                     let part = &mut to_key[key * width..][..columns * width];
-                    T::multiply_weights(to_scores.transposed(), queries, part, first_here, panels);
+                    T::multiply_exactly(to_scores.transposed(), queries, part, first_here, panels);
                 }
             });
             seen = end;

@@ -27,8 +27,17 @@ pub(super) trait Attended: RawElement {
         panels: &mut [Self::Sum],
     );
 
-    /// The product of weights with elements.
+    /// The product of weights with elements. The weights may be rounded to elements.
     fn multiply_weights(
+        weights: Matrix<'_, Self::Sum>,
+        rhs: Matrix<'_, Self>,
+        out: &mut [Self::Sum],
+        output: Output,
+        panels: &mut [Self::Sum],
+    );
+
+    /// Like [`multiply_weights`](Self::multiply_weights), without rounding the weights.
+    fn multiply_exactly(
         weights: Matrix<'_, Self::Sum>,
         rhs: Matrix<'_, Self>,
         out: &mut [Self::Sum],
@@ -63,6 +72,16 @@ macro_rules! floats {
             }
 
             fn multiply_weights(
+                weights: Matrix<'_, Self>,
+                rhs: Matrix<'_, Self>,
+                out: &mut [Self],
+                output: Output,
+                panels: &mut [Self],
+            ) {
+                multiply(weights, rhs, out, output, panels);
+            }
+
+            fn multiply_exactly(
                 weights: Matrix<'_, Self>,
                 rhs: Matrix<'_, Self>,
                 out: &mut [Self],
@@ -112,6 +131,16 @@ macro_rules! halves {
                 panels: &mut [f32],
             ) {
                 $multiply(weights, rhs, out, output, panels);
+            }
+
+            fn multiply_exactly(
+                weights: Matrix<'_, f32>,
+                rhs: Matrix<'_, Self>,
+                out: &mut [f32],
+                output: Output,
+                panels: &mut [f32],
+            ) {
+                multiply_singles(weights, rhs, out, output, panels);
             }
 
             fn with_sums(out: &mut [Self], scratch: &mut [f32], work: impl FnOnce(&mut [f32])) {
