@@ -367,15 +367,19 @@ const CASES: &[Row] = &[
         &[(&[2, 2, 3], Any, InOrder), (&[3, 4], Any, Transposed), (&[4], Any, InOrder)],
         |x| x[0].linear(&x[1], &x[2]),
     ),
+    // A CPU rounds the matrix to bf16 for the products of several rows of bf16.
     case("linear_quantized", &[(&[2, 64], Any, InOrder), (&[3], Any, InOrder)], |x| {
         x[0].linear_quantized(&quantized(&x[0], BlockFormat::Q8_0)?, Some(&x[1]))
-    }),
+    })
+    .rounding_often(),
     case("linear_quantized, strided, without a bias", &[(&[3, 64], Any, Transposed)], |x| {
         x[0].linear_quantized(&quantized(&x[0], BlockFormat::Nf4)?, None)
-    }),
+    })
+    .rounding_often(),
     case("linear_quantized, a stack", &[(&[2, 2, 64], Any, WithGaps), (&[3], Any, InOrder)], |x| {
         x[0].linear_quantized(&quantized(&x[0], BlockFormat::Q4_1)?, Some(&x[1]))
-    }),
+    })
+    .rounding_often(),
     case("linear_activation, relu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Relu)),
     case("linear_activation, gelu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Gelu)),
     case("linear_activation, gelu_tanh", LAYER, |x| {

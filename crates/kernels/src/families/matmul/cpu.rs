@@ -182,7 +182,7 @@ impl<'a> Factors<'a> {
         let (sizes, slots) = self.slots(&stack, out.dtype());
         let scratch = scratch::<P::Sum>(self.op, workspace, slots.elements())?;
         let out = host_mut::<P::Sum>(self.op, out)?;
-        for_each_block(workers, out, sizes, (slots, scratch), &|number, block, scratch| {
+        for_each_block(workers, out, sizes, (slots, scratch), |number, block, scratch| {
             let [lhs, rhs] = self.operands(stack.at(number), factors);
             let (ranges, panels) = ([block.rows(), block.columns()], bytemuck::cast_slice_mut(scratch));
             let mut out = Biased { block, bias };
@@ -208,7 +208,7 @@ impl<'a> Factors<'a> {
         let (sizes, slots) = self.slots(&stack, out.dtype());
         let scratch = scratch::<f32>(self.op, workspace, slots.elements())?;
         let out = host_mut::<S>(self.op, out)?;
-        for_each_block(workers, out, sizes, (slots, scratch), &|number, block, scratch| {
+        for_each_block(workers, out, sizes, (slots, scratch), |number, block, scratch| {
             let [lhs, rhs] = self.operands(stack.at(number), factors);
             multiply_rounded::<P, S>([&lhs, &rhs], k, block, bias, scratch);
         });

@@ -286,7 +286,7 @@ impl MatMulQuantized<'_> {
         let rhs: &dyn Operand<P> = if transposed { &by_rows } else { &by_columns };
         let slots = Slots::new(dtype, [m, n, k], 1);
         let scratch = scratch::<P::Sum>(op, workspace, slots.elements())?;
-        for_each_block(workers, out, [m, n], (slots, scratch), &|_, block, scratch| {
+        for_each_block(workers, out, [m, n], (slots, scratch), |_, block, scratch| {
             multiply([&lhs, rhs], k, block, bias, scratch);
         });
         Ok(())

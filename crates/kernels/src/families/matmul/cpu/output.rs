@@ -73,9 +73,13 @@ pub(crate) fn for_each_block<O: Send, T: Send>(
     out: &mut [O],
     [m, n]: [usize; 2],
     (slots, scratch): (Slots, &mut [T]),
-    multiply: &(dyn Fn(usize, Block<'_, O>, &mut [T]) + Sync),
+    multiply: impl Fn(usize, Block<'_, O>, &mut [T]) + Sync,
 ) {
-    let matrices = out.len().div_ceil(m * n).max(1);
+    // The product of the sizes may then overflow.
+    if out.is_empty() {
+        return;
+    }
+    let matrices = out.len() / (m * n);
     let threads = workers.threads().min(slots.count);
     let parts = if threads == 1 { 1 } else { SLOTS.min((2 * threads).div_ceil(matrices)) };
     let size = if parts == 1 { [m, n] } else { block_sizes([m, n], parts) };
