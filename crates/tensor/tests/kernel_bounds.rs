@@ -444,9 +444,8 @@ fn random_shapes_are_computed_or_are_errors_on_all_devices() {
                     }
                 }
             }
-            let devices = devices.iter().filter(|device| has_kernel(device, &case));
             let results: Vec<Result<()>> =
-                devices.map(|device| call(device, &case, operands.clone())).collect();
+                devices.iter().map(|device| call(device, &case, operands.clone())).collect();
             counts[usize::from(results[0].is_ok())] += 1;
             // Indices are data, which a dry device does not have.
             let differ = results.iter().any(|result| {
