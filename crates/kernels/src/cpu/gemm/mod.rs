@@ -37,7 +37,7 @@ const DEPTH: usize = 256;
 const HIGH: usize = 16 * ROWS;
 
 /// The most columns of the right operand that are packed at once: 512 KiB of `f32`.
-const WIDE: usize = 16 * COLUMNS;
+pub(crate) const WIDE: usize = 16 * COLUMNS;
 
 /// The fewest rows of a panel for which a tile is loaded into the cache in advance. Shallower products take less time than this.
 const PREFETCH_ROWS: usize = 64;
