@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::element::FromSum;
 use super::patches::{PlaceRun, Places};
-use crate::cpu::gemm::{self, COLUMNS, Depth, Destination, Output, ROWS, Tile};
+use crate::cpu::gemm::{self, COLUMNS, Depth, Destination, Operand, Output, ROWS, Tile, WIDE};
 use crate::cpu::number::Float;
 use crate::cpu::short;
 use crate::cpu::simd::{self, Loop};
@@ -28,11 +28,23 @@ pub(super) struct Pixels<'a, T, O> {
     pub(super) sums: &'a mut [T],
 }
 
-/// The number of sums of a product that is not complete at once.
+/// The number of sums that wait at a time, in a product whose tiles are not complete at once.
 pub(super) const fn sums(rows: usize, columns: usize) -> usize {
-    match columns.checked_next_multiple_of(COLUMNS) {
-        Some(columns) => rows.saturating_mul(columns),
-        None => usize::MAX,
+    rows.saturating_mul(if columns < WIDE { columns.next_multiple_of(COLUMNS) } else { WIDE })
+}
+
+/// Computes the columns of a product. If tiles wait, [`WIDE`] columns are completed before the next ones, so that the sums stay
+/// in the cache.
+pub(super) fn multiply<P: Depth, O: FromSum<P::Sum>>(
+    [lhs, rhs]: [&dyn Operand<P>; 2],
+    [columns, depth]: [usize; 2],
+    panels: &mut [P],
+    out: &mut Pixels<'_, P::Sum, O>,
+) {
+    let part = if out.sums.is_empty() { columns } else { WIDE };
+    for start in (0..columns).step_by(part.max(1)) {
+        let ranges = [out.rows.clone(), start..columns.min(start + part)];
+        gemm::product(lhs, rhs, ranges, depth, panels, out, Output::Overwrite);
     }
 }
 
@@ -48,7 +60,7 @@ pub(super) fn part_of<P: Depth, O: FromSum<P::Sum>>(
 impl<T: Float, O: FromSum<T>> Pixels<'_, T, O> {
     /// The number of the first row of a tile's sums.
     fn tile(&self, rows: &Range<usize>, columns: &Range<usize>) -> usize {
-        columns.start / COLUMNS * self.rows.len() + (rows.start - self.rows.start)
+        columns.start % WIDE / COLUMNS * self.rows.len() + (rows.start - self.rows.start)
     }
 
     /// Calls `put_run` with the part of each run of pixels and its elements in the tile.

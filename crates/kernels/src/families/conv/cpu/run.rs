@@ -6,7 +6,7 @@ use super::patches::{ByPlace, Patches, Places, Taps};
 use super::stage::{Axis, FILTERS, Planes, StageAs, stage, staged_images};
 use super::tasks::{Scratch, image_tasks};
 use super::{Sizes, Slot};
-use crate::cpu::gemm::{self, Block, Depth, Output, PackInto, Strided};
+use crate::cpu::gemm::{Block, Depth, Operand, PackInto, Strided};
 use crate::cpu::parallel::Workers;
 use crate::shape::DType;
 
@@ -73,16 +73,8 @@ impl ConvolutionRun<'_> {
                     first: 0,
                     sums: output::part_of::<P, I>(sums, [task.rows.len(), columns, depth]),
                 };
-                let ranges = [task.rows, 0..columns];
-                gemm::product(
-                    &filters,
-                    &ByPlace(&patches),
-                    ranges,
-                    depth,
-                    panels,
-                    &mut out,
-                    Output::Overwrite,
-                );
+                let factors: [&dyn Operand<P>; 2] = [&filters, &ByPlace(&patches)];
+                output::multiply(factors, [columns, depth], panels, &mut out);
             },
         );
     }
@@ -141,7 +133,6 @@ impl ConvolutionRun<'_> {
                         }
                         let filters = self.filters_of(filters, outputs, [row, column]);
                         let (places, depth) = (patches.places.len(), filters.taps.len());
-                        let ranges = [task.rows.clone(), 0..places];
                         let mut out = Pixels {
                             images: task.out.iter_mut().map(|out| &mut **out).collect(),
                             rows: task.rows.clone(),
@@ -154,8 +145,8 @@ impl ConvolutionRun<'_> {
                             first: top * width + left,
                             sums: output::part_of::<P, I>(&mut *sums, [task.rows.len(), places, depth]),
                         };
-                        let (lhs, rhs) = (ByPlace(&filters), ByPlace(&patches));
-                        gemm::product(&lhs, &rhs, ranges, depth, panels, &mut out, Output::Overwrite);
+                        let factors: [&dyn Operand<P>; 2] = [&ByPlace(&filters), &ByPlace(&patches)];
+                        output::multiply(factors, [places, depth], &mut *panels, &mut out);
                     }
                 }
             },
