@@ -90,7 +90,7 @@ fn train(args: &Args, run: &Run) -> anyhow::Result<()> {
     output.finish()?;
     let steps = output.steps();
 
-    let made = no_grad(|| make(MEASURED))?;
+    let made = no_grad(|| make(MEASURED)?.to_dtype(DType::F32))?;
     let (mean, deviation) = (made.mean(0)?, made.std(0, 1)?);
     if device.is_dry() {
         return Ok(run.finish("dry run", json!({ "steps": steps }))?);

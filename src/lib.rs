@@ -66,18 +66,19 @@ pub use ndarray;
 
 pub use highwater_nn::{LayerSummary, Summary, summary, summary_with_step};
 pub use highwater_tensor::{
-    Activation, AttentionOptions, AutocastGuard, Axes, AxisIndex, BlockFormat, Buffer, Choice, Conv1dOptions,
-    Conv2dOptions, CrossEntropyOptions, DType, Device, DeviceAllocator, DeviceFault, DeviceProfile,
-    DeviceRules, DeviceSpeed, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, FitFailure, GradCheck,
+    Activation, AttentionOptions, Axes, AxisIndex, BlockFormat, Buffer, Choice, Conv1dOptions, Conv2dOptions,
+    CrossEntropyOptions, DType, Device, DeviceAllocator, DeviceFault, DeviceProfile, DeviceRules,
+    DeviceSpeed, DryPeak, DryRead, DryRun, DryRunOptions, Element, Error, FitFailure, GradCheck,
     GradCheckError, Gradients, Interpolation, IntoAxisIndex, IntoAxisIndices, IntoShape, KernelError,
-    LargestFit, Layout, Limit, LinearCrossEntropyOptions, MappedFile, Norm, Op, OpContext, OpPlacement,
-    OutputSize, PadMode, Padding, ParseProfileError, Place, PlacementReason, Pool1dOptions, Pool2dOptions,
-    Projection, QuantizedMatrix, RawElement, RecordingGuard, RecurrentCell, RecurrentWeights, Reduction,
-    Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, ShapeRule, SmallestPool, SortOrder,
-    StepCounts, StepGraph, StepTime, Storage, Tensor, TensorOptions, TensorOrScalar, TrainingGuard,
-    UnknownGradient, UnknownGradients, View, ViewMut, apply, autocast, backend, check_gradients, checkpoint,
-    dlpack, dry_run, evaluating, evaluating_guard, is_recording, is_replaying, is_training, largest_fit,
-    no_grad, no_grad_guard, smallest_pool, testing, training, training_guard, with_device,
+    LargestFit, Layout, Limit, LinearCrossEntropyOptions, MappedFile, MixedGuard, Norm, Op, OpContext,
+    OpPlacement, OutputSize, PadMode, Padding, ParseProfileError, Place, PlacementReason, Pool1dOptions,
+    Pool2dOptions, Projection, QuantizedMatrix, RawElement, RecordingGuard, RecurrentCell, RecurrentWeights,
+    Reduction, Result, Rng, Runtime, RuntimeBuilder, Saved, Scalar, Shape, ShapeRule, SmallestPool,
+    SortOrder, StepCounts, StepGraph, StepTime, Storage, Tensor, TensorOptions, TensorOrScalar,
+    TrainingGuard, UnknownGradient, UnknownGradients, View, ViewMut, apply, backend, check_gradients,
+    checkpoint, dlpack, dry_run, evaluating, evaluating_guard, is_recording, is_replaying, is_training,
+    largest_fit, mixed, mixed_dtype, no_grad, no_grad_guard, smallest_pool, testing, training,
+    training_guard, with_device,
 };
 pub use highwater_tensor::{assert_flat_after, assert_golden, assert_peak};
 pub use highwater_tracking::{Phase, Report, Tracker, module, phase};
@@ -115,7 +116,6 @@ pub mod guide {
     #[doc = "[pool]: mod@pool#the-heap-outside-the-pools"]
     #[doc = "[ranks]: mod@several_machines#compare-the-ranks"]
     #[doc = "[replay]: mod@replay"]
-    #[doc = "[bf16]: mod@bf16"]
     #[doc = "[several-machines]: mod@several_machines"]
     #[doc = "[other-runtimes]: mod@other_runtimes"]
     #[doc = "[estimate-time]: mod@prediction#estimate-time"]
@@ -129,7 +129,7 @@ pub mod guide {
     // The pictures exist in the repository only.
     #[doc = "[run picture]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
     #[doc = "[picture]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
-    #[doc = "[bf16]: mod@bf16"]
+    #[doc = "[precision]: mod@precision"]
     #[doc = "[estimates]: mod@benchmarks#estimated-step-times"]
     #[doc = "[exact]: mod@prediction#when-a-prediction-is-exact"]
     #[doc = "[fits]: mod@benchmarks#searches-for-a-plan"]
@@ -217,7 +217,7 @@ pub mod guide {
 
     #[doc = "[memory]: mod@memory"]
     #[doc = "[prediction]: mod@prediction"]
-    #[doc = "[bf16]: mod@bf16"]
+    #[doc = "[precision]: mod@precision"]
     #[doc = "[when-a-batch-stays-in-one-piece]: mod@fit#when-a-batch-stays-in-one-piece"]
     #[doc = "[several-machines]: mod@several_machines"]
     #[doc = "[fit]: mod@fit"]
@@ -233,7 +233,7 @@ pub mod guide {
     #[doc = include_str!("../docs/several-machines.md")]
     pub mod several_machines {}
 
-    #[doc = "[bf16]: mod@bf16"]
+    #[doc = "[precision]: mod@precision"]
     #[doc = "[gpu]: mod@gpu"]
     #[doc = "[memory]: mod@memory"]
     #[doc = "[ranks]: mod@several_machines"]
@@ -241,11 +241,13 @@ pub mod guide {
     pub mod scale_out {}
 
     #[doc = "[benchmarks]: mod@benchmarks"]
+    #[doc = "[finetune]: mod@finetune"]
     #[doc = "[memory]: mod@memory"]
     #[doc = "[prediction]: mod@prediction"]
+    #[doc = "[ranks]: mod@several_machines"]
     #[doc = "[training]: mod@training"]
-    #[doc = include_str!("../docs/bf16.md")]
-    pub mod bf16 {}
+    #[doc = include_str!("../docs/precision.md")]
+    pub mod precision {}
 
     #[doc = "[data]: mod@data"]
     #[doc = "[files]: mod@files"]
@@ -258,7 +260,7 @@ pub mod guide {
     #[doc = "[interop]: mod@interop"]
     #[doc = "[layers]: mod@layers"]
     #[doc = "[training]: mod@training"]
-    #[doc = "[bf16]: mod@bf16"]
+    #[doc = "[precision]: mod@precision"]
     #[doc = include_str!("../docs/coming-from.md")]
     pub mod coming_from {}
 
@@ -297,7 +299,7 @@ pub mod guide {
     #[doc = "[prediction]: mod@prediction"]
     #[doc = "[replay]: mod@replay"]
     #[doc = "[training]: mod@training"]
-    #[doc = "[bf16]: mod@bf16"]
+    #[doc = "[precision]: mod@precision"]
     #[doc = "[other]: mod@other_runtimes"]
     #[doc = "[several-machines]: mod@several_machines"]
     #[doc = "[fit]: mod@fit"]
@@ -307,7 +309,7 @@ pub mod guide {
     pub mod features {}
 
     #[doc = "[prediction]: mod@prediction"]
-    #[doc = "[bf16]: mod@bf16"]
+    #[doc = "[precision]: mod@precision"]
     #[doc = "[several]: mod@several_machines#nccl"]
     #[doc = include_str!("../docs/gpu.md")]
     pub mod gpu {}
@@ -355,8 +357,8 @@ pub mod prelude {
         Activation, AttentionOptions, Conv1dOptions, Conv2dOptions, CrossEntropyOptions, DType, Device,
         DeviceProfile, Error, Gradients, Interpolation, IntoAxisIndex, LinearCrossEntropyOptions, Norm,
         PadMode, Padding, Pool1dOptions, Pool2dOptions, Reduction, Result, Rng, Runtime, SortOrder,
-        StepGraph, Tensor, autocast, checkpoint, evaluating, evaluating_guard, memory_report, module,
-        no_grad, no_grad_guard,
+        StepGraph, Tensor, checkpoint, evaluating, evaluating_guard, memory_report, mixed, module, no_grad,
+        no_grad_guard,
     };
 }
 

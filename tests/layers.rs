@@ -79,7 +79,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "error",
             "layout",
             "storage",
-            "precision rules step_time step_graphs window",
+            "rules step_time step_graphs window",
             "workspace cost",
             "operands cpu cuda",
             "emulator",

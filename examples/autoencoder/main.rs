@@ -186,7 +186,7 @@ impl<'a> Looks<'a> {
         let _scope = module("picture");
         for batch in self.originals.batches(DRAWN, device)? {
             let (x, _) = batch?;
-            let back = no_grad(|| network.forward(&x))?;
+            let back = no_grad(|| network.forward(&x)?.to_dtype(DType::F32))?;
             if !device.is_dry() {
                 self.drawing.add(back.to_vec::<f32>()?);
             }

@@ -35,7 +35,7 @@ pub(super) fn find(args: &Args, (folder, file): (&Path, &Path), run: &Run) -> an
     let embeddings = Tensor::concat(&batches.iter().collect::<Vec<_>>(), 0)?;
     drop(batches);
     let queries: Vec<&str> = args.query.iter().map(String::as_str).collect();
-    let cosines = embed(&queries)?.matmul(&embeddings.t()?)?;
+    let cosines = embed(&queries)?.matmul(&embeddings.t()?)?.to_dtype(DType::F32)?;
     let count = usize::from(args.nearest).min(sentences.len());
     let (best, places) = cosines.top_k(count, -1, SortOrder::Descending)?;
 

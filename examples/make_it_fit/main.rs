@@ -56,7 +56,7 @@ struct Args {
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1")]
     ranks: Vec<usize>,
 
-    /// Compute products in f32, not in bf16
+    /// Train in f32 only, not in mixed precision of bf16
     #[arg(long)]
     f32: bool,
 

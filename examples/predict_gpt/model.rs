@@ -44,19 +44,28 @@ impl Gpt {
         })
     }
 
-    /// The gradients of a batch of zeros: a dry run computes no values. The scores live until the end of the backward pass.
+    /// The gradients of a batch of zeros: a dry run computes no values. The loss computes its scores by chunks of rows.
     pub(crate) fn gradients(&self, device: &Device, batch: usize, context: usize) -> Result<Gradients> {
         let tokens = Tensor::zeros_of(device, [batch, context], DType::I64)?;
-        let scores = self.forward(&tokens)?.flatten(0, 1)?;
-        scores.cross_entropy(&tokens.flatten(0, 1)?)?.backward()
+        self.linear_loss(&tokens)?.backward()
+    }
+
+    /// The loss of predicting `tokens`, without a tensor of all scores.
+    pub(crate) fn linear_loss(&self, tokens: &Tensor) -> Result<Tensor> {
+        let options = LinearCrossEntropyOptions::default();
+        self.tokens.linear_cross_entropy(&self.hidden(tokens)?, tokens, options)
+    }
+
+    /// The hidden states before the output layer.
+    fn hidden(&self, tokens: &Tensor) -> Result<Tensor> {
+        let positions = self.positions.forward(&Tensor::arange(tokens.device(), 0, tokens.dims()[1])?)?;
+        self.norm.forward(&self.blocks.forward(&self.tokens.forward(tokens)?.add(&positions)?)?)
     }
 }
 
 #[module]
 impl Module for Gpt {
     fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
-        let positions = self.positions.forward(&Tensor::arange(tokens.device(), 0, tokens.dims()[1])?)?;
-        let x = self.blocks.forward(&self.tokens.forward(tokens)?.add(&positions)?)?;
-        self.norm.forward(&x)?.matmul(&self.tokens.weight().tensor().t()?)
+        self.tokens.logits(&self.hidden(tokens)?)
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::thread;
 
 use highwater::distributed::{Shard, World};
-use highwater::{DeviceProfile, Error, Result, autocast, dry_run, prelude::*};
+use highwater::{DeviceProfile, Error, Result, dry_run, prelude::*};
 
 use super::model::{Gpt, Size};
 
@@ -98,7 +98,7 @@ impl Training {
             .map_err(|error| Error::Custom { op: "rehearsal", message: error.to_string() })?;
         let run = dry_run(&self.device, |device| {
             let gpt = Gpt::new(device, self.size, self.context)?;
-            let _autocast = if self.bf16 { Some(autocast(DType::BF16)?) } else { None };
+            let _mixed = if self.bf16 { Some(mixed(DType::BF16)?) } else { None };
             let mut optimizer = world.sharded(shard, gpt.parameters(), |own| AdamW::new(own, 3e-4))?;
             // The second step has the optimizer's state from its beginning.
             for _ in 0..2 {

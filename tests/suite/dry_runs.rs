@@ -12,7 +12,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("linear_regression", &["--steps", "20"]),
     ("train_gan", &["--steps", "10"]),
     ("train_digits", &["--epochs", "2"]),
-    ("train_digits", &["--epochs", "1", "--autocast", "bf16"]),
+    ("train_digits", &["--epochs", "1", "--precision", "bf16"]),
+    ("train_digits", &["--epochs", "1", "--precision", "f16", "--network", "cnn"]),
     ("train_digits", &["--epochs", "1", "--batch-size", "100", "--allocator", "buddy"]),
     ("train_digits", &["--epochs", "1", "--batch-size", "7", "--allocator", "bfc-tensorflow"]),
 ];

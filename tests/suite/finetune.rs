@@ -128,7 +128,7 @@ fn its_dry_run_has_the_peak_of_the_real_one() {
     let folder = files();
     let sample = ["--steps", "5", "--sample-every", "2", "--prompt", "w1", "--sample-tokens", "4"];
     for data in [TEXT, PAIRS] {
-        for more in [&[][..], &["--recompute"], &["--autocast", "bf16"], &["--quantize", "q8_0"]] {
+        for more in [&[][..], &["--recompute"], &["--precision", "bf16"], &["--quantize", "q8_0"]] {
             let pool = |device: &[&str]| {
                 results(folder.path(), &[data, &sample, more, device].concat())["pools"][0].clone()
             };

@@ -367,12 +367,12 @@ fn an_example_trains_with_the_plan_that_it_finds() {
 
 #[test]
 fn an_example_finds_a_plan_for_another_device_or_says_what_is_missing() {
-    let (output, json) = run("train_chargpt", &["--fit", "rtx-4090", "--autocast", "bf16", "--steps", "3"]);
+    let (output, json) = run("train_chargpt", &["--fit", "rtx-4090", "--precision", "bf16", "--steps", "3"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let json = json.unwrap();
     assert_eq!(json["peak_bytes"], json["predicted_peak_bytes"]);
     let precisions: Vec<_> =
-        json["plans"].as_array().unwrap().iter().map(|plan| &plan["plan"]["autocast"]).collect();
+        json["plans"].as_array().unwrap().iter().map(|plan| &plan["plan"]["precision"]).collect();
     assert!(precisions.iter().all(|precision| precision.is_null() || *precision == "bf16"), "{precisions:?}");
 
     let (output, _) = run("train_chargpt", &["--fit", "rtx-4090,limit=2MiB"]);

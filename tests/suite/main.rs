@@ -13,6 +13,7 @@ mod error_chains;
 mod finetune;
 mod fit;
 mod golden_step;
+mod half_memory;
 mod links;
 mod metrics;
 mod out_of_memory;

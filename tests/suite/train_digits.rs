@@ -79,19 +79,23 @@ fn it_learns_in_halves_as_well() {
 }
 
 #[test]
-fn it_learns_under_autocast() {
+fn it_learns_in_mixed_precision() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("run.json");
-    let args = ["--epochs", "4", "--autocast", "bf16", "--threads", "1", "--json", path.to_str().unwrap()];
-    let output = run(&args);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    assert!(json["test_accuracy"].as_f64().unwrap() > 0.9);
-    // Products round their factors while they pack them into the workspace.
-    let linear = json["ops"].as_array().unwrap().iter().find(|row| row["op"] == "linear");
-    assert!(linear.unwrap()["temporary_bytes"].as_u64().unwrap() > 0);
-    let refused = run(&["--autocast", "f16"]);
-    assert!(!refused.status.success() && stderr(&refused).contains("[possible values: bf16]"));
+    for precision in ["bf16", "f16"] {
+        let path = folder.path().join(precision);
+        let args =
+            ["--epochs", "4", "--precision", precision, "--threads", "1", "--json", path.to_str().unwrap()];
+        let output = run(&args);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let json: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert!(json["test_accuracy"].as_f64().unwrap() > 0.9, "{precision}");
+        // The copies of the parameters end with the run.
+        let copies =
+            json["ops"].as_array().unwrap().iter().find(|row| row["op"] == "cast_parameter").unwrap();
+        assert!(copies["total_bytes"].as_u64().unwrap() > 0, "{copies}");
+    }
+    let refused = run(&["--precision", "f64"]);
+    assert!(!refused.status.success() && stderr(&refused).contains("[possible values: bf16, f16, f32]"));
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn main() -> anyhow::Result<()> {
         let next = batch.chunks_exact(LEN).flat_map(|row| row[1..].iter().copied().chain([-100]));
         let targets = Tensor::from_slice(&device, &next.collect::<Vec<i64>>(), [ROWS, LEN])?;
         let loss = {
-            let _autocast = args.bf16.then(|| autocast(DType::BF16)).transpose()?;
+            let _mixed = args.bf16.then(|| mixed(DType::BF16)).transpose()?;
             model.loss(&Tensor::from_slice(&device, batch, [ROWS, LEN])?, &targets)?
         };
         losses.push(loss.item::<f32>()?);

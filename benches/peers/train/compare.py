@@ -16,7 +16,7 @@ LINE = re.compile(r"^\S+ +\S+ +threads .*\(best +([\d.]+)\); loss at step 1, 10,
 PRECISIONS = {
     # Options of Highwater, modes of PyTorch.
     "f32": ([], "eager,channels-last"),
-    "autocast": (["--autocast"], "autocast,autocast-channels-last"),
+    "mixed": (["--mixed"], "autocast,autocast-channels-last"),
     "bf16": (["--dtype", "bf16"], "eager,channels-last"),
     "f16": (["--dtype", "f16"], "eager,channels-last"),
 }

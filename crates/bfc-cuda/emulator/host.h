@@ -1,5 +1,5 @@
-// Runs the kernels on the host: CUDA's built-ins in plain C++. A kernel becomes a function of the number of blocks and
-// the job. The threads of a block run one after another, or as coroutines if they wait for each other.
+// Runs the kernels on the host: CUDA's built-ins in plain C++. A kernel becomes a function of the number of blocks,
+// the job and its table. The threads of a block run one after another, or as coroutines if they wait for each other.
 
 #include <cmath>
 #include <csetjmp>
@@ -8,6 +8,7 @@
 #include <vector>
 
 struct Job;
+struct JobTable;
 
 struct Index {
     unsigned int x;
@@ -23,17 +24,24 @@ static thread_local Index blockIdx, threadIdx, gridDim;
 
 #define KERNEL(name, ...)                                                         \
     static void JOIN(name##_body, SUFFIX)(const Job& job);                        \
-    extern "C" void JOIN(name, SUFFIX)(unsigned int blocks, const Job* job) {     \
+    extern "C" void JOIN(name, SUFFIX)(unsigned int blocks, const Job* job, const JobTable*) { \
         emulator::run(blocks, *job, JOIN(name##_body, SUFFIX));                   \
     }                                                                             \
     static void JOIN(name##_body, SUFFIX)(const Job& job)
 
 #define BLOCK_KERNEL(name, ...)                                                   \
     static void JOIN(name##_body, SUFFIX)(const Job& job);                        \
-    extern "C" void JOIN(name, SUFFIX)(unsigned int blocks, const Job* job) {     \
+    extern "C" void JOIN(name, SUFFIX)(unsigned int blocks, const Job* job, const JobTable*) { \
         emulator::run_together(blocks, *job, JOIN(name##_body, SUFFIX));          \
     }                                                                             \
     static void JOIN(name##_body, SUFFIX)(const Job& job)
+
+#define TABLE_KERNEL(name)                                                        \
+    static void JOIN(name##_body, SUFFIX)(const Job& job, const JobTable& table); \
+    extern "C" void JOIN(name, SUFFIX)(unsigned int blocks, const Job* job, const JobTable* table) { \
+        emulator::run(blocks, *job, [=](const Job& job) { JOIN(name##_body, SUFFIX)(job, *table); }); \
+    }                                                                             \
+    static void JOIN(name##_body, SUFFIX)(const Job& job, const JobTable& table)
 
 namespace emulator {
 
@@ -42,7 +50,8 @@ const size_t STACK = 64 * 1024;
 
 typedef void (*Body)(const Job&);
 
-static void run(unsigned int blocks, const Job& job, Body body) {
+template <typename Function>
+static void run(unsigned int blocks, const Job& job, Function body) {
     gridDim.x = blocks;
     for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
         for (threadIdx.x = 0; threadIdx.x < THREADS; ++threadIdx.x) {

@@ -119,13 +119,18 @@ struct Launch {
         std::vector<u64> addresses(job.also, job.also + 4);
         for (const JobInput& in : job.in) addresses.push_back(in.address);
         for (const JobOutput& out : job.out) addresses.push_back(out.address);
+        JobTable table = arguments[1] ? *(const JobTable*)arguments[1] : JobTable();
+        for (const JobRow& row : table.rows) {
+            addresses.push_back(row.in);
+            addresses.insert(addresses.end(), row.out, row.out + 4);
+        }
         for (u64 address : addresses) if (u32 status = address ? check_access(address, 1) : SUCCESS) return status;
         // Few blocks suffice: kernels loop until no element is left.
         u32 blocks = grid[0] < 3 ? grid[0] : 3;
-        auto run = (void (*)(u32, const Job*))function;
+        auto run = (void (*)(u32, const Job*, const JobTable*))function;
         work = [=] {
             Lock turn(kernel_turn);
-            run(blocks, &job);
+            run(blocks, &job, &table);
         };
         return SUCCESS;
     }

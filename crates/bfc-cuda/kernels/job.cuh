@@ -6,6 +6,8 @@
 // floats. The second argument of KERNEL is the number of blocks per multiprocessor that must fit in its registers;
 // without it the compiler chooses.
 //
+// TABLE_KERNEL(name) takes a JobTable as well, whose rows are tensors that one launch processes together.
+//
 // Products and sums are not fused unless a kernel calls fma, so that results equal the CPU's.
 
 typedef unsigned char u8;
@@ -48,6 +50,22 @@ struct Job {
     u64 packed;           // whether all operands consist of aligned packs (pack.cuh)
 };
 
+// The elements of one chunk of a row, and the most rows of a table.
+#define CHUNK 4096
+#define TABLE_ROWS 60
+
+// Tensors of one length, contiguous. The job says what kernels do with them.
+struct JobRow {
+    u64 count;            // elements of each tensor
+    u64 chunk;            // the number of the row's first chunk: those of all rows are numbered through
+    u64 in;               // the address of an input
+    u64 out[4];           // addresses of outputs
+};
+
+struct JobTable {
+    JobRow rows[TABLE_ROWS];
+};
+
 #ifdef __CUDACC_RTC__
 #define INFINITY __longlong_as_double(0x7ff0000000000000LL)
 #define JOIN_(a, b) a##_##b
@@ -55,6 +73,8 @@ struct Job {
 #define KERNEL(name, ...) \
     extern "C" __global__ void __launch_bounds__(BLOCK, ##__VA_ARGS__) JOIN(name, SUFFIX)(const Job job)
 #define BLOCK_KERNEL(name, ...) KERNEL(name, ##__VA_ARGS__)
+#define TABLE_KERNEL(name) \
+    extern "C" __global__ void __launch_bounds__(BLOCK) JOIN(name, SUFFIX)(const Job job, const JobTable table)
 #define DEVICE __device__ __forceinline__
 #define MEMBER __device__ __forceinline__
 #define SHARED __shared__

@@ -71,21 +71,29 @@ DEVICE typename Computed<E>::type value(const Job& job, int operand, u64 i) {
 
 // Element i of an output that is updated in place.
 template <typename E>
-DEVICE typename Computed<E>::type stored(const Job& job, int output, u64 i) {
+DEVICE typename Computed<E>::type stored(const JobOutput& from, u64 i) {
     typedef typename Computed<E>::type Wide;
-    if (sizeof(E) < sizeof(Wide) && job.out[output].wide) return out<Wide>(job, output)[i];
-    return (Wide)out<E>(job, output)[i];
+    if (sizeof(E) < sizeof(Wide) && from.wide) return ((const Wide*)from.address)[i];
+    return (Wide)((const E*)from.address)[i];
+}
+template <typename E>
+DEVICE typename Computed<E>::type stored(const Job& job, int output, u64 i) {
+    return stored<E>(job.out[output], i);
 }
 
 // Writes a result, rounded to the output's type.
 template <typename E>
-DEVICE void store(const Job& job, int output, u64 i, typename Computed<E>::type x) {
+DEVICE void store(const JobOutput& to, u64 i, typename Computed<E>::type x) {
     typedef typename Computed<E>::type Wide;
-    if (sizeof(E) < sizeof(Wide) && job.out[output].wide) {
-        out<Wide>(job, output)[i] = x;
+    if (sizeof(E) < sizeof(Wide) && to.wide) {
+        ((Wide*)to.address)[i] = x;
     } else {
-        out<E>(job, output)[i] = (E)x;
+        ((E*)to.address)[i] = (E)x;
     }
+}
+template <typename E>
+DEVICE void store(const Job& job, int output, u64 i, typename Computed<E>::type x) {
+    store<E>(job.out[output], i, x);
 }
 
 // How many elements a thread loads before it computes with the first.

@@ -25,18 +25,48 @@ struct Handful {
     MEMBER bool has(u32 n) const { return packed || (n < AHEAD && at(n) < end); }
 };
 
+// body(few) for every handful of one of several threads in a range of elements, as packs of N if it is packed.
+template <u32 N, typename Body>
+DEVICE void handfuls(u64 first, u64 end, bool is_packed, u64 thread, u64 threads, Body body) {
+    static_assert(N >= AHEAD, "elements that are no pack would be left out");
+    u64 in_packs = is_packed ? first + (end - first) / N * N : first;
+    u64 i = first + thread * N < in_packs ? first + thread * N : in_packs + thread;
+    while (i < end) {
+        bool packed = i < in_packs;
+        body(Handful{i, packed ? 1 : threads, end, packed});
+        i += threads * (packed ? N : AHEAD);
+        if (packed && i >= in_packs) i = in_packs + thread;
+    }
+}
+
 // body(few) for every handful of this thread, as packs of N if the job is packed.
 template <u32 N, typename Body>
 DEVICE void handfuls(const Job& job, Body body) {
-    static_assert(N >= AHEAD, "elements that are no pack would be left out");
     u64 threads = gridDim.x * (u64)BLOCK, thread = blockIdx.x * (u64)BLOCK + threadIdx.x;
-    u64 in_packs = job.packed ? job.count / N * N : 0;
-    u64 i = thread * N < in_packs ? thread * N : in_packs + thread;
-    while (i < job.count) {
-        bool packed = i < in_packs;
-        body(Handful{i, packed ? 1 : threads, job.count, packed});
-        i += threads * (packed ? N : AHEAD);
-        if (packed && i >= in_packs) i = in_packs + thread;
+    handfuls<N>(0, job.count, job.packed, thread, threads, body);
+}
+
+// body(row, few) for every handful of this thread in the chunks of a table: k = [rows, chunks]. Packs of N if all tensors
+// of a row are aligned, or if the job is packed.
+template <u32 N, typename Body>
+DEVICE void row_handfuls(const Job& job, const JobTable& table, Body body) {
+    static_assert(CHUNK % N == 0, "packs would cross chunks");
+    for (u64 chunk = blockIdx.x; chunk < (u64)job.k[1]; chunk += gridDim.x) {
+        // The last row that does not start behind the chunk.
+        u32 at = 0;
+        for (u32 behind = (u32)job.k[0]; behind - at > 1;) {
+            u32 middle = (at + behind) / 2;
+            if (table.rows[middle].chunk <= chunk) {
+                at = middle;
+            } else {
+                behind = middle;
+            }
+        }
+        const JobRow& row = table.rows[at];
+        u64 first = (chunk - row.chunk) * CHUNK, end = row.count - first < CHUNK ? row.count : first + CHUNK;
+        u64 addresses = row.in | row.out[0] | row.out[1] | row.out[2] | row.out[3];
+        bool packed = job.in[0].contiguous ? addresses % 16 == 0 : job.packed;
+        handfuls<N>(first, end, packed, threadIdx.x, BLOCK, [&](const Handful& few) { body(row, few); });
     }
 }
 
@@ -96,17 +126,20 @@ DEVICE void value(const Job& job, int operand, const Handful& few, typename Comp
 
 // The elements of an output that is updated in place.
 template <typename E, u32 N>
-DEVICE void stored(const Job& job, int output, const Handful& few, typename Computed<E>::type (&x)[N]) {
+DEVICE void stored(const JobOutput& from, const Handful& few, typename Computed<E>::type (&x)[N]) {
     typedef typename Computed<E>::type Wide;
-    const JobOutput& from = job.out[output];
     if (!few.packed) {
 #pragma unroll
-        for (u32 n = 0; n < N; ++n) x[n] = few.has(n) ? stored<E>(job, output, few.at(n)) : (Wide)0;
+        for (u32 n = 0; n < N; ++n) x[n] = few.has(n) ? stored<E>(from, few.at(n)) : (Wide)0;
     } else if (sizeof(E) < sizeof(Wide) && from.wide) {
         unpack<Wide>(from.address, few.first, x);
     } else {
         unpack<E>(from.address, few.first, x);
     }
+}
+template <typename E, u32 N>
+DEVICE void stored(const Job& job, int output, const Handful& few, typename Computed<E>::type (&x)[N]) {
+    stored<E>(job.out[output], few, x);
 }
 
 // Writes elements unchanged.
@@ -124,19 +157,22 @@ DEVICE void put(const Job& job, int output, const Handful& few, const E (&x)[N])
 
 // Writes results, rounded to the output's type.
 template <typename E, u32 N>
-DEVICE void store(const Job& job, int output, const Handful& few, const typename Computed<E>::type (&x)[N]) {
+DEVICE void store(const JobOutput& to, const Handful& few, const typename Computed<E>::type (&x)[N]) {
     typedef typename Computed<E>::type Wide;
-    const JobOutput& to = job.out[output];
     if (!few.packed) {
 #pragma unroll
         for (u32 n = 0; n < N; ++n) {
-            if (few.has(n)) store<E>(job, output, few.at(n), x[n]);
+            if (few.has(n)) store<E>(to, few.at(n), x[n]);
         }
     } else if (sizeof(E) < sizeof(Wide) && to.wide) {
         pack<Wide>(to.address, few.first, x);
     } else {
         pack<E>(to.address, few.first, x);
     }
+}
+template <typename E, u32 N>
+DEVICE void store(const Job& job, int output, const Handful& few, const typename Computed<E>::type (&x)[N]) {
+    store<E>(job.out[output], few, x);
 }
 
 // Moves the first AHEAD elements out and new ones in at the end: registers cannot be indexed by a loop counter.

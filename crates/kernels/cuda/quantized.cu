@@ -66,10 +66,6 @@ DEVICE float dequantized(u64 format, const u8* blocks, u64 i) {
     return undefined(0.0f);
 }
 
-// x, or x rounded to bf16.
-template <typename Wide>
-DEVICE Wide factor(Wide x, bool rounds) { return rounds ? (Wide)(float)bf16((float)x) : x; }
-
 // Value e of the block of this thread.
 template <typename E>
 DEVICE float element_of(const Job& job, u64 first, u32 e) { return (float)value<E>(job, 0, first + e); }
@@ -102,15 +98,14 @@ DEVICE u32 quantized(const Job& job, u64 first, u32 e, float factor, float least
 
 // out[i, j] = bias[j] + sum over k of lhs[i, k] W[j, k], or W[k, j]. Sums are of type WIDE and rounded once. A block
 // computes one tile (tile.cuh) at a time. k = [rows, columns, depth, lhs stride of i, lhs stride of k, columns of W];
-// i[0] = whether W is transposed; i[1] = whether the factors are rounded to bf16. Operand 1 is W, operand 2 the bias, if
-// present.
+// i[0] = whether W is transposed. Operand 1 is W, operand 2 the bias, if present.
 BLOCK_KERNEL(product, TILE_BLOCKS) {
     SHARED WIDE a[DEPTH][TILE + 1];
     SHARED WIDE b[DEPTH][TILE + 1];
     u64 rows = job.k[0], columns = job.k[1], depth = job.k[2];
     u64 across = (columns + TILE - 1) / TILE;
     u64 tiles = (rows + TILE - 1) / TILE * across;
-    bool transposed = job.i[0] != 0, rounds = job.i[1] != 0;
+    bool transposed = job.i[0] != 0;
     const T* lhs = (const T*)job.in[0].address;
     const u8* blocks = (const u8*)job.in[1].address;
     for (u64 n = blockIdx.x; n < tiles; n += gridDim.x) {
@@ -128,14 +123,12 @@ BLOCK_KERNEL(product, TILE_BLOCKS) {
             for (u32 e = threadIdx.x; e < TILE * DEPTH; e += BLOCK) {
                 u32 i = e / DEPTH, k = e % DEPTH;
                 bool inside = top + i < rows && start + k < depth;
-                WIDE x = inside ? (WIDE)lhs[(top + i) * job.k[3] + (start + k) * job.k[4]] : (WIDE)0;
-                a[k][i] = factor(x, rounds);
+                a[k][i] = inside ? (WIDE)lhs[(top + i) * job.k[3] + (start + k) * job.k[4]] : (WIDE)0;
                 u32 j = transposed ? e / DEPTH : e % TILE;
                 k = transposed ? e % DEPTH : e / TILE;
                 inside = left + j < columns && start + k < depth;
                 u64 row = transposed ? left + j : start + k, column = transposed ? start + k : left + j;
-                WIDE y = inside ? (WIDE)dequantized(job.function, blocks, row * job.k[5] + column) : (WIDE)0;
-                b[k][j] = factor(y, rounds);
+                b[k][j] = inside ? (WIDE)dequantized(job.function, blocks, row * job.k[5] + column) : (WIDE)0;
             }
             __syncthreads();
             add_step(a, b, sum);

@@ -247,8 +247,10 @@ BLOCK_KERNEL(layer_norm, 4) {
         WIDE own = (WIDE)0;
         WIDE mean = (WIDE)0;
         if (job.function & 1) {
-            each_value<T>(job, team, [&](WIDE x) { own += x; });
-            mean = join(shared, own, true, team.size) / (WIDE)job.k[0];
+            // The differences from an element are small, and so is their rounding error, however large the mean is.
+            WIDE first = team.end > 0 ? value<T>(job, 0, team.first) : (WIDE)0;
+            each_value<T>(job, team, [&](WIDE x) { own += x - first; });
+            mean = first + join(shared, own, true, team.size) / (WIDE)job.k[0];
         }
         own = (WIDE)0;
         each_value<T>(job, team, [&](WIDE x) {

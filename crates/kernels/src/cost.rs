@@ -5,8 +5,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
-use crate::precision::Precision;
-use crate::shape::DType;
 
 /// Kernels whose work takes about the same time per multiply-add or per element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -135,6 +133,14 @@ impl Work {
         Self::per_element(class, layout.shape().elements() as u64)
     }
 
+    /// The work of two kernels of one class in one launch.
+    pub(crate) const fn together_with(mut self, other: &Self) -> Self {
+        self.elements = self.elements.saturating_add(other.elements);
+        self.read = self.read.saturating_add(other.read);
+        self.written = self.written.saturating_add(other.written);
+        self
+    }
+
     /// The bytes read and written.
     pub const fn bytes(&self) -> u64 {
         self.read.saturating_add(self.written)
@@ -179,8 +185,4 @@ pub(crate) fn distinct(layout: &Layout) -> u64 {
     axes.fold(1_u64, |count, (&size, &stride)| {
         count.saturating_mul(if stride == 0 { size.min(1) } else { size } as u64)
     })
-}
-
-pub(crate) const fn is_half(precision: Precision, dtype: DType) -> bool {
-    matches!(precision, Precision::BF16) || dtype.is_half()
 }

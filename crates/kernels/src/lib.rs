@@ -20,7 +20,6 @@ pub mod error;
 pub mod families;
 pub mod layout;
 pub mod operands;
-pub mod precision;
 pub mod rules;
 pub mod shape;
 pub mod step_graphs;

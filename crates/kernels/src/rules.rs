@@ -65,7 +65,6 @@ mod tests {
     use crate::backend::dry::DryBackend;
     use crate::families::{Conv2dWeightGradWorkspace, Conv2dWorkspace, MatMulWorkspace, ScatterAddWorkspace};
     use crate::layout::Layout;
-    use crate::precision::Precision;
     use crate::shape::{DType, Shape};
     use crate::window::{Convolution, Window};
     use crate::workspace::Workspace;
@@ -83,7 +82,7 @@ mod tests {
         let taken = |size: usize| {
             let lhs = Layout::contiguous("matmul", Shape::new(&[size, size]).unwrap(), DType::F32).unwrap();
             let rhs = lhs.permuted("matmul", &[1, 0]).unwrap();
-            let of = MatMulWorkspace { lhs: &lhs, rhs: &rhs, dtype: DType::F32, precision: Precision::Full };
+            let of = MatMulWorkspace { lhs: &lhs, rhs: &rhs, dtype: DType::F32, out: DType::F32 };
             [of.cpu_bytes(), of.gpu_bytes()]
         };
         assert_eq!(taken(512), [8 * 256 * (192 + 512) * 4, 2 * 512 * 512 * 4]);
@@ -99,8 +98,8 @@ mod tests {
             let (input, out, dtype) = (&shape(channels), &shape(channels), DType::F32);
             let conv = &Convolution { windows: [window; 2], groups: 1 };
             [
-                Conv2dWorkspace { conv, input, out, dtype, precision: Precision::Full }.cpu_bytes(),
-                Conv2dWeightGradWorkspace { conv, input, out, dtype, precision: Precision::Full }.cpu_bytes(),
+                Conv2dWorkspace { conv, input, out, dtype }.cpu_bytes(),
+                Conv2dWeightGradWorkspace { conv, input, out, dtype, weight_dtype: dtype }.cpu_bytes(),
             ]
         };
         // Two images of 4 planes of 7 · 7, and panels of 12 and 64 lanes.
@@ -129,17 +128,6 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_copies_the_factors_of_bf16_products() {
-        let [lhs, rhs] = [[100, 30], [30, 50]].map(|dims| Layout::row_major(&Shape::new(&dims).unwrap()));
-        let taken = |precision| {
-            let of = MatMulWorkspace { lhs: &lhs, rhs: &rhs, dtype: DType::F32, precision };
-            of.gpu_bytes()
-        };
-        // 6,000 and 3,000 bytes, each padded to a multiple of 256.
-        assert_eq!(taken(Precision::BF16) - taken(Precision::Full), 6144 + 3072);
-    }
-
-    #[test]
     fn only_weight_gradients_need_a_workspace_on_a_gpu() {
         let shape = |side| Shape::new(&[2, 64, side, side]).unwrap();
         let window = Window { padding: 1, ..Window::new(3) };
@@ -148,8 +136,8 @@ mod tests {
             let (input, out, dtype) = (shape(side), shape(side), DType::F32);
             let (conv, input, out) = (&conv, &input, &out);
             [
-                Conv2dWorkspace { conv, input, out, dtype, precision: Precision::Full }.gpu_bytes(),
-                Conv2dWeightGradWorkspace { conv, input, out, dtype, precision: Precision::Full }.gpu_bytes(),
+                Conv2dWorkspace { conv, input, out, dtype }.gpu_bytes(),
+                Conv2dWeightGradWorkspace { conv, input, out, dtype, weight_dtype: dtype }.gpu_bytes(),
             ]
         };
         // A depth of 2 × 32 × 32 in splits of 256.

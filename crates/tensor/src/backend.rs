@@ -11,7 +11,6 @@ pub use highwater_kernels::families::{
     self as kernels, Activation, Binary, BlockFormat, Compare, Distribution, Domain, GradReads, Identity,
     Kernel, RandomKey, RecurrentCell, Reduce, ReduceDomain, Unary,
 };
-pub use highwater_kernels::precision::Precision;
 pub use highwater_kernels::rules::DeviceRules;
 pub use highwater_kernels::step_graphs::{StepCounts, StepGraphs};
 pub use highwater_kernels::step_time::{Limit, StepTime};

@@ -34,6 +34,8 @@ pub use autograd::{
 // For the crates of this workspace.
 #[doc(hidden)]
 pub use autograd::{LossOp, LossTerm, Objective, record_objectives};
+#[doc(hidden)]
+pub use op::mixed::without_mixed;
 /// Errors and properties of CUDA devices.
 #[cfg(feature = "cuda")]
 pub mod cuda {
@@ -54,6 +56,7 @@ pub use error::{
 };
 pub use interop::{MappedFile, dlpack};
 pub use layout::{AxisSize, IntoShape, Layout};
+pub use op::mixed::mixed_dtype;
 pub use op::{Buffer, Op, OpContext, RecordingGuard, Saved, Summation, is_recording, no_grad, no_grad_guard};
 pub use ops::{
     AttentionOptions, Axes, AxisIndex, BatchStatistics, Conv1dOptions, Conv2dOptions, CrossEntropyOptions,

@@ -36,7 +36,7 @@ impl Module for Biases {
     fn forward(&self, pairs: &Tensor) -> Result<Tensor> {
         let users = self.users.forward(&pairs.select(1, 0)?)?;
         let items = self.items.forward(&pairs.select(1, 1)?)?;
-        users.add(&items)?.squeeze(1)?.add(&self.mean.tensor())
+        users.add(&items)?.squeeze(1)?.add(&self.mean.operand()?)
     }
 }
 

@@ -57,7 +57,7 @@ struct Args {
     /// Timed blocks of steps; their median counts.
     #[arg(long, default_value_t = 9)]
     blocks: usize,
-    /// Compares the estimated times of Highwater's steps with measured ones, in f32 and with autocast, on one thread and on
+    /// Compares the estimated times of Highwater's steps with measured ones, in f32 and in mixed precision, on one thread and on
     /// as many as `--threads` says.
     #[arg(long)]
     estimate: bool,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bfc_core::{AddressSpace, Stream};
 
-use crate::kernels::{Job, KernelId};
+use crate::kernels::{Job, JobTable, KernelId};
 
 #[cfg(feature = "nccl")]
 pub(crate) use error::listed;
@@ -44,6 +44,21 @@ pub unsafe trait Compute: Send + Sync + fmt::Debug {
     /// # Errors
     /// See [`ComputeError`].
     unsafe fn launch(&self, kernel: KernelId, blocks: u32, job: &Job) -> Result<(), ComputeError>;
+
+    /// Launches a kernel that takes a table.
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch), also for the tensors of the table's rows.
+    ///
+    /// # Errors
+    /// See [`ComputeError`].
+    unsafe fn launch_table(
+        &self,
+        kernel: KernelId,
+        blocks: u32,
+        job: &Job,
+        table: &Arc<JobTable>,
+    ) -> Result<(), ComputeError>;
 
     /// Whether a library for matrix products is available. Default: no.
     fn supports_products(&self) -> bool {

@@ -9,14 +9,14 @@ mod folder;
 mod memory;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bfc_core::AddressSpace;
 use libloading::Library;
 
 use crate::compute::{Compute, ComputeError, GraphCounts, Product, StepId};
 use crate::graph::{Command, Executor, GraphBatcher};
-use crate::kernels::{CHECK, ElementType, Job, KernelId, KernelSource};
+use crate::kernels::{CHECK, ElementType, Job, JobTable, KernelId, KernelSource};
 use crate::libraries::Cublas;
 
 use compile::compile_error;
@@ -134,16 +134,23 @@ pub fn libraries() -> Result<[PathBuf; 2], ComputeError> {
 }
 
 impl HostDevice {
-    unsafe fn launch(&self, kernel: KernelId, blocks: u32, job: &Job) -> Result<(), ComputeError> {
-        type Function = unsafe extern "C" fn(u32, *const Job);
+    unsafe fn launch(
+        &self,
+        kernel: KernelId,
+        blocks: u32,
+        job: &Job,
+        table: Option<&JobTable>,
+    ) -> Result<(), ComputeError> {
+        type Function = unsafe extern "C" fn(u32, *const Job, *const JobTable);
         // SAFETY: every host kernel has this type.
         let function = unsafe { self.library.get::<Function>(kernel.to_string().as_bytes()) };
         let function =
             function.map_err(|error| ComputeError::Device { call: "launch", reason: error.to_string() })?;
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // Few blocks suffice: kernels loop until no element is left.
-        // SAFETY: the caller vouches for the job's memory, which is host memory here.
-        unsafe { function(blocks.min(3), job) };
+        let table = table.map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the caller vouches for the memory that the job and the table name, which is host memory here.
+        unsafe { function(blocks.min(3), job, table) };
         Ok(())
     }
 
@@ -162,9 +169,9 @@ unsafe impl Executor for HostDevice {
     unsafe fn submit(&self, command: &Command) -> Result<bool, ComputeError> {
         match command {
             _ if self.silent => Ok(true),
-            Command::Kernel { kernel, blocks, job } => {
+            Command::Kernel { kernel, blocks, job, table } => {
                 // SAFETY: as the caller says.
-                unsafe { self.launch(*kernel, *blocks, job) }.map(|()| true)
+                unsafe { self.launch(*kernel, *blocks, job, table.as_deref()) }.map(|()| true)
             }
             // SAFETY: as the caller says.
             Command::Product { product, .. } => unsafe { self.multiply(product) },
@@ -181,7 +188,7 @@ unsafe impl Executor for HostDevice {
         index: usize,
         command: &Command,
     ) -> Result<(), ComputeError> {
-        graph[index] = *command;
+        graph[index].clone_from(command);
         Ok(())
     }
 
@@ -206,7 +213,19 @@ unsafe impl Compute for Emulator {
 
     unsafe fn launch(&self, kernel: KernelId, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         // SAFETY: as the caller says.
-        unsafe { self.0.submit(Command::Kernel { kernel, blocks, job: *job }) }.map(drop)
+        unsafe { self.0.submit(Command::Kernel { kernel, blocks, job: *job, table: None }) }.map(drop)
+    }
+
+    unsafe fn launch_table(
+        &self,
+        kernel: KernelId,
+        blocks: u32,
+        job: &Job,
+        table: &Arc<JobTable>,
+    ) -> Result<(), ComputeError> {
+        let command = Command::Kernel { kernel, blocks, job: *job, table: Some(Arc::clone(table)) };
+        // SAFETY: as the caller says.
+        unsafe { self.0.submit(command) }.map(drop)
     }
 
     fn supports_products(&self) -> bool {

@@ -95,7 +95,7 @@ impl<D: Executor> GraphBatcher<D> {
     /// As [`Executor::submit`].
     pub(crate) unsafe fn submit(&self, command: Command) -> Result<bool, ComputeError> {
         // SAFETY: as the caller says.
-        match unsafe { self.submit_once(command) } {
+        match unsafe { self.submit_once(command.clone()) } {
             // Called without the lock: releasing memory flushes this batcher.
             Err(error) if error.is_out_of_memory() && self.device.release_memory() => {
                 // SAFETY: as the caller says; the device has not executed the command.
@@ -372,7 +372,7 @@ fn prepare<D: Executor>(
         GraphState::NotBuilt | GraphState::Retry => {
             // SAFETY: the callers vouched for the commands, which were submitted when the variant was recorded.
             variant.graph = GraphState::Ready(unsafe { device.build_graph(commands) }?);
-            variant.commands.copy_from_slice(commands);
+            variant.commands.clone_from_slice(commands);
             Ok(Some(Prepared::Built))
         }
         GraphState::Ready(graph) => {
@@ -381,7 +381,7 @@ fn prepare<D: Executor>(
                 if !command.is_identical(recorded) {
                     // SAFETY: as above.
                     unsafe { device.update_kernel(graph, index, command) }?;
-                    *recorded = *command;
+                    recorded.clone_from(command);
                     updated += 1;
                 }
             }

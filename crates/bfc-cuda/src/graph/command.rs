@@ -1,14 +1,16 @@
 //! One command for a device, as a value that can be held back, and the devices that execute commands.
 
+use std::sync::Arc;
+
 use crate::compute::{ComputeError, Product};
-use crate::kernels::{Job, KernelId};
+use crate::kernels::{Job, JobTable, KernelId};
 
 /// A kernel launch or a matrix product.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "most commands are kernels")]
 pub(crate) enum Command {
-    /// A kernel with this number of blocks.
-    Kernel { kernel: KernelId, blocks: u32, job: Job },
+    /// A kernel with this number of blocks, and the table that it takes besides the job.
+    Kernel { kernel: KernelId, blocks: u32, job: Job, table: Option<Arc<JobTable>> },
     /// A matrix product. It does nothing unless the library supports it.
     Product { product: Product, supported: bool },
 }
@@ -30,9 +32,14 @@ impl Command {
     pub(crate) fn is_identical(&self, other: &Self) -> bool {
         match (self, other) {
             (
-                Self::Kernel { kernel, blocks, job },
-                Self::Kernel { kernel: other, blocks: other_blocks, job: other_job },
-            ) => kernel == other && blocks == other_blocks && job.is_identical(other_job),
+                Self::Kernel { kernel, blocks, job, table },
+                Self::Kernel { kernel: other, blocks: other_blocks, job: other_job, table: other_table },
+            ) => {
+                kernel == other
+                    && blocks == other_blocks
+                    && job.is_identical(other_job)
+                    && table == other_table
+            }
             _ => self == other,
         }
     }
@@ -46,7 +53,7 @@ impl Command {
     }
 
     /// Returns the command with the device's answer to [`is_supported`](Self::is_supported).
-    pub(crate) const fn with_support(mut self, answer: bool) -> Self {
+    pub(crate) fn with_support(mut self, answer: bool) -> Self {
         if let Self::Product { supported, .. } = &mut self {
             *supported = answer;
         }

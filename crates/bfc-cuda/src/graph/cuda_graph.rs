@@ -13,7 +13,7 @@ use cudarc::driver::{DriverError, result};
 
 use crate::compute::{ComputeError, call_device};
 use crate::driver::{CudaDriver, capture_exclusively, require};
-use crate::kernels::{BLOCK, Job};
+use crate::kernels::{BLOCK, Job, JobTable};
 
 /// The driver functions that graphs need; CUDA 12 has them.
 const FUNCTIONS: [&str; 10] = [
@@ -36,7 +36,7 @@ const CAPTURE_ATTEMPTS: u32 = 4;
 fn kernel_node(
     function: CUfunction,
     blocks: u32,
-    parameters: &mut [*mut c_void; 1],
+    parameters: &mut [*mut c_void; 2],
 ) -> CUDA_KERNEL_NODE_PARAMS {
     CUDA_KERNEL_NODE_PARAMS {
         func: function,
@@ -54,9 +54,11 @@ fn kernel_node(
     }
 }
 
-/// The address of a job as kernel arguments.
-fn argument(job: &Job) -> [*mut c_void; 1] {
-    [std::ptr::from_ref(job).cast_mut().cast()]
+/// The addresses of a job and its table as kernel arguments. The driver does not read the second one for kernels without
+/// a table.
+pub(crate) fn arguments(job: &Job, table: Option<&JobTable>) -> [*mut c_void; 2] {
+    let table = table.map_or(null_mut(), |table| std::ptr::from_ref(table).cast_mut().cast());
+    [std::ptr::from_ref(job).cast_mut().cast(), table]
 }
 
 /// A graph under construction, a chain of nodes.
@@ -128,20 +130,21 @@ impl GraphBuilder {
         if self.last.is_null() { (null(), 0) } else { (&raw const self.last, 1) }
     }
 
-    /// Adds a kernel with this job.
+    /// Adds a kernel with this job and table.
     ///
     /// # Safety
-    /// The kernel takes one job, and its module stays loaded.
+    /// The kernel takes one job, and a table if there is one; its module stays loaded.
     pub(crate) unsafe fn add_kernel(
         &mut self,
         function: CUfunction,
         blocks: u32,
-        job: &Job,
+        (job, table): (&Job, Option<&JobTable>),
     ) -> Result<GraphNode, ComputeError> {
-        let (mut node, mut argument, (after, count)) = (null_mut(), argument(job), self.dependencies());
-        let kernel = kernel_node(function, blocks, &mut argument);
+        let (mut node, (after, count)) = (null_mut(), self.dependencies());
+        let mut arguments = arguments(job, table);
+        let kernel = kernel_node(function, blocks, &mut arguments);
         call_device(&self.driver, "cuGraphAddKernelNode", || {
-            // SAFETY: this builder owns the graph and its last node; the driver copies the job and writes one handle.
+            // SAFETY: this builder owns the graph and its last node; the driver copies the arguments and writes one handle.
             unsafe {
                 sys::cuGraphAddKernelNode_v2(&raw mut node, self.graph, after, count, &raw const kernel)
             }
@@ -205,7 +208,7 @@ impl CudaGraph {
         with_exposed_provenance_mut(self.executable)
     }
 
-    /// Updates the job of a kernel node, from the next launch on.
+    /// Updates the arguments of a kernel node, from the next launch on.
     ///
     /// # Safety
     /// The node belongs to this graph and to this kernel.
@@ -214,13 +217,13 @@ impl CudaGraph {
         GraphNode(node): GraphNode,
         function: CUfunction,
         blocks: u32,
-        job: &Job,
+        (job, table): (&Job, Option<&JobTable>),
     ) -> Result<(), ComputeError> {
-        let mut argument = argument(job);
-        let kernel = kernel_node(function, blocks, &mut argument);
+        let mut arguments = arguments(job, table);
+        let kernel = kernel_node(function, blocks, &mut arguments);
         call_device(&self.driver, "cuGraphExecKernelNodeSetParams", || {
             let node = with_exposed_provenance_mut(node);
-            // SAFETY: the graph has the node, as the caller says; the driver copies the job.
+            // SAFETY: the graph has the node, as the caller says; the driver copies the arguments.
             unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.raw(), node, &raw const kernel) }.result()
         })
     }

@@ -11,4 +11,4 @@ mod record;
 
 pub(crate) use batcher::GraphBatcher;
 pub(crate) use command::{Command, Executor};
-pub(crate) use cuda_graph::{CudaGraph, GraphBuilder, GraphNode};
+pub(crate) use cuda_graph::{CudaGraph, GraphBuilder, GraphNode, arguments};

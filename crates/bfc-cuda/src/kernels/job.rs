@@ -60,6 +60,41 @@ pub struct Job {
     pub packed: u64,
 }
 
+/// The elements of one chunk of a [`JobRow`]. A block processes a chunk at a time.
+pub const CHUNK: u64 = 4096;
+
+/// The most rows of a [`JobTable`].
+pub const TABLE_ROWS: usize = 60;
+
+/// Contiguous tensors of one length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct JobRow {
+    /// The number of elements of each tensor.
+    pub count: u64,
+    /// The number of the row's first chunk. The chunks of all rows are numbered in order.
+    pub chunk: u64,
+    /// The address of the input.
+    pub input: u64,
+    /// The addresses of the outputs.
+    pub outputs: [u64; 4],
+}
+
+/// Tensors that one launch processes together: the second argument of a kernel that is defined as `TABLE_KERNEL(name)`.
+/// The job has the types and constants, and the number of rows in `counts[0]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct JobTable {
+    /// The rows.
+    pub rows: [JobRow; TABLE_ROWS],
+}
+
+impl Default for JobTable {
+    fn default() -> Self {
+        Self { rows: [JobRow::default(); TABLE_ROWS] }
+    }
+}
+
 /// The number by which kernels find a function: the FNV-1a hash of its name, as `NAMED` computes it in `kernels/job.cuh`.
 #[must_use]
 pub const fn named(name: &str) -> u64 {
@@ -75,7 +110,7 @@ pub const fn named(name: &str) -> u64 {
 const _: () = assert!(named("softsign") == 0x0d0a_7674);
 
 // CUDA allows 4 KiB of kernel arguments.
-const _: () = assert!(size_of::<Job>() <= 4096);
+const _: () = assert!(size_of::<Job>() + size_of::<JobTable>() <= 4096);
 
 impl Job {
     /// Creates a job for `count` elements of a shape.

@@ -1,14 +1,14 @@
 //! Kernels: sources, names and arguments.
 //!
 //! Sources are CUDA C++. NVRTC compiles them on a device, or a C++ compiler for the emulator (feature `emulator`). Each
-//! kernel takes one [`Job`]. This crate has only the kernels of the [self-check](crate::self_check()).
+//! kernel takes one [`Job`], and some a [`JobTable`]. This crate has only the kernels of the [self-check](crate::self_check()).
 
 mod element;
 mod job;
 mod source;
 
 pub use element::ElementType;
-pub use job::{Job, JobInput, JobOutput, MAX_RANK, named};
+pub use job::{CHUNK, Job, JobInput, JobOutput, JobRow, JobTable, MAX_RANK, TABLE_ROWS, named};
 pub use source::{KernelId, KernelSource};
 
 /// The most bytes that a thread reads or writes at once, and the alignment that this needs.

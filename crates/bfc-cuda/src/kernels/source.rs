@@ -55,8 +55,8 @@ impl KernelSource {
     /// which the device's architecture selects one.
     pub fn kernels(&self) -> impl Iterator<Item = &'static str> + use<> {
         let defined = self.text.lines().filter_map(|line| {
-            let line = line.strip_prefix("BLOCK_").unwrap_or(line);
-            line.strip_prefix("KERNEL(")?.split([')', ',']).next()
+            let kind = ["BLOCK_", "TABLE_"].into_iter().find_map(|kind| line.strip_prefix(kind));
+            kind.unwrap_or(line).strip_prefix("KERNEL(")?.split([')', ',']).next()
         });
         let names: BTreeSet<_> = defined.collect();
         names.into_iter()

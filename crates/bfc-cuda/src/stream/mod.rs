@@ -4,7 +4,6 @@ mod cublas_loader;
 mod module_cache;
 mod staging;
 
-use std::ffi::c_void;
 use std::fmt;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, OnceLock, Weak};
@@ -15,8 +14,8 @@ use cudarc::driver::{result, sys};
 
 use crate::compute::{Compute, ComputeError, GraphCounts, Product, StepId, Target, call_device};
 use crate::driver::{CudaDriver, DeferredWork, driver_version, require};
-use crate::graph::{Command, CudaGraph, Executor, GraphBatcher, GraphBuilder, GraphNode};
-use crate::kernels::{BLOCK, Job, KernelId};
+use crate::graph::{Command, CudaGraph, Executor, GraphBatcher, GraphBuilder, GraphNode, arguments};
+use crate::kernels::{BLOCK, Job, JobTable, KernelId};
 use crate::libraries::{Cublas, Nvrtc};
 
 use self::cublas_loader::CublasLoader;
@@ -182,9 +181,9 @@ unsafe impl Executor for StreamDevice {
 
     unsafe fn submit(&self, command: &Command) -> Result<bool, ComputeError> {
         match command {
-            Command::Kernel { kernel, blocks, job } => {
+            Command::Kernel { kernel, blocks, job, table } => {
                 // SAFETY: as the caller says.
-                unsafe { self.launch(*kernel, *blocks, job) }.map(|()| true)
+                unsafe { self.launch(*kernel, *blocks, job, table.as_deref()) }.map(|()| true)
             }
             // SAFETY: as the caller says.
             Command::Product { product, .. } => unsafe { self.multiply(product) },
@@ -196,9 +195,10 @@ unsafe impl Executor for StreamDevice {
         let mut nodes = Vec::with_capacity(commands.len());
         for command in commands {
             nodes.push(match command {
-                Command::Kernel { kernel, blocks, job } => {
-                    // SAFETY: every kernel takes one job, and modules stay loaded.
-                    Some(unsafe { builder.add_kernel(self.function(*kernel)?, *blocks, job) }?)
+                Command::Kernel { kernel, blocks, job, table } => {
+                    let (function, arguments) = (self.function(*kernel)?, (job, table.as_deref()));
+                    // SAFETY: every kernel takes one job and the table that its caller has; modules stay loaded.
+                    Some(unsafe { builder.add_kernel(function, *blocks, arguments) }?)
                 }
                 Command::Product { supported: false, .. } => None,
                 Command::Product { product, .. } => Some(builder.add_child_graph(&self.captured(product)?)?),
@@ -213,13 +213,14 @@ unsafe impl Executor for StreamDevice {
         index: usize,
         command: &Command,
     ) -> Result<(), ComputeError> {
-        let (Some(Some(node)), Command::Kernel { kernel, blocks, job }) =
+        let (Some(Some(node)), Command::Kernel { kernel, blocks, job, table }) =
             (prepared.nodes.get(index), command)
         else {
             return Ok(());
         };
+        let arguments = (job, table.as_deref());
         // SAFETY: the node belongs to the same kernel, as the caller says.
-        unsafe { prepared.graph.update_kernel(*node, self.function(*kernel)?, *blocks, job) }
+        unsafe { prepared.graph.update_kernel(*node, self.function(*kernel)?, *blocks, arguments) }
     }
 
     unsafe fn launch_graph(&self, prepared: &PreparedGraph) -> Result<(), ComputeError> {
@@ -239,12 +240,18 @@ struct PreparedGraph {
 }
 
 impl StreamDevice {
-    /// See [`Compute::launch`].
-    unsafe fn launch(&self, kernel: KernelId, blocks: u32, job: &Job) -> Result<(), ComputeError> {
+    /// See [`Compute::launch`] and [`Compute::launch_table`].
+    unsafe fn launch(
+        &self,
+        kernel: KernelId,
+        blocks: u32,
+        job: &Job,
+        table: Option<&JobTable>,
+    ) -> Result<(), ComputeError> {
         let function = self.function(kernel)?;
-        let mut parameters = [std::ptr::from_ref(job).cast_mut().cast::<c_void>()];
+        let mut parameters = arguments(job, table);
         call_device(&self.driver, "cuLaunchKernel", || {
-            // SAFETY: the kernel takes one job, which the driver copies; the caller vouches for what it names.
+            // SAFETY: the kernel takes a job and perhaps a table, which the driver copies; the caller vouches for what it names.
             unsafe {
                 result::launch_kernel(
                     function,
@@ -304,7 +311,19 @@ unsafe impl Compute for StreamCompute {
 
     unsafe fn launch(&self, kernel: KernelId, blocks: u32, job: &Job) -> Result<(), ComputeError> {
         // SAFETY: as the caller says.
-        unsafe { self.0.submit(Command::Kernel { kernel, blocks, job: *job }) }.map(drop)
+        unsafe { self.0.submit(Command::Kernel { kernel, blocks, job: *job, table: None }) }.map(drop)
+    }
+
+    unsafe fn launch_table(
+        &self,
+        kernel: KernelId,
+        blocks: u32,
+        job: &Job,
+        table: &Arc<JobTable>,
+    ) -> Result<(), ComputeError> {
+        let command = Command::Kernel { kernel, blocks, job: *job, table: Some(Arc::clone(table)) };
+        // SAFETY: as the caller says.
+        unsafe { self.0.submit(command) }.map(drop)
     }
 
     fn supports_products(&self) -> bool {

@@ -14,11 +14,17 @@ const FIRST_BYTES: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) elements: usize,
-    /// The element type in the bucket: f32 for 16-bit floats.
+    /// The element type in the bucket: f32 for 16-bit floats, unless the ranks exchange 16 bits.
     pub(crate) dtype: DType,
 }
 
 impl Size {
+    /// The size with the type of the exchange in place of f32.
+    pub(crate) fn exchanged_as(self, exchange: DType) -> Self {
+        let dtype = if self.dtype == DType::F32 { exchange } else { self.dtype };
+        Self { dtype, ..self }
+    }
+
     const fn bytes(self) -> usize {
         self.elements * self.dtype.size()
     }

@@ -40,6 +40,7 @@ impl Shared {
             let bucketing = self.bucketing();
             [
                 ("bucket bytes".to_owned(), bucketing.bucket_bytes.to_string()),
+                ("exchange".to_owned(), bucketing.exchange.name().to_owned()),
                 ("reduce".to_owned(), bucketing.reduce.name().to_owned()),
             ]
         };

@@ -7,13 +7,14 @@
 //! ```
 //!
 //! The sums are those of one process that adds the gradients of the ranks' batches in rank order. 16-bit gradients are
-//! summed in f32, as [`Gradients::accumulate`] does.
+//! summed in f32, as [`Gradients::accumulate`] does. [`DataParallel::exchange_dtype`] rounds gradients to 16 bits before they
+//! enter their bucket, and the sums return to f32 when they leave it.
 
 use std::sync::Arc;
 
 use highwater_nn::io::Arrays;
 use highwater_nn::optim::{Optimizer, ParameterGroup};
-use highwater_tensor::{Error, GradientHook, Gradients, HookGuard, Parameter, Result, hook_gradients};
+use highwater_tensor::{DType, Error, GradientHook, Gradients, HookGuard, Parameter, Result, hook_gradients};
 use highwater_tracking::{Phase, phase};
 
 use crate::agree::Fingerprint;
@@ -33,7 +34,6 @@ mod tests;
 
 pub use shared::no_sync;
 
-use assignment::BucketAssignment;
 use broadcast::{copy_from, copy_from_owners};
 use pass::Pass;
 use shared::{Hook, Shared};
@@ -169,20 +169,36 @@ impl<O: Optimizer> DataParallel<O> {
     /// All ranks need the same size. Memory for the exchange and the granularity of buckets take up to two buckets.
     #[must_use]
     pub fn bucket_bytes(self, bytes: usize) -> Self {
-        {
-            let mut bucketing = self.shared.bucketing();
-            bucketing.bucket_bytes = bytes;
-            let (order, expected) = (bucketing.assignment.order.clone(), bucketing.assignment.expected);
-            let assignment = BucketAssignment::new(
-                &self.shared.sizes,
-                order,
-                expected,
-                bytes,
-                self.shared.sharded_owners(),
-            );
-            bucketing.assignment = Arc::new(assignment);
-        }
+        self.shared.assign_again(|bucketing| bucketing.bucket_bytes = bytes);
         self
+    }
+
+    /// Sets the element type in which ranks exchange gradients; f32 by default. All ranks need the same one.
+    ///
+    /// [`DType::BF16`] halves the bytes of buckets. Each rank rounds its gradients once. Sums in rank order are computed in f32
+    /// and rounded once more; a library may add 16-bit floats. All ranks get the same sums, as f32. [`DType::F16`] is more
+    /// precise, but overflows above 65,504. Gradients in f64 do not change.
+    ///
+    /// ```
+    /// use highwater::prelude::*;
+    /// use highwater::distributed::World;
+    ///
+    /// let (world, device) = (World::from_env()?, Device::cpu()?);
+    /// let model = Linear::new(&device, 4, 2, &Rng::new(0))?;
+    /// let optimizer = world.data_parallel(AdamW::new(model.parameters(), 1e-3)?)?.exchange_dtype(DType::BF16)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadArgument`] unless the type is f32 or a 16-bit float.
+    pub fn exchange_dtype(self, dtype: DType) -> Result<Self> {
+        if dtype != DType::F32 && !dtype.is_half() {
+            let (op, argument, expected) = (shared::OP, "exchange_dtype", "f32, bf16 or f16");
+            return Err(Error::BadArgument { op, argument, expected, got: dtype.to_string() });
+        }
+        self.shared.assign_again(|bucketing| bucketing.exchange = dtype);
+        Ok(self)
     }
 
     /// Returns the bytes of each bucket, in the order in which the ranks sum them. After the first backward pass it is the

@@ -209,15 +209,22 @@ impl Pass {
         for ((gradient, slot), is_present) in slots {
             let Some(gradient) = gradient.filter(|_| *is_present) else { continue };
             let (_, parameter) = &self.shared.parameters[slot.parameter];
+            let dtype = gradient.dtype().computed_as();
+            let copied = || {
+                // The bucket returns to the pool.
+                let memory = self.shared.device.default_allocator()?;
+                copy_to("keep_gradient", &self.shared, memory, &gradient, dtype)
+            };
             match self.shared.shard {
                 Shard::Gradients if self.shared.owns(slot.parameter) => {
-                    // The bucket returns to the pool.
-                    let device = &self.shared.device;
-                    let memory = device.default_allocator()?;
-                    let own = copy_to("keep_gradient", &self.shared, memory, &gradient, gradient.dtype())?;
+                    let own = copied()?;
                     self.gradients.insert_owned(parameter, own, self.shared.world.size())?;
                 }
                 Shard::Gradients => {}
+                // Sums of 16 bits return to f32.
+                Shard::None | Shard::Optimizer if gradient.dtype() != dtype => {
+                    self.gradients.insert(parameter, copied()?)?;
+                }
                 Shard::None | Shard::Optimizer => self.gradients.insert(parameter, gradient)?,
             }
         }
@@ -229,8 +236,8 @@ impl GradientPass for Pass {
     fn place(&mut self, parameter: usize) -> Result<Option<Arc<dyn Allocator>>> {
         let (_, of) = &self.shared.parameters[parameter];
         let (bucket, slot) = self.assignment.places[parameter];
-        // The gradients of 16-bit floats, whose sums are f32, are converted, as are those of parameters that this rank has
-        // converted: the other ranks name the difference.
+        // Gradients of other types than their sums are converted, as are those of parameters that this rank has converted: the
+        // other ranks name the difference.
         if of.value().dtype() != self.assignment.buckets[bucket].dtype {
             return Ok(None);
         }

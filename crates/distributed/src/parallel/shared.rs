@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bfc_core::{ThreadVariable, thread_scoped};
-use highwater_tensor::{Device, Error, GradientHook, GradientPass, Parameter, Result, Tensor};
+use highwater_tensor::{DType, Device, Error, GradientHook, GradientPass, Parameter, Result, Tensor};
 
 use super::assignment::{Bucket, BucketAssignment, Size, owners};
 use super::fingerprint::Settings;
@@ -29,7 +29,8 @@ pub(super) struct Shared {
     pub(super) shard: Shard,
     pub(super) device: Device,
     pub(super) parameters: Vec<(String, Parameter)>,
-    pub(super) sizes: Vec<Size>,
+    /// The size of each gradient as the optimizer gets it.
+    sizes: Vec<Size>,
     /// The rank that owns each parameter.
     pub(super) owners: Vec<usize>,
     pub(super) bucketing: Mutex<Bucketing>,
@@ -43,6 +44,8 @@ pub(super) struct Shared {
 pub(super) struct Bucketing {
     pub(super) assignment: Arc<BucketAssignment>,
     pub(super) bucket_bytes: usize,
+    /// The element type in which ranks exchange gradients that are computed in f32.
+    pub(super) exchange: DType,
     pub(super) reduce: SumOrder,
     /// Whether the assignment has the order of a pass.
     pub(super) is_observed: bool,
@@ -114,6 +117,7 @@ impl Shared {
         let bucketing = Mutex::new(Bucketing {
             assignment,
             bucket_bytes: BUCKET_BYTES,
+            exchange: DType::F32,
             reduce: SumOrder::default(),
             is_observed: false,
         });
@@ -133,6 +137,21 @@ impl Shared {
         Arc::clone(&self.bucketing().assignment)
     }
 
+    /// Changes the options of buckets, and assigns the gradients to buckets again.
+    pub(super) fn assign_again(&self, change: impl FnOnce(&mut Bucketing)) {
+        let mut bucketing = self.bucketing();
+        change(&mut bucketing);
+        let (order, expected) = (bucketing.assignment.order.clone(), bucketing.assignment.expected);
+        bucketing.assignment = Arc::new(self.assigned(&bucketing, order, expected));
+    }
+
+    /// Assigns the gradients to buckets in this order. `expected` of them are likely in a pass.
+    fn assigned(&self, bucketing: &Bucketing, order: Vec<usize>, expected: usize) -> BucketAssignment {
+        let sizes: Vec<_> = self.sizes.iter().map(|size| size.exchanged_as(bucketing.exchange)).collect();
+        let owners = self.sharded_owners();
+        BucketAssignment::new(&sizes, order, expected, bucketing.bucket_bytes, owners)
+    }
+
     pub(super) fn reduce(&self) -> SumOrder {
         match self.shard {
             Shard::None | Shard::Optimizer => self.bucketing().reduce,
@@ -146,7 +165,7 @@ impl Shared {
         if self.device.is_gpu() || bucket.is_balanced() { &bucket.parts } else { &[] }
     }
 
-    pub(super) fn sharded_owners(&self) -> Option<(&[usize], usize)> {
+    fn sharded_owners(&self) -> Option<(&[usize], usize)> {
         (self.shard == Shard::Gradients).then_some((&self.owners[..], self.world.size()))
     }
 
@@ -219,10 +238,7 @@ impl Shared {
         }
         let expected = expected as usize;
         if (&order, expected) != (&assignment.order, assignment.expected) {
-            let owners = self.sharded_owners();
-            let assignment =
-                BucketAssignment::new(&self.sizes, order, expected, bucketing.bucket_bytes, owners);
-            bucketing.assignment = Arc::new(assignment);
+            bucketing.assignment = Arc::new(self.assigned(&bucketing, order, expected));
         }
         Ok(())
     }

@@ -106,6 +106,69 @@ fn ranks_equal_one_process_that_accumulates() {
     }
 }
 
+#[test]
+fn an_exchange_of_16_bits_rounds_each_gradient_once_and_each_sum_once() {
+    let summed = |exchange, shard| {
+        run_ranks(3, |world| {
+            let device = device();
+            let network = network(&device, DType::F32);
+            let optimizer = world.sharded(shard, network.parameters(), sgd).unwrap();
+            let optimizer = optimizer.bucket_bytes(1000).exchange_dtype(exchange).unwrap();
+            let gradients = |step: usize| {
+                let loss = loss(&network, &device, DType::F32, step * 3 + world.rank()).unwrap();
+                loss.backward().unwrap()
+            };
+            // The second pass has the buckets of the first one's order.
+            drop(gradients(0));
+            let alone = no_sync(|| gradients(1));
+            let sums = gradients(1);
+            let values = |gradients: &Gradients| {
+                let of = |(_, parameter): &(String, Parameter)| gradients.get(&parameter.tensor());
+                let all: Vec<Option<Vec<f32>>> = network
+                    .parameters()
+                    .iter()
+                    .map(|parameter| of(parameter).map(|gradient| gradient.to_vec().unwrap()))
+                    .collect();
+                all
+            };
+            (values(&alone), values(&sums), optimizer.bucket_sizes().iter().sum::<usize>())
+        })
+    };
+    for shard in [Shard::None, Shard::Optimizer, Shard::Gradients] {
+        let exact = summed(DType::F32, shard);
+        for (exchange, epsilon) in [(DType::BF16, 1.0 / 256.0), (DType::F16, 1.0 / 2048.0)] {
+            let rounded = summed(exchange, shard);
+            for (rank, (_, sums, bytes)) in rounded.iter().enumerate() {
+                // Gaps between gradients have the same bytes.
+                assert!(*bytes * 9 < exact[rank].2 * 5, "{bytes} bytes instead of {}", exact[rank].2);
+                for (parameter, sum) in sums.iter().enumerate() {
+                    let Some(sum) = sum else { continue };
+                    if shard != Shard::Gradients {
+                        assert_eq!(Some(sum), rounded[0].1[parameter].as_ref(), "equal on all ranks");
+                    }
+                    for (n, sum) in sum.iter().enumerate() {
+                        let alone: Vec<f32> =
+                            exact.iter().map(|(alone, ..)| alone[parameter].as_ref().unwrap()[n]).collect();
+                        let mean = alone.iter().sum::<f32>() / 3.0;
+                        let size = alone.iter().map(|x| x.abs()).sum::<f32>() / 3.0;
+                        // Below the smallest normal f16, the rounding has a fixed size.
+                        let most = (2.0 * size * epsilon).max(2e-7);
+                        assert!((sum - mean).abs() <= most, "{sum} instead of {mean}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn only_f32_and_16_bit_floats_can_be_exchanged() {
+    let network = network(&device(), DType::F32);
+    let optimizer = World::alone().sharded(Shard::None, network.parameters(), sgd).unwrap();
+    let refused = optimizer.exchange_dtype(DType::I64).unwrap_err();
+    assert!(matches!(refused, Error::BadArgument { argument: "exchange_dtype", .. }), "{refused}");
+}
+
 /// A convolutional network and a transformer, whose embedding table is also the output layer.
 fn larger_networks(device: &Device) -> [(&'static str, Box<dyn Module>, Tensor); 2] {
     let rng = Rng::new(11);

@@ -108,6 +108,12 @@ impl Region {
             // SAFETY: as above.
             DType::F64 => Some(SliceMut::F64(unsafe { std::slice::from_raw_parts_mut(start.cast(), count) })),
             // SAFETY: as above.
+            DType::F16 => Some(SliceMut::F16(unsafe { std::slice::from_raw_parts_mut(start.cast(), count) })),
+            DType::BF16 => {
+                // SAFETY: as above.
+                Some(SliceMut::BF16(unsafe { std::slice::from_raw_parts_mut(start.cast(), count) }))
+            }
+            // SAFETY: as above.
             DType::U8 => Some(SliceMut::Bytes(unsafe { std::slice::from_raw_parts_mut(start, count) })),
             _ => None,
         }

@@ -59,6 +59,18 @@ pub fn run(device: DeviceRef<'_>, op: &'static str, kernel: &mut Kernel<'_>) -> 
     device.backend.run(op, kernel, checked)
 }
 
+/// Checks kernels that do not depend on each other, and runs them together.
+///
+/// # Errors
+/// As [`kernel`], before the backend writes anything; otherwise as
+/// [`Backend::run_together`](super::Backend::run_together).
+pub fn run_together(device: DeviceRef<'_>, op: &'static str, kernels: &mut [Kernel<'_>]) -> Result<()> {
+    for kernel in &mut *kernels {
+        self::kernel(device, op, kernel)?;
+    }
+    device.backend.run_together(op, kernels, Checked(()))
+}
+
 /// Copies values from the host, in logical order, given as raw bytes of the output's element type.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use crate::cpu::parallel::Workers;
 pub use crate::cpu::scalar::element_bytes;
 use crate::cpu::{gemm, simd, transfer};
 use crate::error::Result;
-use crate::families::Kernel;
+use crate::families::{self, Kernel};
 use crate::rules::DeviceRules;
 use crate::storage::{View, ViewMut};
 
@@ -47,6 +47,10 @@ impl CpuBackend {
     pub const fn threads(&self) -> usize {
         self.workers.threads()
     }
+
+    pub(super) const fn workers(&self) -> &Workers {
+        &self.workers
+    }
 }
 
 impl sealed::Sealed for CpuBackend {}
@@ -75,6 +79,10 @@ impl Backend for CpuBackend {
     fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {
         kernel.run_cpu(&self.workers, op)
     }
+
+    fn run_together(&self, op: &'static str, kernels: &mut [Kernel<'_>], _: Checked) -> Result<()> {
+        families::run_on_cpu(&self.workers, op, kernels)
+    }
 }
 
 #[cfg(test)]
@@ -90,9 +98,7 @@ mod tests {
     use super::*;
     use crate::backend::dry::DryBackend;
     use crate::error::KernelError;
-    use crate::families;
     use crate::families::{Binary, Compare, Distribution, RandomKey, RecurrentCell, Reduce, Unary};
-    use crate::precision::Precision;
     use crate::shape::{DType, Scalar};
     use crate::testing::Buffer;
     use crate::window::{Convolution, PoolAxis, PoolReduction, Window};
@@ -143,18 +149,9 @@ mod tests {
         run(families::ArgSort { descending: false, first: 4, input: x, workspace, out: whole.out() }.into());
         run(families::Scan { f: families::ScanFunction::Sum, axis: 0, reverse: false, out: y.out() }.into());
         let (bias, lhs, rhs, activation) = (None, x, x, None);
-        run(families::MatMul {
-            precision: Precision::Full,
-            bias,
-            lhs,
-            rhs,
-            activation,
-            workspace: None,
-            out: y.out(),
-        }
-        .into());
-        let (precision, accumulate, workspace, out) = (Precision::Full, true, None, y.out());
-        run(families::MatMulSum { precision, accumulate, lhs, rhs, workspace, out }.into());
+        run(families::MatMul { bias, lhs, rhs, activation, workspace: None, out: y.out() }.into());
+        let (accumulate, workspace, out) = (true, None, y.out());
+        run(families::MatMulSum { accumulate, lhs, rhs, workspace, out }.into());
         run(families::SoftmaxRows { log: false, input: x, out: y.out() }.into());
         run(families::SoftmaxRowsGrad { log: false, output: x, grad: x, out: y.out() }.into());
         run(families::CrossEntropy { logits: x, targets: target, losses: losses.out() }.into());
@@ -174,7 +171,6 @@ mod tests {
         let (format, wide, bytes) = (families::BlockFormat::Q8_0, floats(&[2, 32]), buffer_of_blocks());
         let (mut product, mut rows, mut blocks) = (floats(&[2, 2]), floats(&[2, 32]), buffer_of_blocks());
         run(families::MatMulQuantized {
-            precision: Precision::Full,
             format,
             transposed: true,
             bias: None,
@@ -234,14 +230,14 @@ mod tests {
             bias,
         }
         .into());
-        let (precision, workspace) = (Precision::Full, None);
+        let workspace = None;
         let conv = Convolution { windows: [Window::new(1); 2], groups: 1 };
         let out = image.out();
-        run(families::Conv2d { precision, conv, input: plane, weight: plane, workspace, out }.into());
+        run(families::Conv2d { conv, input: plane, weight: plane, workspace, out }.into());
         let (workspace, out) = (None, image.out());
-        run(families::Conv2dInputGrad { precision, conv, weight: plane, grad: plane, workspace, out }.into());
+        run(families::Conv2dInputGrad { conv, weight: plane, grad: plane, workspace, out }.into());
         let (workspace, out) = (None, image.out());
-        run(families::Conv2dWeightGrad { precision, conv, input: plane, grad: plane, workspace, out }.into());
+        run(families::Conv2dWeightGrad { conv, input: plane, grad: plane, workspace, out }.into());
         let (pool, axes) = (PoolReduction::Max, [PoolAxis::Adaptive { outputs: 1 }; 2]);
         run(families::Pool2d { pool, axes, input: plane, out: image.out() }.into());
         let (input, grad, out) = (Some(plane), plane, image.out());
@@ -265,7 +261,6 @@ mod tests {
         .into());
         let of = families::Recurrence {
             cell: RecurrentCell::Tanh,
-            precision,
             reverse: false,
             len: 1,
             weight: x,

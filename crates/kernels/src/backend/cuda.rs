@@ -19,7 +19,7 @@ use crate::backend::{Backend, Checked, sealed};
 use crate::cuda::launch::Launcher;
 use crate::cuda::transfer;
 use crate::error::Result;
-use crate::families::Kernel;
+use crate::families::{self, Kernel};
 use crate::rules::DeviceRules;
 use crate::step_graphs::StepGraphs;
 use crate::storage::{View, ViewMut};
@@ -78,5 +78,9 @@ impl Backend for CudaBackend {
 
     fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, _: Checked) -> Result<()> {
         kernel.run_cuda(&self.device, op)
+    }
+
+    fn run_together(&self, op: &'static str, kernels: &mut [Kernel<'_>], _: Checked) -> Result<()> {
+        families::run_on_cuda(&self.device, op, kernels)
     }
 }

@@ -17,7 +17,7 @@ use bfc_core::{
 use super::{Backend, Checked, sealed};
 use crate::cost::Work;
 use crate::error::{KernelError, Result};
-use crate::families::Kernel;
+use crate::families::{self, Kernel};
 use crate::rules::DeviceRules;
 use crate::step_time::StepTime;
 use crate::storage::{View, ViewMut};
@@ -187,6 +187,20 @@ impl Backend for DryBackend {
         if let Some(clock) = &self.clock {
             let time = clock.model.kernel_time(&kernel.work());
             *clock.time() += time;
+        }
+        Ok(())
+    }
+
+    fn run_together(&self, _: &'static str, kernels: &mut [Kernel<'_>], _: Checked) -> Result<()> {
+        let Some(clock) = &self.clock else { return Ok(()) };
+        let note = |work: &Work| {
+            let time = clock.model.kernel_time(work);
+            *clock.time() += time;
+        };
+        if self.rules.is_gpu() {
+            families::work_of_launches(kernels, note);
+        } else {
+            kernels.iter_mut().for_each(|kernel| note(&kernel.work()));
         }
         Ok(())
     }

@@ -97,6 +97,13 @@ pub trait Backend: sealed::Sealed + Send + Sync + fmt::Debug {
     /// For indices out of range, for memory or an element type that the backend does not support, and if the device fails.
     fn run(&self, op: &'static str, kernel: &mut Kernel<'_>, checked: Checked) -> Result<()>;
 
+    /// Runs kernels that do not depend on each other, with the results that they have alone. A device may launch several
+    /// at a time.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run). Any of the kernels may have run then.
+    fn run_together(&self, op: &'static str, kernels: &mut [Kernel<'_>], checked: Checked) -> Result<()>;
+
     /// Step graphs, if the device supports them.
     fn step_graphs(&self) -> Option<&dyn StepGraphs> {
         None

@@ -82,4 +82,11 @@ impl Backend for TimedBackend {
         let work = kernel.work();
         self.time(Some(work), work.bytes(), || Backend::run(&self.cpu, op, kernel, checked))
     }
+
+    fn run_together(&self, op: &'static str, kernels: &mut [Kernel<'_>], _: Checked) -> Result<()> {
+        kernels.iter_mut().try_for_each(|kernel| {
+            let work = kernel.work();
+            self.time(Some(work), work.bytes(), || kernel.run_cpu(self.cpu.workers(), op))
+        })
+    }
 }

@@ -10,7 +10,7 @@ use super::dispatch::{host_mut, number};
 use super::number::Stored;
 use super::operands::Source;
 use super::parallel::{LIGHT, Workers};
-use super::simd::{self, f16c};
+use super::simd::{self, Loop, f16c};
 use crate::error::Result;
 use crate::shape::{DType, RawElement, Scalar};
 use crate::storage::{View, ViewMut};
@@ -106,6 +106,13 @@ pub(crate) trait Half: Rounded {
 
     /// Rounds f32 to nearest, ties to even. Overflows to infinity.
     fn narrow(from: &[f32], to: &mut [Self]);
+
+    /// Converts rows of `len` elements, which are `step` apart, to rows that are `to_step` apart.
+    fn upcast_rows(from: &[Self], step: usize, [rows, len]: [usize; 2], to: &mut [f32], to_step: usize) {
+        for row in 0..rows {
+            Self::upcast(&from[row * step..][..len], &mut to[row * to_step..][..len]);
+        }
+    }
 }
 
 impl Half for f16 {
@@ -118,10 +125,43 @@ impl Half for f16 {
     }
 }
 
-// The upper 16 bits of an f32.
+/// Rows of bf16, converted in one call: a call per short row would take longer than its conversion.
+struct UpcastRows<'a> {
+    from: &'a [bf16],
+    step: usize,
+    rows: usize,
+    len: usize,
+    to: &'a mut [f32],
+    to_step: usize,
+}
+
+impl Loop for UpcastRows<'_> {
+    type Element = f32;
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { from, step, rows, len, to, to_step } = self;
+        for row in 0..rows {
+            let (from, to) = (&from[row * step..][..len], &mut to[row * to_step..][..len]);
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = from_high_bits(*from));
+        }
+    }
+}
+
+/// A bf16 is the upper 16 bits of an f32.
+#[inline(always)]
+const fn from_high_bits(from: bf16) -> f32 {
+    f32::from_bits((from.to_bits() as u32) << 16)
+}
+
 impl Half for bf16 {
     fn upcast(from: &[Self], to: &mut [f32]) {
-        simd::zip(to, from, |to, from| *to = f32::from_bits(u32::from(from.to_bits()) << 16));
+        simd::zip(to, from, |to, from| *to = from_high_bits(from));
+    }
+
+    fn upcast_rows(from: &[Self], step: usize, [rows, len]: [usize; 2], to: &mut [f32], to_step: usize) {
+        simd::run(UpcastRows { from, step, rows, len, to, to_step });
     }
 
     fn narrow(from: &[f32], to: &mut [Self]) {

@@ -1,11 +1,17 @@
 //! Elementwise kernels on 16-bit floats: each block of elements is converted to f32 on the stack, computed, and rounded.
 //!
-//! The blocks stay in the L1 cache, so that memory traffic is that of 16-bit elements. Operands may also be f32.
+//! The blocks stay in the L1 cache, so that memory traffic is that of 16-bit elements. Operands may also be f32. `rows` is
+//! for kernels that compute rows.
+
+mod rows;
+
+pub(crate) use self::rows::{Load, Part, ROW, parts, pieces, sum};
 
 use half::{bf16, f16};
 
 use super::convert::Half;
 use super::dispatch::{any, host_mut, unsupported};
+use super::gemm::f16_to_f32;
 use super::operands::Source;
 use super::parallel::Workers;
 use crate::error::Result;
@@ -62,12 +68,7 @@ fn run<const N: usize, const M: usize>(
     for input in inputs {
         sources.push(Floats::new(op, input)?);
     }
-    let (mut dtypes, mut bytes) = ([DType::F32; M], std::array::from_fn(|_| Default::default()));
-    let of_outs: &mut [&mut [u8]; M] = &mut bytes;
-    for ((dtype, bytes), out) in dtypes.iter_mut().zip(of_outs).zip(outs) {
-        *dtype = out.dtype();
-        *bytes = any!(*dtype, T => bytemuck::cast_slice_mut::<T, u8>(host_mut::<T>(op, out)?));
-    }
+    let (dtypes, bytes) = bytes_of(op, outs)?;
     let sizes = dtypes.map(|dtype| chunk * dtype.size());
     workers.chunks_of_bytes(bytes, (chunk, sizes), &|number, mut parts| {
         let len = parts.first().map_or(0, |part| part.len()) / dtypes.first().map_or(1, |dtype| dtype.size());
@@ -94,6 +95,20 @@ fn run<const N: usize, const M: usize>(
     Ok(())
 }
 
+/// The types of outputs, and their elements as bytes.
+fn bytes_of<'a, const M: usize>(
+    op: &'static str,
+    outs: [&'a mut ViewMut<'_>; M],
+) -> Result<([DType; M], [&'a mut [u8]; M])> {
+    let (mut dtypes, mut bytes) = ([DType::F32; M], std::array::from_fn(|_| Default::default()));
+    let of_outs: &mut [&mut [u8]; M] = &mut bytes;
+    for ((dtype, bytes), out) in dtypes.iter_mut().zip(of_outs).zip(outs) {
+        *dtype = out.dtype();
+        *bytes = any!(*dtype, T => bytemuck::cast_slice_mut::<T, u8>(host_mut::<T>(op, out)?));
+    }
+    Ok((dtypes, bytes))
+}
+
 /// The elements of a view of any float type but f64.
 pub(crate) enum Floats<'a> {
     F32(Source<'a, f32>),
@@ -117,6 +132,52 @@ impl<'a> Floats<'a> {
             Self::F32(source) => source.load(start, out),
             Self::F16(source) => load_half(source, start, out),
             Self::BF16(source) => load_half(source, start, out),
+        }
+    }
+
+    /// Element number `index` as f32.
+    pub(crate) fn get(&self, index: usize) -> f32 {
+        match self {
+            Self::F32(source) => source.get(index),
+            Self::F16(source) => f16_to_f32(source.get(index)),
+            Self::BF16(source) => source.get(index).to_f32(),
+        }
+    }
+
+    /// Copies `rows` rows of `len` elements as f32, from number `start` on, `step` elements apart, to rows of `out` that are
+    /// `out_step` apart.
+    pub(crate) fn load_rows(
+        &self,
+        [start, step]: [usize; 2],
+        [rows, len]: [usize; 2],
+        out: &mut [f32],
+        out_step: usize,
+    ) {
+        let all = start..start + rows.saturating_sub(1) * step + len;
+        match self {
+            Self::BF16(source) => {
+                if let Some(data) = source.slice(all) {
+                    return bf16::upcast_rows(data, step, [rows, len], out, out_step);
+                }
+            }
+            Self::F16(source) => {
+                if let Some(data) = source.slice(all) {
+                    return f16::upcast_rows(data, step, [rows, len], out, out_step);
+                }
+            }
+            Self::F32(_) => {}
+        }
+        for row in 0..rows {
+            self.load(start + row * step, &mut out[row * out_step..][..len]);
+        }
+    }
+
+    /// The number of rows to process together, because neighboring rows share cache lines.
+    pub(crate) fn rows_per_tile(&self) -> usize {
+        match self {
+            Self::F32(source) => source.rows_per_tile(),
+            Self::F16(source) => source.rows_per_tile(),
+            Self::BF16(source) => source.rows_per_tile(),
         }
     }
 }
@@ -146,3 +207,6 @@ fn round(dtype: DType, from: &[f32], to: &mut [u8]) {
         _ => bytemuck::cast_slice_mut(to).copy_from_slice(from),
     }
 }
+
+#[cfg(test)]
+mod tests;

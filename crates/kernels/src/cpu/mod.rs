@@ -7,6 +7,7 @@
 pub(crate) mod angle;
 pub(crate) mod convert;
 pub(crate) mod dispatch;
+pub(crate) mod elements;
 pub(crate) mod erf;
 pub(crate) mod exp;
 pub(crate) mod fold;

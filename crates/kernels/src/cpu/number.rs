@@ -2,6 +2,9 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
 
+use half::{bf16, f16};
+
+use super::gemm::{f16_to_f32, to_bf16};
 use super::{angle, erf, exp, power};
 use crate::shape::{RawElement, Scalar};
 
@@ -467,8 +470,8 @@ pub(crate) trait Float:
     fn next_down(self) -> Self;
 }
 
-/// A number with a type for sums that add many elements one after another. Such sums in `f32` would lose small elements.
-pub(crate) trait Summed: Number {
+/// An element with a type for sums that add many elements one after another. Such sums in `f32` would lose small elements.
+pub(crate) trait Summed: RawElement {
     /// The type of the sums.
     type Sum: Number;
 
@@ -495,5 +498,25 @@ macro_rules! summed {
         }
     )*};
 }
+
+macro_rules! summed_halves {
+    ($($type:ty: $widen:expr, $round:expr);*) => {$(
+        impl Summed for $type {
+            type Sum = f64;
+
+            #[inline(always)]
+            fn widen(self) -> f64 {
+                f64::from($widen(self))
+            }
+
+            #[inline(always)]
+            fn round(sum: f64) -> Self {
+                $round(sum as f32)
+            }
+        }
+    )*};
+}
+
+summed_halves!(bf16: bf16::to_f32, to_bf16; f16: f16_to_f32, f16::from_f32);
 
 summed!(f32 => f64, f64 => f64, i64 => i64, i32 => i32, u32 => u32, u8 => u8);

@@ -21,7 +21,7 @@ pub(crate) const LIGHT: usize = 32 * 1024;
 pub(crate) const HEAVY: usize = 4 * 1024;
 
 /// The smallest number of light chunks that is worth waking a helper, which takes 70 µs on virtual machines.
-const LIGHT_CHUNKS: usize = 8;
+pub(crate) const LIGHT_CHUNKS: usize = 8;
 
 /// The smallest number of chunks of this size that helpers share.
 const fn min_shared_chunks(chunk: usize) -> usize {
@@ -46,6 +46,9 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
+    /// The calling thread alone.
+    pub(crate) const ALONE: Self = Self { helpers: None, threads: 1 };
+
     /// Starts `threads - 1` helper threads in a separate pool.
     ///
     /// # Errors
@@ -173,6 +176,19 @@ impl Workers {
         self.zip(slices, sizes, 2, work);
     }
 
+    /// Like [`zipped`](Self::zipped), with scratch memory of `per_chunk` elements for each chunk.
+    pub(crate) fn zipped_with<T: Send, U: Send, const N: usize>(
+        &self,
+        slices: [&mut [T]; N],
+        sizes: [usize; N],
+        (scratch, per_chunk): (&mut [U], usize),
+        work: &(dyn Fn(usize, [&mut [T]; N], &mut [U]) + Sync),
+    ) {
+        let count = zipped_count(&slices, sizes);
+        let chunks = zipped_chunks(slices, sizes).zip(scratch.chunks_mut(per_chunk.max(1))).enumerate();
+        self.share(count, 2, chunks, &|(index, (parts, scratch))| work(index, parts, scratch));
+    }
+
     /// Like [`zipped`](Self::zipped), over the bytes of chunks of `chunk` elements, of which `sizes` are the sizes in bytes.
     pub(crate) fn chunks_of_bytes<const N: usize>(
         &self,
@@ -185,22 +201,15 @@ impl Workers {
 
     fn zip<T: Send, const N: usize>(
         &self,
-        mut slices: [&mut [T]; N],
+        slices: [&mut [T]; N],
         sizes: [usize; N],
         least: usize,
         work: &(dyn Fn(usize, [&mut [T]; N]) + Sync),
     ) {
-        let first = slices.first().zip(sizes.first()).filter(|(slice, _)| !slice.is_empty());
-        let count = first.map_or(0, |(slice, &size)| slice.len().div_ceil(size));
-        let chunks = std::iter::from_fn(|| {
-            slices.first().filter(|first| !first.is_empty())?;
-            let mut sizes = sizes.iter();
-            Some(slices.each_mut().map(|slice| {
-                let size = sizes.next().map_or(0, |&size| size.min(slice.len()));
-                slice.split_off_mut(..size).unwrap_or_default()
-            }))
+        let count = zipped_count(&slices, sizes);
+        self.share(count, least, zipped_chunks(slices, sizes).enumerate(), &|(index, parts)| {
+            work(index, parts)
         });
-        self.share(count, least, chunks.enumerate(), &|(index, parts)| work(index, parts));
     }
 
     /// Splits the rows of matrices into strips of columns, and each of the slices into as many chunks. Calls `work` with the
@@ -248,6 +257,27 @@ impl Workers {
         });
         self.share(count, 2, pieces, &|(index, start, piece)| work(index, start, piece));
     }
+}
+
+/// The number of chunks of several slices, which is that of the first one.
+fn zipped_count<T, const N: usize>(slices: &[&mut [T]; N], sizes: [usize; N]) -> usize {
+    let first = slices.first().zip(sizes.first()).filter(|(slice, _)| !slice.is_empty());
+    first.map_or(0, |(slice, &size)| slice.len().div_ceil(size))
+}
+
+/// The chunks of several slices, which have the same number of chunks.
+fn zipped_chunks<T, const N: usize>(
+    mut slices: [&mut [T]; N],
+    sizes: [usize; N],
+) -> impl Iterator<Item = [&mut [T]; N]> {
+    std::iter::from_fn(move || {
+        slices.first().filter(|first| !first.is_empty())?;
+        let mut sizes = sizes.iter();
+        Some(slices.each_mut().map(|slice| {
+            let size = sizes.next().map_or(0, |&size| size.min(slice.len()));
+            slice.split_off_mut(..size).unwrap_or_default()
+        }))
+    })
 }
 
 #[cfg(test)]

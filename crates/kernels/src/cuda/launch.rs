@@ -2,11 +2,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bfc_cuda::kernels::{BLOCK, ElementType, Job, JobInput, JobOutput, KernelId, PACK};
+use bfc_cuda::kernels::{
+    BLOCK, CHUNK, ElementType, Job, JobInput, JobOutput, JobRow, JobTable, KernelId, PACK, TABLE_ROWS,
+};
 use bfc_cuda::{Compute, ComputeError, Product};
 
 use crate::cuda::Family;
 use crate::error::{KernelError, Result};
+use crate::families::MAX_TOGETHER;
 use crate::layout::Layout;
 use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
@@ -68,6 +71,31 @@ impl Launcher {
         }
         let blocks = elements.div_ceil(BLOCK);
         self.launch_blocks(op, kernel, blocks.div_ceil(ELEMENTS_PER_THREAD).max(blocks.min(FULL_GRID)), job)
+    }
+
+    /// Launches a kernel that takes a table, with a block per chunk. Numbers the chunks of the rows, of which there are at most
+    /// [`TABLE_ROWS`]; leaves out empty rows. `job` describes a row.
+    pub(crate) fn launch_table(
+        &self,
+        op: &'static str,
+        kernel: KernelId,
+        mut job: Job,
+        rows: impl Iterator<Item = JobRow>,
+    ) -> Result<()> {
+        let mut table = JobTable::default();
+        let (mut used, mut chunks) = (0, 0);
+        for (to, row) in table.rows.iter_mut().zip(rows.filter(|row| row.count > 0)) {
+            *to = JobRow { chunk: chunks, ..row };
+            (used, chunks) = (used + 1, chunks + row.count.div_ceil(CHUNK));
+        }
+        if chunks == 0 {
+            return Ok(());
+        }
+        (job.counts[0], job.counts[1], job.packed) = (used, chunks, u64::from(is_vectorizable(&job)));
+        let blocks = chunks.min(MAX_BLOCKS) as u32;
+        // SAFETY: as in `launch_blocks`; the addresses in the table come from views as well.
+        let launched = unsafe { self.compute.launch_table(kernel, blocks, &job, &Arc::new(table)) };
+        launched.map_err(|error| self.failed(op, &error))
     }
 
     /// Launches a kernel with this number of blocks; does nothing for 0 blocks.
@@ -283,6 +311,9 @@ pub(crate) fn set_constant(job: &mut Job, n: usize, dtype: DType, value: Scalar)
         (_, value) => value.as_i64(),
     };
 }
+
+// `together::launches` makes no more rows than a table has.
+const _: () = assert!(MAX_TOGETHER == TABLE_ROWS);
 
 #[cfg(test)]
 mod tests {

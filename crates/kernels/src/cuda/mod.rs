@@ -1,6 +1,5 @@
 //! GPU kernels: their sources, jobs from views, and the calls to a device.
 
-pub(crate) mod factors;
 pub(crate) mod launch;
 pub(crate) mod rows;
 mod sources;

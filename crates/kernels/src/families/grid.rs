@@ -160,12 +160,6 @@ impl Sizes {
     }
 }
 
-/// The number of elements of a convolution's weight.
-pub(super) fn weight_elements(conv: &Convolution, input: &[usize], out: &[usize]) -> usize {
-    let Sizes { groups, inputs, outputs, taps, .. } = Sizes::new(conv, input, out);
-    product(&[groups, outputs, inputs, taps])
-}
-
 /// The product of sizes, saturating: with a size of 0 among them, the others may be arbitrarily large.
 pub(super) fn product(sizes: &[usize]) -> usize {
     sizes.iter().fold(1, |product, &size| product.saturating_mul(size))

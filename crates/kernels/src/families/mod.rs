@@ -36,12 +36,15 @@ mod scan;
 mod softmax;
 mod sort;
 mod step;
+mod together;
 mod zip;
 
 #[cfg(all(test, feature = "cuda"))]
 mod names;
 
-pub use self::attention::{AttentionInputs, AttentionWorkspace, has_contiguous_heads};
+pub use self::attention::{
+    AttentionGradWorkspace, AttentionInputs, AttentionWorkspace, has_contiguous_heads,
+};
 pub use self::batch_norm::NormalizeChannelsWorkspace;
 #[cfg(feature = "cuda")]
 pub(crate) use self::computation::RunCuda;
@@ -50,7 +53,7 @@ pub use self::conv::{Conv2dInputGradWorkspace, Conv2dWeightGradWorkspace, Conv2d
 pub use self::index::ScatterAddWorkspace;
 pub use self::layer_norm::{NormalizeRowsSumsWorkspace, Normalized};
 pub use self::map::functions::{Domain, GradReads, Unary};
-pub use self::matmul::{Activated, Activation, MatMulSumWorkspace, MatMulWorkspace};
+pub use self::matmul::{Activated, Activation, MatMulWorkspace};
 pub use self::quantized::{BlockFormat, MatMulQuantizedWorkspace};
 pub use self::random::{Distribution, RandomKey};
 pub use self::recurrent::{Recurrence, RecurrentCell, RecurrentWorkspace};
@@ -59,6 +62,11 @@ pub use self::reduce::functions::{Identity, Reduce, ReduceDomain};
 pub use self::scan::ScanFunction;
 pub use self::sort::ArgSortWorkspace;
 pub use self::step::*;
+#[cfg(feature = "cuda")]
+pub(crate) use self::together::MAX_TOGETHER;
+#[cfg(feature = "cuda")]
+pub(crate) use self::together::run_on_cuda;
+pub(crate) use self::together::{run_on_cpu, work_of_launches};
 pub use self::zip::functions::{Binary, Compare};
 use crate::cost::Work;
 use crate::cpu::parallel::Workers;

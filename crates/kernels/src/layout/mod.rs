@@ -210,12 +210,6 @@ impl Layout {
         Ok(Self { shape: *shape, strides, offset: self.offset })
     }
 
-    /// Returns the layout with the first element at the start of the buffer.
-    #[cfg(feature = "cuda")]
-    pub(crate) const fn at_start(self) -> Self {
-        Self { offset: 0, ..self }
-    }
-
     /// Returns the layout with each broadcast axis reduced to size 1. [`broadcast_to`](Self::broadcast_to)
     /// reverses this.
     #[must_use]

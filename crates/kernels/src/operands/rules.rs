@@ -5,7 +5,6 @@ use bfc_core::DeviceId;
 use crate::error::{KernelError, OperandError, OperandFault, Result};
 use crate::layout::Layout;
 use crate::operands::Operand;
-use crate::precision::Precision;
 use crate::rules::DeviceRules;
 use crate::shape::{DType, Shape};
 use crate::workspace::Workspace;
@@ -134,14 +133,6 @@ impl<'d> Rules<'d> {
     /// Checks that an operand has this element type.
     pub(crate) fn typed(&self, operand: CheckedOperand<'_>, expected: DType) -> Result<()> {
         if operand.dtype == expected { Ok(()) } else { Err(self.mistyped(&operand, expected)) }
-    }
-
-    /// Checks that the products of a kernel with this output support the precision.
-    pub(crate) fn precise(&self, precision: Precision, out: CheckedOperand<'_>) -> Result<()> {
-        match precision {
-            Precision::Full => Ok(()),
-            Precision::BF16 => self.typed(out, DType::F32),
-        }
     }
 
     /// Checks that operands have one element type, or mix one 16-bit float type with f32, the type of its computation.

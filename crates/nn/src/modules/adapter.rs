@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bfc_core::Category;
 use bfc_core::sync::{self, Mutex};
-use highwater_tensor::{DType, Device, Parameter, Result, Rng, Tensor, no_grad};
+use highwater_tensor::{DType, Device, Parameter, Result, Rng, Tensor, no_grad, without_mixed};
 use highwater_tracking::ModulePath;
 
 use super::debug::{dtype, layer, mapping, size};
@@ -142,12 +142,13 @@ impl LowRank {
         }
         let _scope = weight.module().enter();
         let before = weight.value();
-        let merged = no_grad(|| {
+        let merge = || {
             let [a, b] = self.matrices().map(Parameter::value);
             let b = (b * self.scale)?;
             let update = if is_transposed { b.matmul(&a)? } else { a.t()?.matmul(&b.t()?)? };
             (update + &before)?.to_dtype(before.dtype())
-        })?;
+        };
+        let merged = no_grad(|| without_mixed(merge))?;
         let replaced = weight.replace(merged.with_category(Category::Parameter))?;
         weight.charge_memory();
         *sync::lock(&self.replaced) = Some(replaced);

@@ -271,7 +271,7 @@ mod tests {
     use super::*;
     use crate::io::Arrays;
     use crate::optim::{Adam, Sgd};
-    use highwater_tensor::{DType, Device, Parameter, Runtime, Shape};
+    use highwater_tensor::{DType, Device, Parameter, Runtime, Shape, mixed};
 
     fn cpu() -> Device {
         Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
@@ -459,5 +459,26 @@ mod tests {
         for scale in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(matches!(LossScaler::fixed(scale), Err(Error::BadArgument { argument: "scale", .. })));
         }
+    }
+
+    #[test]
+    fn gradients_of_mixed_f16_arrive_in_f32_and_skip_steps_that_overflow() {
+        let device = cpu();
+        let (p, own) = parameter(&device, DType::F32);
+        let mut optimizer = Sgd::new(own, 0.25).unwrap();
+        let mut scaler = LossScaler::dynamic_from(32_768.0, 100).unwrap();
+        let _guard = mixed(DType::F16).unwrap();
+        let mut step = |scaler: &mut LossScaler| {
+            let loss = p.operand().unwrap().square().unwrap().sum_all().unwrap();
+            assert_eq!(loss.dtype(), DType::F16);
+            let gradients = scaler.scale(&loss).unwrap().backward().unwrap();
+            assert_eq!(gradients.get(&p.tensor()).unwrap().dtype(), DType::F32);
+            scaler.step(&mut optimizer, gradients).unwrap()
+        };
+        // The scaled gradient 2 · 32,768 exceeds the largest f16, 65,504.
+        assert_eq!(step(&mut scaler), ScaledStep::Skipped { scale: 32_768.0, next: 16_384.0 });
+        assert_eq!(p.value().to_vec::<f32>().unwrap(), [1.0; 3]);
+        assert_eq!(step(&mut scaler), ScaledStep::Taken { scale: 16_384.0 });
+        assert_eq!(p.value().to_vec::<f32>().unwrap(), [0.5; 3]);
     }
 }

@@ -41,6 +41,7 @@ impl ParameterState {
 pub(super) struct Slot {
     pub(super) path: String,
     pub(super) parameter: Parameter,
+    device: Device,
     /// The module that owns the memory.
     module: OwnerId,
     pub(super) state: ParameterState,
@@ -72,13 +73,6 @@ impl Slot {
     }
 }
 
-/// Parameters of one module on one device, which one execution of the op updates.
-#[derive(Debug)]
-struct Layer {
-    device: Device,
-    slots: Vec<Slot>,
-}
-
 /// The parameters of an optimizer.
 #[derive(Debug)]
 pub(super) struct ParameterSet {
@@ -87,7 +81,7 @@ pub(super) struct ParameterSet {
     pub(super) states: States,
     /// Whether checkpoints contain the number of steps of each parameter.
     pub(super) saves_steps: bool,
-    layers: Vec<Layer>,
+    slots: Vec<Slot>,
 }
 
 impl ParameterSet {
@@ -107,7 +101,7 @@ impl ParameterSet {
         let parameters = parameters.into_parameters(op)?;
         let rule = rule.into();
         let states = rule.states();
-        let mut set = Self { op, states, saves_steps: rule.counts_steps(), layers: Vec::new() };
+        let mut set = Self { op, states, saves_steps: rule.counts_steps(), slots: Vec::new() };
         let mut seen = HashSet::new();
         for (path, parameter) in parameters {
             if !seen.insert(parameter.address()) {
@@ -115,18 +109,12 @@ impl ParameterSet {
             }
             let module = intern_path(OwnerId::ROOT, path.rsplit_once('.').map_or("", |(layer, _)| layer));
             let device = parameter.value().device().clone();
-            let is_of_module = |layer: &&Layer| layer.slots.last().is_some_and(|slot| slot.module == module);
-            let known = set.layers.last().filter(is_of_module).filter(|last| last.device == device);
-            if known.is_none() {
-                set.layers.push(Layer { device, slots: Vec::new() });
-            }
-            let Some(layer) = set.layers.last_mut() else { continue };
             let state = ParameterState { tensors: [const { None }; MAX_STATES], steps: 0 };
-            let mut slot = Slot { path, parameter, module, state, is_updated: false };
+            let mut slot = Slot { path, parameter, device, module, state, is_updated: false };
             if !slot.parameter.is_frozen() {
                 slot.add_state(slot.allocate(op, &states)?);
             }
-            layer.slots.push(slot);
+            set.slots.push(slot);
         }
         Ok(set)
     }
@@ -186,11 +174,11 @@ impl ParameterSet {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
-        self.layers.iter().flat_map(|layer| &layer.slots)
+        self.slots.iter()
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
-        self.layers.iter_mut().flat_map(|layer| &mut layer.slots)
+        self.slots.iter_mut()
     }
 
     /// The parameters with their paths, each once.
@@ -198,35 +186,20 @@ impl ParameterSet {
         self.iter().map(|slot| (slot.path.clone(), slot.parameter.clone())).collect()
     }
 
-    /// Updates each parameter that has a gradient by the rule, once all of them can be written. Frees each gradient after
-    /// its use.
+    /// Updates each parameter that has a gradient by the rule, once all of them can be written: in one execution of the op per
+    /// device. Then frees the gradients.
     ///
     /// # Errors
     /// See [`Optimizer::step`](super::Optimizer::step).
-    pub(super) fn step(
-        &mut self,
-        mut gradients: Gradients,
-        rule: impl Into<OptimizerRule> + Copy,
-    ) -> Result<()> {
+    pub(super) fn step(&mut self, mut gradients: Gradients, rule: impl Into<OptimizerRule>) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         self.prepare(&gradients)?;
-        for Layer { device, slots } in &mut self.layers {
-            let Some(updated) = slots.iter().find(|slot| slot.is_updated) else { continue };
-            let _scope = enter_path(updated.module);
-            device.log_placement(self.op, PlacementReason::Inputs);
-            let ctx = OpContext::create(self.op, device, device.default_allocator()?, Category::Parameter);
-            for Slot { parameter, state, is_updated, .. } in slots {
-                let Some(gradient) = is_updated.then(|| gradients.take_of(parameter)).flatten() else {
-                    continue;
-                };
-                let number = state.steps + 1;
-                let states = &mut state.tensors;
-                parameter.apply_gradient(gradient.view(), |grad, param| {
-                    let states = states.each_mut().map(|tensor| tensor.as_mut().map(Buffer::view_mut));
-                    ctx.compute(kernels::OptimizerStep { rule: rule.into(), number, grad, states, param })
-                })?;
-                state.steps = number;
-            }
+        let (op, rule) = (self.op, rule.into());
+        let mut updated: Vec<_> = self.slots.iter_mut().filter(|slot| slot.is_updated).collect();
+        while let Some(device) = updated.first().map(|slot| slot.device.clone()) {
+            let (own, others) = updated.into_iter().partition(|slot| slot.device == device);
+            update(op, &device, rule, own, &mut gradients)?;
+            updated = others;
         }
         Ok(())
     }
@@ -247,6 +220,37 @@ impl ParameterSet {
         }
         self.allocate(|slot| slot.is_updated, || Ok(()))
     }
+}
+
+/// Updates parameters of one device in one execution of the op, and frees their gradients.
+fn update(
+    op: &'static str,
+    device: &Device,
+    rule: OptimizerRule,
+    slots: Vec<&mut Slot>,
+    gradients: &mut Gradients,
+) -> Result<()> {
+    let mut modules = slots.iter().map(|slot| slot.module);
+    // Parameters of several modules count toward none of them.
+    let module = modules.next().filter(|first| modules.all(|module| module == *first));
+    let _scope = module.map(enter_path);
+    device.log_placement(op, PlacementReason::Inputs);
+    let ctx = OpContext::create(op, device, device.default_allocator()?, Category::Parameter);
+    let mut parts: Vec<_> = slots
+        .into_iter()
+        .filter_map(|slot| Some((gradients.take_of(&slot.parameter)?, &slot.parameter, &mut slot.state)))
+        .collect();
+    let parameters: Vec<_> = parts.iter().map(|(_, parameter, _)| *parameter).collect();
+    Parameter::update_together(&parameters, |values| {
+        let steps = parts.iter_mut().zip(values).map(|((gradient, _, state), param)| {
+            let (grad, number) = (gradient.view(), state.steps + 1);
+            let states = state.tensors.each_mut().map(|tensor| tensor.as_mut().map(Buffer::view_mut));
+            kernels::OptimizerStep { rule, number, grad, states, param }.into()
+        });
+        ctx.compute_together(steps.collect())
+    })?;
+    parts.iter_mut().for_each(|(_, _, state)| state.steps += 1);
+    Ok(())
 }
 
 #[cold]

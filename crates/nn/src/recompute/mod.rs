@@ -2,7 +2,7 @@
 //!
 //! A chain is a [`Sequential`](crate::modules::Sequential) or a slice of blocks in [`chain`](crate::modules::chain). A
 //! [`Recomputation`] says which of its segments save only their input. [`Recompute`] has the recomputations of a model, and applies
-//! to a thread like autocast. So it changes no module and no path, and the results are the same to the bit.
+//! to a thread like mixed precision. So it changes no module and no path, and the results are the same to the bit.
 //!
 //! [`observe`] measures the blocks of each chain in a dry run, and [`trade_offs`] returns the fastest recomputations for each
 //! peak of memory: the optimal algorithm for chains of different blocks by Beaumont, Eyraud-Dubois, Herrmann, Joly and

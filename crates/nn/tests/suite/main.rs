@@ -25,6 +25,7 @@ mod nn_evaluating;
 mod nn_frozen;
 mod nn_generation;
 mod nn_layers;
+mod nn_mixed;
 mod nn_modules;
 mod nn_parameter;
 mod nn_paths;

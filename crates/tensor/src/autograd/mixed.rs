@@ -5,6 +5,7 @@
 //! operands, so an op sees tensors of one 16-bit type, as in a converted model.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use bfc_core::{Category, ThreadScopedGuard, ThreadVariable, thread_scoped};
@@ -22,12 +23,17 @@ use crate::tensor::Tensor;
 /// The op that converts the values of a parameter.
 const OP: &str = "cast_parameter";
 
-/// The parameters with a copy that was made under a guard.
-type Copied = Rc<RefCell<Vec<WeakParameter>>>;
+/// The parameters with a copy that was made under a guard, each once, in the order of their first copies.
+#[derive(Debug, Default)]
+struct Copied {
+    parameters: Vec<WeakParameter>,
+    /// Their addresses, which the weak handles keep from being used again.
+    known: HashSet<usize>,
+}
 
 thread_scoped! {
     /// The parameters with copies, which the end of the guard frees.
-    static COPIED: Option<Copied> = None;
+    static COPIED: Option<Rc<RefCell<Copied>>> = None;
 }
 
 /// Ends mixed precision on this thread when it is dropped, also after a panic, and frees the copies of parameters. See
@@ -37,12 +43,12 @@ thread_scoped! {
 pub struct MixedGuard {
     _dtype: ThreadScopedGuard<MIXED>,
     _registry: ThreadScopedGuard<COPIED>,
-    copied: Copied,
+    copied: Rc<RefCell<Copied>>,
 }
 
 impl Drop for MixedGuard {
     fn drop(&mut self) {
-        for parameter in self.copied.take() {
+        for parameter in self.copied.take().parameters {
             parameter.drop_copy();
         }
     }
@@ -83,7 +89,7 @@ pub fn mixed(dtype: DType) -> Result<MixedGuard> {
         let (argument, expected) = ("dtype", "bf16 or f16, the types of mixed precision");
         return Err(Error::BadArgument { op: "mixed", argument, expected, got: dtype.to_string() });
     }
-    let copied = Copied::default();
+    let copied = Rc::<RefCell<Copied>>::default();
     Ok(MixedGuard {
         _dtype: MIXED.enter(Some(dtype)),
         _registry: COPIED.enter(Some(Rc::clone(&copied))),
@@ -95,7 +101,10 @@ pub fn mixed(dtype: DType) -> Result<MixedGuard> {
 pub(super) fn note_copied(parameter: &Parameter) {
     COPIED.read(|copied| {
         if let Some(copied) = copied {
-            copied.borrow_mut().push(parameter.downgrade());
+            let mut copied = copied.borrow_mut();
+            if copied.known.insert(parameter.address()) {
+                copied.parameters.push(parameter.downgrade());
+            }
         }
     });
 }

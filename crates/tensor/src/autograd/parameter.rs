@@ -433,6 +433,40 @@ impl Parameter {
         })
     }
 
+    /// Calls `write` to change the values of several parameters, as [`update`](Self::update) does for one. `write` gets
+    /// them in the order of `parameters`, and runs while all of them are locked.
+    ///
+    /// # Errors
+    /// [`Error::BadArgument`] if a parameter is given twice; otherwise as [`update`](Self::update).
+    pub fn update_together(
+        parameters: &[&Self],
+        write: impl FnOnce(Vec<ViewMut<'_>>) -> Result<()>,
+    ) -> Result<()> {
+        // All threads lock in this order, so that no two of them wait for each other.
+        let mut order: Vec<_> = parameters.iter().enumerate().collect();
+        order.sort_unstable_by_key(|(_, parameter)| parameter.address());
+        if order.windows(2).any(|pair| pair[0].1.is_same(pair[1].1)) {
+            let (argument, expected, got) = ("parameters", "each parameter once", "one twice".to_owned());
+            return Err(Error::BadArgument { op: "update_together", argument, expected, got });
+        }
+        // Dropped after the locks.
+        let mut _copies: Vec<Tensor> = Vec::new();
+        loop {
+            let mut cells: Vec<_> = order.iter().map(|(_, parameter)| parameter.lock()).collect();
+            let shared = cells.iter_mut().position(|own| own.tensor.view_mut().is_none());
+            if let Some(shared) = shared {
+                drop(cells);
+                order[shared].1.make_unique()?;
+                continue;
+            }
+            _copies.extend(cells.iter_mut().filter_map(|own| own.take_copy()));
+            let values = order.iter().zip(&mut cells).filter_map(|((n, _), own)| Some((*n, own.writable()?)));
+            let mut values: Vec<_> = values.collect();
+            values.sort_unstable_by_key(|(n, _)| *n);
+            return write(values.into_iter().map(|(_, values)| values).collect());
+        }
+    }
+
     /// Calls `change` with a gradient and the values, which it changes in place without allocating.
     /// Implementations of an optimizer call this after [`Gradients::prepare_update`].
     ///

@@ -8,7 +8,7 @@ use highwater_tracking::{OpRun, Phase, here};
 
 use super::upcast;
 use crate::backend::kernels::Workspace;
-use crate::backend::{Backend, Kernel, Precision, check};
+use crate::backend::{Backend, Kernel, check};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::layout::{Layout, bytes_of};
@@ -149,12 +149,6 @@ impl<'a> OpContext<'a> {
         self.device.backend()
     }
 
-    /// Returns the precision for kernels that multiply matrices of this element type.
-    #[must_use]
-    pub const fn precision(&self, _: DType) -> Precision {
-        Precision::Full
-    }
-
     /// Runs a kernel on memory that the op has already allocated. A kernel on 16-bit floats may allocate f32
     /// temporaries as workspace for its duration.
     ///
@@ -172,6 +166,20 @@ impl<'a> OpContext<'a> {
             return upcast::run(self, kernel);
         }
         Ok(self.backend().run(self.op, &mut kernel, checked)?)
+    }
+
+    /// Runs kernels that do not depend on each other, such as the updates of all parameters by an optimizer. A GPU computes
+    /// neighbors of one kind and type in one launch, and the CPU wakes its threads once for all small kernels. The
+    /// results equal those of [`compute`](Self::compute).
+    ///
+    /// # Errors
+    /// As [`compute`](Self::compute) for each kernel. After an error about operands of kernels that
+    /// [support 16-bit floats everywhere](Kernel::supports_half_everywhere), no kernel has written anything.
+    pub fn compute_together(&self, mut kernels: Vec<Kernel<'_>>) -> Result<()> {
+        if kernels.iter_mut().any(upcast::applies_to) {
+            return kernels.into_iter().try_for_each(|kernel| self.compute(kernel));
+        }
+        Ok(check::run_together(self.device.as_ref(), self.op, &mut kernels)?)
     }
 
     /// Copies values from the host to memory that the op has already allocated. The values are raw bytes of

@@ -12,8 +12,9 @@ thread_scoped! {
     pub(crate) static MIXED: Option<DType> = None;
 }
 
-/// Returns the 16-bit type of [mixed precision](crate::mixed()) on this thread.
-pub(crate) fn mixed_dtype() -> Option<DType> {
+/// Returns the 16-bit type of [mixed precision](crate::mixed()) on this thread; `None` without a guard.
+#[must_use]
+pub fn mixed_dtype() -> Option<DType> {
     MIXED.get()
 }
 
@@ -22,6 +23,12 @@ pub(crate) fn mixed_dtype() -> Option<DType> {
 #[inline]
 pub(crate) fn within(dtype: Option<DType>) -> Option<ThreadScopedGuard<MIXED>> {
     (MIXED.get() != dtype).then(|| MIXED.enter(dtype))
+}
+
+/// Runs a function without mixed precision, for products whose values become parameters.
+pub fn without_mixed<T>(run: impl FnOnce() -> T) -> T {
+    let _none = within(None);
+    run()
 }
 
 /// Returns the type in which an op combines elements of two types. In mixed precision, f32 and the 16-bit type become the

@@ -1,10 +1,9 @@
 //! Upcasts 16-bit floats to f32 before a kernel, and downcasts what the kernel wrote.
 //!
-//! Kernels that only copy and elementwise kernels, including the steps of optimizers, run directly on 16-bit
-//! floats. So does every kernel of a device that [supports
-//! them](crate::backend::DeviceRules::supports_half). For any other kernel, one loop over its operands allocates
-//! f32 temporaries from the op's account and fills those that the kernel reads. After the kernel, a second
-//! loop rounds the results once.
+//! Nearly all kernels run directly on 16-bit floats: those of a device that [supports
+//! them](crate::backend::DeviceRules::supports_half), and most kernels of the CPU, which convert rows or tiles. For any
+//! other kernel, one loop over its operands allocates f32 temporaries from the op's account and fills those that the
+//! kernel reads. After the kernel, a second loop rounds the results once.
 //!
 //! The temporaries depend only on the kernel, so a dry run allocates the same memory. All memory is allocated
 //! before an existing tensor changes.
@@ -41,7 +40,7 @@ pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
         *distribution = rounding_below(*distribution, out.dtype());
     }
     if !kernel.supports_half(ctx.backend().rules()) {
-        return upcast(ctx, kernel);
+        return upcast_operands(ctx, kernel, |_| true);
     }
     match kernel {
         // The sums stay in f32 until they are complete. A kernel with a workspace keeps them there.
@@ -49,32 +48,6 @@ pub(crate) fn run(ctx: &OpContext<'_>, mut kernel: Kernel<'_>) -> Result<()> {
             upcast_operands(ctx, kernel, |operand| matches!(operand, Operand::Write(_)))
         }
         kernel => run_checked(ctx, kernel),
-    }
-}
-
-/// Runs a kernel on a backend that does not support 16-bit floats.
-fn upcast(ctx: &OpContext<'_>, kernel: Kernel<'_>) -> Result<()> {
-    match kernel {
-        Kernel::MatMul(kernels::MatMul {
-            precision,
-            bias,
-            lhs,
-            rhs,
-            activation: Some(activated),
-            workspace,
-            out,
-        }) => {
-            // The activation applies to the rounded product.
-            let kernels::Activated { function, arguments } = activated;
-            let own = || ctx.buffer(out.layout().shape(), out.dtype(), Category::Workspace);
-            let mut own = arguments.is_none().then(own).transpose()?;
-            let Some(mut sums) = arguments.or(own.as_mut().map(Buffer::view_mut)) else { return Ok(()) };
-            let (activation, product) = (None, sums.reborrow());
-            let product = kernels::MatMul { precision, bias, lhs, rhs, activation, workspace, out: product };
-            upcast(ctx, product.into())?;
-            run_checked(ctx, kernels::Map { f: function.function(), input: sums.as_view(), out })
-        }
-        kernel => upcast_operands(ctx, kernel, |_| true),
     }
 }
 

@@ -38,11 +38,19 @@ pub struct AttentionOptions {
     pub scale: Option<f64>,
 }
 
-/// The op on stacks of matrices. The optional fourth input is the mask.
+/// Attention of stacks of matrices.
 #[derive(Debug)]
 pub(super) struct ScaledDotProduct {
     pub(super) scale: f64,
     pub(super) causal: bool,
+}
+
+/// The op. Its inputs are stacks of queries, keys and values, and optionally a mask that broadcasts to the scores.
+#[derive(Debug)]
+struct Attend {
+    of: ScaledDotProduct,
+    /// The shape of the scores, with the leading axes of the queries instead of those of a stack.
+    scores: Shape,
 }
 
 impl ScaledDotProduct {
@@ -61,12 +69,8 @@ impl ScaledDotProduct {
         }
     }
 
-    fn workspace(ctx: &OpContext<'_>, query: &Tensor, value: &Tensor) -> Result<Option<Buffer>> {
-        ctx.workspace(kernels::AttentionWorkspace {
-            query: query.shape(),
-            value: value.shape(),
-            dtype: query.dtype(),
-        })
+    fn workspace<'a>(query: &'a Tensor, value: &'a Tensor) -> kernels::AttentionWorkspace<'a> {
+        kernels::AttentionWorkspace { query: query.shape(), value: value.shape(), dtype: query.dtype() }
     }
 
     /// Computes the attention into `out` and returns ln Σ exp of each query's scores.
@@ -79,7 +83,7 @@ impl ScaledDotProduct {
     ) -> Result<[Tensor; 2]> {
         let rows = Shape::new(&query.dims()[..2])?;
         let mut log_sums = ctx.buffer(&rows, query.dtype().computed_as(), Category::Temporary)?;
-        let mut workspace = Self::workspace(ctx, query, value)?;
+        let mut workspace = ctx.workspace(Self::workspace(query, value))?;
         ctx.compute(kernels::Attention {
             of: self.operands([query, key, value], mask),
             workspace: workspace.as_mut().map(Buffer::view_mut),
@@ -102,7 +106,7 @@ impl ScaledDotProduct {
     ) -> Result<[Tensor; 3]> {
         let (mut to_query, mut to_key, mut to_value) =
             (allocate(0, query)?, allocate(1, key)?, allocate(2, value)?);
-        let mut workspace = Self::workspace(ctx, query, value)?;
+        let mut workspace = ctx.workspace(kernels::AttentionGradWorkspace(Self::workspace(query, value)))?;
         ctx.compute(kernels::AttentionGrad {
             of: self.operands([query, key, value], mask),
             output: output.view(),
@@ -117,7 +121,7 @@ impl ScaledDotProduct {
     }
 }
 
-impl Op for ScaledDotProduct {
+impl Op for Attend {
     fn name(&self) -> &'static str {
         OP
     }
@@ -129,12 +133,13 @@ impl Op for ScaledDotProduct {
             return Err(Error::BadRank { op: OP, expected: "three axes", shape: *query.shape() });
         };
         let values = value.dims().last().copied().unwrap_or(0);
+        let mask = inputs.get(3).map(|mask| self.stacked_mask(mask, heads)).transpose()?;
         let out = ctx.output(&Shape::new(&[heads, queries, values])?, query.dtype())?;
-        let [out, log_sums] = self.attend(ctx, [&query, &key, &value], inputs.get(3).copied(), out)?;
+        let [out, log_sums] = self.of.attend(ctx, [&query, &key, &value], mask.as_ref(), out)?;
         for kept in [&query, &key, &value, &out, &log_sums] {
             ctx.save(kept);
         }
-        if let Some(mask) = inputs.get(3) {
+        if let Some(mask) = &mask {
             ctx.save(mask);
         }
         Ok(out)
@@ -146,14 +151,39 @@ impl Op for ScaledDotProduct {
         let mask = if saved.inputs() > 3 { Some(saved.tensor(5)?) } else { None };
         let grad = grad.contiguous()?;
         let gradient = |input: usize, of: &Tensor| ctx.gradient(input, of.shape(), of.dtype());
-        let made = self.gradients(ctx, [query, key, value], mask, [output, log_sums], &grad, gradient)?;
+        let made = self.of.gradients(ctx, [query, key, value], mask, [output, log_sums], &grad, gradient)?;
         let mut made: Vec<_> = made.into_iter().map(Some).collect();
         if let Some(mask) = mask {
             made.push(if_needed(saved, 3, || {
-                self.mask_gradient([query, key, value], mask, [output, log_sums], &grad)
+                let scores = self.of.mask_gradient([query, key, value], mask, [output, log_sums], &grad)?;
+                // Rounds once, after the sum.
+                scores.reshape(self.scores)?.sum_to(saved.input_shape(3))?.to_dtype(mask.dtype())
             })?);
         }
         Ok(made)
+    }
+}
+
+impl Attend {
+    /// Reshapes a checked mask to a stack of matrices. Copies it per head only if heads have different masks, and never
+    /// along queries or keys.
+    fn stacked_mask(&self, mask: &Tensor, heads: usize) -> Result<Tensor> {
+        let mut mask = mask.unchanged();
+        while mask.rank() < 2 {
+            mask = mask.unsqueeze(0)?;
+        }
+        let ([leading @ .., rows, columns], [of_scores @ .., queries, keys]) =
+            (mask.dims(), self.scores.dims())
+        else {
+            return Ok(mask);
+        };
+        let stacked = if leading.iter().all(|&size| size == 1) {
+            mask.reshape([1, *rows, *columns])?
+        } else {
+            let by_head = mask.broadcast_to([of_scores, &[*rows, *columns]].concat())?;
+            by_head.reshape([heads, *rows, *columns])?
+        };
+        stacked.broadcast_to([heads, *queries, *keys])
     }
 }
 
@@ -235,6 +265,10 @@ impl<'a> AttentionInputs<'a> {
         Ok(Self { op, query, key, value, leading, key_leading, queries, keys, causal, scale })
     }
 
+    fn scores(&self) -> Result<Shape> {
+        Ok(Shape::new(&[self.leading, &[self.queries, self.keys]].concat())?)
+    }
+
     /// Broadcasts a mask to the shape of the scores, as a view.
     fn mask(&self, mask: &Tensor) -> Result<Tensor> {
         if mask.dtype() != DType::Bool && mask.dtype() != self.query.dtype() {
@@ -243,7 +277,7 @@ impl<'a> AttentionInputs<'a> {
             let expected = "of type bool, or of the queries' type to be added";
             return Err(Error::BadArgument { op: self.op, argument: "mask", expected, got });
         }
-        let scores = Shape::new(&[self.leading, &[self.queries, self.keys]].concat())?;
+        let scores = self.scores()?;
         mask.broadcast_to(scores).map_err(|error| match error {
             Error::ShapeMismatch { .. } => Error::BadArgument {
                 op: self.op,
@@ -255,36 +289,21 @@ impl<'a> AttentionInputs<'a> {
         })
     }
 
-    /// Reshapes a checked mask to a stack of matrices. Copies it per head only if heads have different masks, and never
-    /// along queries or keys.
-    fn stacked_mask(&self, mask: &Tensor, heads: usize) -> Result<Tensor> {
-        let mut mask = mask.unchanged();
-        while mask.rank() < 2 {
-            mask = mask.unsqueeze(0)?;
-        }
-        let [leading @ .., rows, columns] = mask.dims() else { return Ok(mask) };
-        let stacked = if leading.iter().all(|&size| size == 1) {
-            mask.reshape([1, *rows, *columns])?
-        } else {
-            let by_head = mask.broadcast_to([self.leading, &[*rows, *columns]].concat())?;
-            by_head.reshape([heads, *rows, *columns])?
-        };
-        stacked.broadcast_to([heads, self.queries, self.keys])
-    }
-
     /// Computes attention tile by tile, with a checked mask.
     fn tiled(&self, mask: Option<&Tensor>) -> Result<Tensor> {
-        let heads = Shape::new(self.leading)?.elements();
         let stacked = |part: &Tensor| {
             let [leading @ .., rows, columns] = part.dims() else { return Ok(part.unchanged()) };
             part.reshape([Shape::new(leading)?.elements(), *rows, *columns])
         };
-        let op = ScaledDotProduct { scale: self.scale, causal: self.causal };
+        let op = Attend {
+            of: ScaledDotProduct { scale: self.scale, causal: self.causal },
+            scores: self.scores()?,
+        };
         let (query, key, value) = (stacked(self.query)?, stacked(self.key)?, stacked(self.value)?);
         let values = value.dims()[2];
         let result = match mask {
             None => apply(op, &[&query, &key, &value])?,
-            Some(mask) => apply(op, &[&query, &key, &value, &self.stacked_mask(mask, heads)?])?,
+            Some(mask) => apply(op, &[&query, &key, &value, mask])?,
         };
         result.reshape([self.leading, &[self.queries, values]].concat())
     }

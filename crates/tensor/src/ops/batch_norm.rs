@@ -368,7 +368,7 @@ mod tests {
 
     /// The result and the gradients of all inputs, as f64.
     fn results(inputs: &[Tensor; 4], fixed: bool, f: Function<'_>) -> Vec<Vec<f64>> {
-        let leaves = inputs.each_ref().map(|input| input.requiring_grad().unwrap());
+        let leaves = inputs.each_ref().map(|input| input.clone().requiring_grad().unwrap());
         let one = Tensor::ones(inputs[0].device(), inputs[1].dims()).unwrap();
         let statistics = if fixed {
             BatchStatistics::Fixed { mean: &one, variance: &one }

@@ -142,22 +142,22 @@ impl Convolve {
         let conv = self.options.convolution(filters.shape());
         let (small, large) =
             if adjoint { (images.shape(), results.shape()) } else { (results.shape(), images.shape()) };
-        let (dtype, precision) = (x.dtype(), ctx.precision(x.dtype()));
+        let dtype = x.dtype();
         let mut workspace = if adjoint {
             let (conv, input, out) = (&conv, large, small);
-            ctx.workspace(kernels::Conv2dInputGradWorkspace { conv, input, out, dtype, precision })
+            ctx.workspace(kernels::Conv2dInputGradWorkspace { conv, input, out, dtype })
         } else {
             let (conv, input, out) = (&conv, large, small);
-            ctx.workspace(kernels::Conv2dWorkspace { conv, input, out, dtype, precision })
+            ctx.workspace(kernels::Conv2dWorkspace { conv, input, out, dtype })
         }?;
         let (x, weight) = (x.view().with_layout(&images), weight.view().with_layout(&filters));
         let workspace = workspace.as_mut().map(Buffer::view_mut);
         let (mut y, grad) = (out.view_mut(), x);
         let y = y.with_layout(&results);
         if adjoint {
-            ctx.compute(kernels::Conv2dInputGrad { precision, conv, weight, grad, workspace, out: y })
+            ctx.compute(kernels::Conv2dInputGrad { conv, weight, grad, workspace, out: y })
         } else {
-            ctx.compute(kernels::Conv2d { precision, conv, input: x, weight, workspace, out: y })
+            ctx.compute(kernels::Conv2d { conv, input: x, weight, workspace, out: y })
         }?;
         Ok(out.finish())
     }
@@ -193,20 +193,18 @@ impl Op for Convolve {
             let (x, shape) = (saved.tensor(0)?, saved.input_shape(1));
             let (large, small) = if self.transposed { (&grad, x) } else { (x, &grad) };
             let (large, small) = (large.contiguous()?, small.contiguous()?);
-            let mut out = ctx.gradient(1, &shape, x.dtype())?;
+            let mut out = ctx.gradient(1, &shape, saved.gradient_dtype(1))?;
             let (larger, smaller, filters) =
                 (image(large.layout())?, image(small.layout())?, image(out.view().layout())?);
             let conv = self.options.convolution(filters.shape());
-            let precision = ctx.precision(x.dtype());
             let mut workspace = ctx.workspace(kernels::Conv2dWeightGradWorkspace {
                 conv: &conv,
                 input: larger.shape(),
                 out: smaller.shape(),
                 dtype: x.dtype(),
-                precision,
+                weight_dtype: out.view().dtype(),
             })?;
             ctx.compute(kernels::Conv2dWeightGrad {
-                precision,
                 conv,
                 input: large.view().with_layout(&larger),
                 grad: small.view().with_layout(&smaller),

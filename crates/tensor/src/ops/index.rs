@@ -89,10 +89,10 @@ impl Op for Gather {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
-        let mut out = ctx.gradient(0, &saved.input_shape(0), grad.dtype())?;
+        let mut out = ctx.gradient(0, &saved.input_shape(0), saved.gradient_dtype(0))?;
         scatter_add(ctx, &grad, saved.tensor(0)?, self.axis, &mut out)?;
         if let Some(start) = self.padding {
-            let mut zero = ctx.temp(&Shape::SCALAR, grad.dtype())?;
+            let mut zero = ctx.temp(&Shape::SCALAR, out.view().dtype())?;
             ctx.compute(kernels::Fill { value: Scalar::Int(0), out: zero.view_mut() })?;
             let row = saved.input_shape(0).with_dim(self.axis, 1);
             let zeros = zero.view().layout().broadcast_to(self.op, &row)?;

@@ -45,9 +45,8 @@ impl Op for Linear {
         let mut sums = reads_sums.then(|| ctx.temp_saved(&shape, x.dtype())).transpose()?;
         let arguments = sums.as_mut().map(Buffer::view_mut);
         let activation = self.activation.map(|function| kernels::Activated { function, arguments });
-        let mut workspace = matmul::workspace(ctx, x.view(), weight.view())?;
+        let mut workspace = matmul::workspace(ctx, x.view(), weight.view(), x.dtype())?;
         ctx.compute(kernels::MatMul {
-            precision: ctx.precision(x.dtype()),
             bias: Some(bias.view()),
             lhs: x.view(),
             rhs: weight.view(),
@@ -110,10 +109,10 @@ impl Linear {
     fn gradients(&self, ctx: &OpContext<'_>, saved: &Saved, grad: &Tensor) -> Result<Vec<Option<Tensor>>> {
         let product = |input: usize, lhs: View<'_>, rhs: View<'_>| {
             let shape = Shape::matrix(lhs.layout().shape()[0], rhs.layout().shape()[1]);
-            let mut out = ctx.gradient(input, &shape, grad.dtype())?;
-            let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
+            let dtype = saved.gradient_dtype(input);
+            let mut out = ctx.gradient(input, &shape, dtype)?;
+            let mut workspace = matmul::workspace(ctx, lhs, rhs, dtype)?;
             ctx.compute(kernels::MatMul {
-                precision: ctx.precision(grad.dtype()),
                 bias: None,
                 lhs,
                 rhs,
@@ -135,7 +134,7 @@ impl Linear {
         let to_bias = if_needed(saved, 2, || {
             let mut rows = AxisSet::none(2);
             rows.insert(0);
-            let out = ctx.gradient(2, &saved.input_shape(2), grad.dtype())?;
+            let out = ctx.gradient(2, &saved.input_shape(2), saved.gradient_dtype(2))?;
             reduce::share_into(ctx, (Reduce::Sum, 1.0), grad.view(), &rows, out)
         })?;
         Ok(vec![to_x, to_weight, to_bias])

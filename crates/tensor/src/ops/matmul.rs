@@ -15,19 +15,28 @@ use crate::error::{Error, Result, ShapeRule};
 use crate::layout::Layout;
 use crate::op::Saved;
 use crate::op::{Buffer, Op, OpContext};
-use crate::shape::{MAX_RANK, Shape};
+use crate::shape::{DType, MAX_RANK, Shape};
 use crate::storage::View;
 use crate::tensor::Tensor;
 
 const OP: &str = "matmul";
 
+/// The op. 16-bit factors may have a product in f32.
 #[derive(Debug)]
-struct MatMul;
+struct MatMul {
+    /// The element type of the product.
+    dtype: DType,
+}
 
-/// Allocates the workspace of a product's kernel, if it needs one.
-pub(super) fn workspace(ctx: &OpContext<'_>, lhs: View<'_>, rhs: View<'_>) -> Result<Option<Buffer>> {
-    let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
-    ctx.workspace(kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision })
+/// Allocates the workspace of a product's kernel with an output of type `out`, if it needs one.
+pub(super) fn workspace(
+    ctx: &OpContext<'_>,
+    lhs: View<'_>,
+    rhs: View<'_>,
+    out: DType,
+) -> Result<Option<Buffer>> {
+    let dtype = lhs.dtype();
+    ctx.workspace(kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, out })
 }
 
 impl Op for MatMul {
@@ -38,13 +47,12 @@ impl Op for MatMul {
     fn forward(&self, ctx: &OpContext<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let [lhs, rhs] = [inputs[0], inputs[1]];
         let operands = Operands::new(lhs, rhs)?;
-        let mut out = ctx.output(&operands.product_shape()?, lhs.dtype())?;
+        let mut out = ctx.output(&operands.product_shape()?, self.dtype)?;
         let left = operands.lhs.broadcast_to(OP, &operands.stack([operands.m, operands.k])?)?;
         let right = operands.rhs.broadcast_to(OP, &operands.stack([operands.k, operands.n])?)?;
         let (lhs_view, rhs_view) = (lhs.view().with_layout(&left), rhs.view().with_layout(&right));
-        let mut workspace = workspace(ctx, lhs_view, rhs_view)?;
+        let mut workspace = workspace(ctx, lhs_view, rhs_view, self.dtype)?;
         ctx.compute(kernels::MatMul {
-            precision: ctx.precision(lhs.dtype()),
             bias: None,
             lhs: lhs_view,
             rhs: rhs_view,
@@ -73,14 +81,15 @@ impl Op for MatMul {
         // Vectors become rows and columns.
         let row = |x: &Tensor| if lhs_is_row { x.unsqueeze(-2) } else { Ok(x.clone()) };
         let column = |x: &Tensor| if rhs_is_column { x.unsqueeze(-1) } else { Ok(x.clone()) };
-        let grad = row(&column(&grad)?)?;
+        // The kernel has factors of one type.
+        let grad = row(&column(&grad.to_dtype(saved.input_dtype(0))?)?)?;
         let to_lhs = if_needed(saved, 0, || {
             let lhs_was_saved = saved.needs_grad(1);
             let rhs = column(saved.tensor(usize::from(lhs_was_saved))?)?;
-            grad.matmul(&rhs.t()?)?.sum_to(lhs_shape)
+            grad.matmul_to(&rhs.t()?, saved.gradient_dtype(0))?.sum_to(lhs_shape)
         })?;
         let to_rhs = if_needed(saved, 1, || {
-            let product = row(saved.tensor(0)?)?.t()?.matmul(&grad)?;
+            let product = row(saved.tensor(0)?)?.t()?.matmul_to(&grad, saved.gradient_dtype(1))?;
             let product = if rhs_is_column { product.squeeze(-1)? } else { product };
             product.sum_to(rhs_shape)
         })?;
@@ -182,23 +191,34 @@ impl Tensor {
         if let Some([lhs, rhs]) = promoted_factors(self, rhs)? {
             return lhs.matmul(&rhs);
         }
-        // A stack of matrices times one matrix is a single product with more rows. Its backward is then a single
-        // product too, instead of a sum over a stack.
-        if self.rank() > 2
-            && rhs.rank() == 2
-            && self.layout().is_contiguous()
-            && self.device() == rhs.device()
-        {
-            let operands = Operands::new(self, rhs)?;
-            // The number of rows without elements may overflow.
-            if let Some(rows) =
-                operands.leading.checked_elements().and_then(|count| count.checked_mul(operands.m))
-            {
-                let product = self.reshape([rows, operands.k])?.matmul(rhs)?;
-                return product.reshape(operands.product_shape()?);
-            }
+        match self.matmul_of_rows(rhs, self.dtype())? {
+            Some(product) => Ok(product),
+            None => apply(MatMul { dtype: self.dtype() }, &[self, rhs]),
         }
-        apply(MatMul, &[self, rhs])
+    }
+
+    /// The product of tensors of one element type in `dtype`: their type, or f32 for 16-bit floats.
+    fn matmul_to(&self, rhs: &Self, dtype: DType) -> Result<Self> {
+        match self.matmul_of_rows(rhs, dtype)? {
+            Some(product) => Ok(product),
+            None => apply(MatMul { dtype }, &[self, rhs]),
+        }
+    }
+
+    /// The product of a stack of matrices with one matrix or vector, as a single product with more rows; `None` for other
+    /// operands. Its backward is then a single product too, instead of a sum over a stack, and rounds 16-bit floats once.
+    fn matmul_of_rows(&self, rhs: &Self, dtype: DType) -> Result<Option<Self>> {
+        let is_stack = self.rank() > 2 && matches!(rhs.rank(), 1 | 2) && self.layout().is_contiguous();
+        if !is_stack || self.device() != rhs.device() {
+            return Ok(None);
+        }
+        let operands = Operands::new(self, rhs)?;
+        // The number of rows without elements may overflow.
+        let rows = operands.leading.checked_elements().and_then(|count| count.checked_mul(operands.m));
+        let Some(rows) = rows else { return Ok(None) };
+        let product = self.reshape([rows, operands.k])?.matmul_to(rhs, dtype)?;
+        let layout = operands.without_vector_axes(Layout::row_major(&operands.product_shape()?));
+        product.reshape(*layout.shape()).map(Some)
     }
 }
 

@@ -91,8 +91,8 @@ impl LayerNorm {
             weight: weight.view_mut(),
             bias: bias.as_mut().map(Buffer::view_mut),
         })?;
-        let finish = |sum: Buffer| sum.finish().to_dtype(x.dtype());
-        Ok((finish(weight)?, bias.map(finish).transpose()?))
+        let finish = |sum: Buffer, input: usize| sum.finish().to_dtype(saved.gradient_dtype(input));
+        Ok((finish(weight, 1)?, bias.map(|bias| finish(bias, 2)).transpose()?))
     }
 
     /// Returns the layout that repeats a parameter for every row of `x`.

@@ -241,26 +241,16 @@ impl Product<'_> {
         out: ViewMut<'_>,
     ) -> Result<()> {
         let Self { format, blocks, lhs, transposed } = *self;
-        let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
+        let dtype = lhs.dtype();
         let outputs = out.layout().shape().dims().last().copied().unwrap_or(0);
         let mut workspace = ctx.workspace(kernels::MatMulQuantizedWorkspace {
             lhs: lhs.layout(),
             outputs,
             transposed,
             dtype,
-            precision,
         })?;
         let workspace = workspace.as_mut().map(Buffer::view_mut);
-        ctx.compute(kernels::MatMulQuantized {
-            precision,
-            format,
-            transposed,
-            bias,
-            lhs,
-            blocks,
-            workspace,
-            out,
-        })
+        ctx.compute(kernels::MatMulQuantized { format, transposed, bias, lhs, blocks, workspace, out })
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use highwater_tensor::backend::kernels::{self, AdamRule, OptimizerRule, RmsPropRule, ScanFunction, SgdRule};
 use highwater_tensor::backend::{
-    Binary, BlockFormat, Compare, Convolution, Distribution, PoolAxis, PoolReduction, PoolWindow, Precision,
-    RandomKey, Reduce, Unary, Window,
+    Binary, BlockFormat, Compare, Convolution, Distribution, PoolAxis, PoolReduction, PoolWindow, RandomKey,
+    Reduce, Unary, Window,
 };
 use highwater_tensor::{Activation, Buffer, OpContext, RecurrentCell, Result, Scalar, View, ViewMut};
 
@@ -276,7 +276,7 @@ fn products() -> Vec<Case> {
         .writes_as("log_sums", &[2, 3], Type::Computed),
         new("attention_grad", |ctx, from, to| {
             let of = heads(from);
-            let mut room = ctx.workspace(attention_room(&of))?;
+            let mut room = ctx.workspace(kernels::AttentionGradWorkspace(attention_room(&of)))?;
             let workspace = room.as_mut().map(Buffer::view_mut);
             let mut to = outputs(to);
             ctx.compute(kernels::AttentionGrad {
@@ -305,11 +305,11 @@ fn products() -> Vec<Case> {
 
 fn mat_mul_sum(ctx: &OpContext<'_>, from: &[View<'_>], to: Vec<ViewMut<'_>>) -> Result<()> {
     let (lhs, rhs) = (from[0], from[1]);
-    let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
-    let of = kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision };
-    let mut room = ctx.workspace(kernels::MatMulSumWorkspace(of))?;
+    let (dtype, out) = (lhs.dtype(), lhs.dtype().computed_as());
+    let of = kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, out };
+    let mut room = ctx.workspace(of)?;
     let (workspace, out) = (room.as_mut().map(Buffer::view_mut), outputs(to).next());
-    ctx.compute(kernels::MatMulSum { precision, accumulate: true, lhs, rhs, workspace, out })
+    ctx.compute(kernels::MatMulSum { accumulate: true, lhs, rhs, workspace, out })
 }
 
 fn mat_mul(
@@ -319,15 +319,15 @@ fn mat_mul(
     to: Vec<ViewMut<'_>>,
 ) -> Result<()> {
     let (lhs, rhs) = (from[0], from[1]);
-    let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
+    let (dtype, out) = (lhs.dtype(), to[0].dtype());
     let mut room =
-        ctx.workspace(kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision })?;
+        ctx.workspace(kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, out })?;
     let mut to = to.into_iter();
     let (out, arguments) = (to.next().unwrap(), to.next());
     let activation = arguments
         .map(|arguments| kernels::Activated { function: Activation::Gelu, arguments: Some(arguments) });
     let workspace = room.as_mut().map(Buffer::view_mut);
-    ctx.compute(kernels::MatMul { precision, bias, lhs, rhs, activation, workspace, out })
+    ctx.compute(kernels::MatMul { bias, lhs, rhs, activation, workspace, out })
 }
 
 /// Both kernels of an LSTM and of a GRU.
@@ -405,15 +405,7 @@ fn recurrence<'a>(
     weight: View<'a>,
     [initial_state, initial_cell]: [Option<View<'a>>; 2],
 ) -> kernels::Recurrence<'a> {
-    kernels::Recurrence {
-        cell,
-        precision: Precision::Full,
-        reverse: false,
-        len: 2,
-        weight,
-        initial_state,
-        initial_cell,
-    }
+    kernels::Recurrence { cell, reverse: false, len: 2, weight, initial_state, initial_cell }
 }
 
 fn recurrent_room(of: &kernels::Recurrence<'_>) -> kernels::RecurrentWorkspace {
@@ -608,45 +600,38 @@ fn windows() -> Vec<Case> {
     vec![
         new("conv2d", |ctx, from, to| {
             let (conv, input, weight, out) = (&CONVOLUTION, from[0], from[1], outputs(to).next());
-            let (dtype, precision) = (input.dtype(), ctx.precision(input.dtype()));
+            let dtype = input.dtype();
             let (from, to) = (input.layout().shape(), out.layout().shape());
-            let mut room =
-                ctx.workspace(kernels::Conv2dWorkspace { conv, input: from, out: to, dtype, precision })?;
+            let mut room = ctx.workspace(kernels::Conv2dWorkspace { conv, input: from, out: to, dtype })?;
             let (conv, workspace) = (CONVOLUTION, room.as_mut().map(Buffer::view_mut));
-            ctx.compute(kernels::Conv2d { precision, conv, input, weight, workspace, out })
+            ctx.compute(kernels::Conv2d { conv, input, weight, workspace, out })
         })
         .reads("input", large)
         .reads("weight", filters)
         .writes("out", small),
         new("conv2d_input_grad", |ctx, from, to| {
             let (conv, weight, grad, out) = (&CONVOLUTION, from[0], from[1], outputs(to).next());
-            let (dtype, precision) = (grad.dtype(), ctx.precision(grad.dtype()));
+            let dtype = grad.dtype();
             let (from, to) = (out.layout().shape(), grad.layout().shape());
-            let mut room = ctx.workspace(kernels::Conv2dInputGradWorkspace {
-                conv,
-                input: from,
-                out: to,
-                dtype,
-                precision,
-            })?;
+            let mut room =
+                ctx.workspace(kernels::Conv2dInputGradWorkspace { conv, input: from, out: to, dtype })?;
             let (conv, workspace) = (CONVOLUTION, room.as_mut().map(Buffer::view_mut));
-            ctx.compute(kernels::Conv2dInputGrad { precision, conv, weight, grad, workspace, out })
+            ctx.compute(kernels::Conv2dInputGrad { conv, weight, grad, workspace, out })
         })
         .reads("weight", filters)
         .reads("grad", small)
         .writes("out", large),
         new("conv2d_weight_grad", |ctx, from, to| {
             let (conv, input, grad, out) = (CONVOLUTION, from[0], from[1], outputs(to).next());
-            let precision = ctx.precision(input.dtype());
             let mut room = ctx.workspace(kernels::Conv2dWeightGradWorkspace {
                 conv: &conv,
                 input: input.layout().shape(),
                 out: grad.layout().shape(),
                 dtype: input.dtype(),
-                precision,
+                weight_dtype: out.dtype(),
             })?;
             let workspace = room.as_mut().map(Buffer::view_mut);
-            ctx.compute(kernels::Conv2dWeightGrad { precision, conv, input, grad, workspace, out })
+            ctx.compute(kernels::Conv2dWeightGrad { conv, input, grad, workspace, out })
         })
         .reads("input", large)
         .reads("grad", small)
@@ -672,13 +657,12 @@ fn quantized() -> Vec<Case> {
     const FORMAT: BlockFormat = BlockFormat::Q8_0;
     vec![
         new("quantized_product", |ctx, from, to| {
-            let (lhs, transposed, precision) = (from[0], true, ctx.precision(from[0].dtype()));
+            let (lhs, transposed) = (from[0], true);
             let (outputs, dtype) = (to[0].layout().shape().dims().last().copied().unwrap_or(0), lhs.dtype());
             let layout = lhs.layout();
-            let of = kernels::MatMulQuantizedWorkspace { lhs: layout, outputs, transposed, dtype, precision };
+            let of = kernels::MatMulQuantizedWorkspace { lhs: layout, outputs, transposed, dtype };
             let mut room = ctx.workspace(of)?;
             ctx.compute(kernels::MatMulQuantized {
-                precision,
                 format: FORMAT,
                 transposed,
                 bias: Some(from[2]),

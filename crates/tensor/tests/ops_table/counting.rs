@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bfc_core::{AddressSpace, SubAllocator};
-use bfc_cuda::kernels::{Job, KernelId};
+use bfc_cuda::kernels::{Job, JobTable, KernelId};
 use bfc_cuda::{Compute, ComputeError, GraphCounts, Product, StepId};
 
 use super::computing::Computing;
@@ -62,6 +62,18 @@ unsafe impl Compute for Counting {
         self.launched.lock().unwrap().push(kernel.name);
         // SAFETY: as the caller says.
         unsafe { self.device.compute.launch(kernel, blocks, job) }
+    }
+
+    unsafe fn launch_table(
+        &self,
+        kernel: KernelId,
+        blocks: u32,
+        job: &Job,
+        table: &Arc<JobTable>,
+    ) -> Result<(), ComputeError> {
+        self.launched.lock().unwrap().push(kernel.name);
+        // SAFETY: as the caller says.
+        unsafe { self.device.compute.launch_table(kernel, blocks, job, table) }
     }
 
     fn supports_products(&self) -> bool {

@@ -77,10 +77,12 @@ pub(crate) struct Properties {
     pub(crate) promotes: bool,
     /// The result is a view of the input.
     pub(crate) is_view: bool,
+    /// The result is a loss: f32 for 16-bit operands, if it is one number.
+    pub(crate) is_loss: bool,
 }
 
 impl Properties {
-    const USUAL: Self = Self { rounds_once: true, promotes: true, is_view: false };
+    const USUAL: Self = Self { rounds_once: true, promotes: true, is_view: false, is_loss: false };
 }
 
 /// A row of [`CASES`].
@@ -101,6 +103,12 @@ impl Row {
     /// The operands must have one element type.
     const fn of_one_type(mut self) -> Self {
         self.properties.promotes = false;
+        self
+    }
+
+    /// The result is a loss.
+    const fn loss(mut self) -> Self {
+        self.properties.is_loss = true;
         self
     }
 
@@ -359,15 +367,19 @@ const CASES: &[Row] = &[
         &[(&[2, 2, 3], Any, InOrder), (&[3, 4], Any, Transposed), (&[4], Any, InOrder)],
         |x| x[0].linear(&x[1], &x[2]),
     ),
+    // A CPU rounds the matrix to bf16 for the products of several rows of bf16.
     case("linear_quantized", &[(&[2, 64], Any, InOrder), (&[3], Any, InOrder)], |x| {
         x[0].linear_quantized(&quantized(&x[0], BlockFormat::Q8_0)?, Some(&x[1]))
-    }),
+    })
+    .rounding_often(),
     case("linear_quantized, strided, without a bias", &[(&[3, 64], Any, Transposed)], |x| {
         x[0].linear_quantized(&quantized(&x[0], BlockFormat::Nf4)?, None)
-    }),
+    })
+    .rounding_often(),
     case("linear_quantized, a stack", &[(&[2, 2, 64], Any, WithGaps), (&[3], Any, InOrder)], |x| {
         x[0].linear_quantized(&quantized(&x[0], BlockFormat::Q4_1)?, Some(&x[1]))
-    }),
+    })
+    .rounding_often(),
     case("linear_activation, relu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Relu)),
     case("linear_activation, gelu", LAYER, |x| x[0].linear_activation(&x[1], &x[2], Activation::Gelu)),
     case("linear_activation, gelu_tanh", LAYER, |x| {
@@ -395,11 +407,12 @@ const CASES: &[Row] = &[
     case("softmax, first axis", STRIDED, |x| x[0].softmax(0)),
     case("log_softmax", STRIDED, |x| x[0].log_softmax(-1)),
     case("log_softmax, middle axis", CUBE, |x| x[0].log_softmax(1)),
-    case("cross_entropy", STRIDED, |x| x[0].cross_entropy(&classes(&x[0], &[3, 0, 2])?)),
+    case("cross_entropy", STRIDED, |x| x[0].cross_entropy(&classes(&x[0], &[3, 0, 2])?)).loss(),
     case("cross_entropy, at positions", CUBE, |x| {
         let targets = indices(&x[0], &[2, 0, 1, 1, 2, 0, 0, 2], &[2, 4])?;
         x[0].cross_entropy(&targets)
-    }),
+    })
+    .loss(),
     case("cross_entropy, at positions with options", CUBE, |x| {
         let targets = indices(&x[0], &[2, 0, 1, -7, 2, 0, 0, 2], &[2, 4])?;
         let options = CrossEntropyOptions {
@@ -409,10 +422,12 @@ const CASES: &[Row] = &[
             ..Default::default()
         };
         x[0].cross_entropy_with(&targets, options)
-    }),
+    })
+    .loss(),
     case("linear_cross_entropy", PROJECTED, |x| {
         x[0].linear_cross_entropy(&x[1], &classes(&x[0], &[3, 0, 2])?, Reduction::Mean)
-    }),
+    })
+    .loss(),
     case("linear_cross_entropy, by chunks with options", PROJECTED_BY_TABLE, |x| {
         let options = LinearCrossEntropyOptions {
             label_smoothing: 0.2,
@@ -421,14 +436,16 @@ const CASES: &[Row] = &[
             chunk: Some(2),
         };
         x[0].linear_cross_entropy(&x[1].t()?, &classes(&x[0], &[3, -7, 1])?, options)
-    }),
-    case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1])),
-    case("mse_loss, summed", PAIR, |x| x[0].mse_loss_with(&x[1], Reduction::Sum)),
-    case("mse_loss, of each", PAIR, |x| x[0].mse_loss_with(&x[1], Reduction::None)),
+    })
+    .loss(),
+    case("mse_loss", PAIR, |x| x[0].mse_loss(&x[1])).loss(),
+    case("mse_loss, summed", PAIR, |x| x[0].mse_loss_with(&x[1], Reduction::Sum)).loss(),
+    case("mse_loss, of each", PAIR, |x| x[0].mse_loss_with(&x[1], Reduction::None)).loss(),
     case("cross_entropy, summed", STRIDED, |x| {
         let options = CrossEntropyOptions { reduction: Reduction::Sum, ..Default::default() };
         x[0].cross_entropy_with(&classes(&x[0], &[3, 0, 2])?, options)
-    }),
+    })
+    .loss(),
     case("cross_entropy, with all options", MATRIX, |x| {
         let weights = floats_beside(&x[0], &[0.5, 2.0, 0.0, 1.5], &[4])?;
         let options = CrossEntropyOptions {
@@ -438,17 +455,19 @@ const CASES: &[Row] = &[
             reduction: Reduction::Mean,
         };
         x[0].cross_entropy_with(&classes(&x[0], &[3, -7, 1])?, options)
-    }),
-    case("l1_loss", APART, |x| x[0].l1_loss(&x[1])),
-    case("huber_loss", APART, |x| x[0].huber_loss_with(&x[1], 0.33, Reduction::Sum)),
-    case("bce_with_logits", LIKELY, |x| x[0].bce_with_logits_with(&x[1], Reduction::None)),
-    case("kl_div", LIKELY, |x| x[0].kl_div(&x[1])),
-    case("poisson_nll_loss", LIKELY, |x| x[0].poisson_nll_loss(&x[1])),
+    })
+    .loss(),
+    case("l1_loss", APART, |x| x[0].l1_loss(&x[1])).loss(),
+    case("huber_loss", APART, |x| x[0].huber_loss_with(&x[1], 0.33, Reduction::Sum)).loss(),
+    case("bce_with_logits", LIKELY, |x| x[0].bce_with_logits_with(&x[1], Reduction::None)).loss(),
+    case("kl_div", LIKELY, |x| x[0].kl_div(&x[1])).loss(),
+    case("poisson_nll_loss", LIKELY, |x| x[0].poisson_nll_loss(&x[1])).loss(),
     case("cosine_embedding_loss", PAIR, |x| {
         let alike = indices(&x[0], &[1, -1, 1], &[3])?;
         x[0].cosine_embedding_loss_with(&x[1], &alike, -0.9, Reduction::None)
-    }),
-    case("triplet_margin_loss", TRIPLET, |x| x[0].triplet_margin_loss(&x[1], &x[2], 9.0)),
+    })
+    .loss(),
+    case("triplet_margin_loss", TRIPLET, |x| x[0].triplet_margin_loss(&x[1], &x[2], 9.0)).loss(),
     case("prod", STRIDED_CUBE, |x| x[0].prod([0, 2])),
     case("prod, with zeros", CUBE, |x| {
         // A row without a zero, with one, and with two.

@@ -40,7 +40,8 @@ fn half_precision_ops_equal_rounded_f32_ops() {
                 .map(|leaf| leaf.detach().to_dtype(DType::F32).unwrap().requiring_grad().unwrap())
                 .collect();
             let (y, expected) = (case.apply(&narrow).unwrap(), case.apply(&wide).unwrap());
-            assert_eq!(y.dtype(), dtype, "{}", case.name);
+            let is_number = case.properties.is_loss && y.rank() == 0;
+            assert_eq!(y.dtype(), if is_number { DType::F32 } else { dtype }, "{}", case.name);
             // Composed ops round several times. Values near a power of two may differ by one step.
             let most = 8.0 * step(dtype);
             let found = apart(&y, &expected);
@@ -65,8 +66,8 @@ fn results_are_rounded_once() {
         for dtype in HALVES {
             let narrow = inputs(case, &device, dtype);
             let wide: Vec<Tensor> = narrow.iter().map(|x| x.to_dtype(DType::F32).unwrap()).collect();
-            let expected = case.apply(&wide).unwrap().to_dtype(dtype).unwrap();
             let found = case.apply(&narrow).unwrap();
+            let expected = case.apply(&wide).unwrap().to_dtype(found.dtype()).unwrap();
             // Strides may change the order of a sum, and so its last bit before rounding: at most one step.
             let same = values(&found)
                 .iter()
@@ -93,8 +94,8 @@ fn half_precision_sums_accumulate_in_f32() {
     assert_eq!(values(&many.sum_all().unwrap()), [f64::INFINITY]);
     let large = Tensor::full_of(&device, [4], 300.0, DType::F16).unwrap();
     let zeros = large.zeros_like().unwrap();
-    // The squares and their mean exceed the range of f16. The mean of one in 400 is in range.
-    assert_eq!(values(&large.mse_loss(&zeros).unwrap()), [f64::INFINITY]);
+    // The squares exceed the range of f16. Their mean is f32.
+    assert_eq!(values(&large.mse_loss(&zeros).unwrap()), [90_000.0]);
     let mut one = vec![f16::ZERO; 400];
     one[7] = f16::from_f32(300.0);
     let one = Tensor::from_slice(&device, &one, 400).unwrap();
@@ -154,8 +155,10 @@ fn what_is_made_of_several_steps_is_rounded_after_the_last() {
             let y = function(&x).unwrap();
             (y.clone(), y.backward().unwrap().take(&x).unwrap())
         });
-        assert_eq!((found.dtype(), gradient.dtype()), (DType::F16, DType::F16), "{name}");
-        assert_eq!(values(&found), values(&exact.to_dtype(DType::F16).unwrap()), "{name}");
+        let dtype =
+            if name.starts_with("huber") || name.starts_with("cross") { DType::F32 } else { DType::F16 };
+        assert_eq!((found.dtype(), gradient.dtype()), (dtype, DType::F16), "{name}");
+        assert_eq!(values(&found), values(&exact.to_dtype(dtype).unwrap()), "{name}");
         let exact_gradient = exact_gradient.to_dtype(DType::F16).unwrap();
         assert!(values(&gradient) == values(&exact_gradient), "{name}: {gradient}, not {exact_gradient}");
     }

@@ -13,6 +13,7 @@ mod frames;
 mod gradient_hooks;
 mod gradients;
 mod gradients_of_passes;
+mod half_errors;
 mod half_ops;
 mod limits;
 mod mixed;

@@ -84,6 +84,22 @@ fn products_of_f32_round_their_factors_and_their_result() {
 }
 
 #[test]
+fn weight_gradients_of_convolutions_are_sums_in_f32() {
+    let device = device();
+    for half in [DType::BF16, DType::F16] {
+        for &(name, first, second, product) in PRODUCTS.iter().filter(|product| product.0.contains("conv")) {
+            let (x, w) = (noise(&device, first, 1), noise(&device, second, 2));
+            let rounded = |factor: &Tensor| factor.to_dtype(half).unwrap().to_dtype(DType::F64).unwrap();
+            let [_, _, expected] = run(product, [&rounded(&x), &rounded(&w)]);
+            let _mixed = mixed(half).unwrap();
+            let [_, _, found] = run(product, [&x, &w]);
+            let apart = difference(&values(&found), &values(&expected));
+            assert!(apart <= 1e-5, "{name} in {half}: {apart}");
+        }
+    }
+}
+
+#[test]
 fn f32_that_meets_the_type_becomes_the_type() {
     let device = device();
     let _mixed = mixed(DType::BF16).unwrap();

@@ -41,7 +41,7 @@ fn check_promotion(device: &Device, case: &Case, dtypes: [DType; 2]) -> std::res
     let y = case.apply(&mixed).map_err(|error| error.to_string())?;
     let promoted: Vec<_> = mixed.iter().map(|x| leaf(x.detach().to_dtype(dtype).unwrap())).collect();
     let expected = case.apply(&promoted).unwrap();
-    if y.dtype() != dtype || wide(&y) != wide(&expected) {
+    if y.dtype() != expected.dtype() || wide(&y) != wide(&expected) {
         return Err(format!("{y} instead of {expected}"));
     }
     let gradients = y.sum_all().unwrap().backward().unwrap();

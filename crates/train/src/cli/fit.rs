@@ -31,7 +31,7 @@ pub(super) enum FitTarget {
 pub struct FitOptions {
     /// Find the fastest way to train on a device, such as rtx-4090 or h100-80g,limit=90%, or within this memory of this
     /// machine, such as 24MiB, and train so: the micro-batch, the blocks that are recomputed in the backward pass and,
-    /// with --autocast, the precision
+    /// with --precision, the precision
     #[arg(long, value_name = "DEVICE or MEMORY", value_parser = parse_target)]
     #[arg(conflicts_with_all = ["dry_run", "pool", "graphs", "packing"])]
     fit: Option<FitTarget>,
@@ -102,7 +102,7 @@ impl Options {
     /// The plan without a search.
     pub(super) fn whole_batch(&self, batch_size: usize, world: &World) -> Plan {
         let mut plan = Plan::new(batch_size);
-        (plan.accumulate, plan.autocast) = (self.ranks.accumulate, self.autocast);
+        (plan.accumulate, plan.precision) = (self.ranks.accumulate, self.mixed_precision());
         (plan.ranks, plan.shard) = (world.size(), self.ranks.shard);
         plan
     }
@@ -111,7 +111,7 @@ impl Options {
     fn space(&self, plain: &Plan) -> Space {
         let space = Space::new(plain.batch()).ranks([plain.ranks]);
         // Without permission, results keep their precision.
-        let space = match self.autocast {
+        let space = match self.mixed_precision() {
             Some(dtype) => space.precisions([None, Some(dtype)]),
             None => space,
         };

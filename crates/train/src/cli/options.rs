@@ -8,7 +8,7 @@ use bfc_core::{AllocatorChoice, Bytes, DeviceId, MIB, OptionError, PoolOptions};
 use clap::Args;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use highwater_distributed::World;
-use highwater_tensor::{DType, DeviceProfile, DryRunOptions, TF32, THREADS, autocast};
+use highwater_tensor::{DType, DeviceProfile, DryRunOptions, TF32, THREADS, mixed};
 
 use super::fit::FitTarget;
 use super::ranks::{RankOptions, RankPeak, rank_path};
@@ -48,9 +48,9 @@ pub struct Options {
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pool_option)]
     pub(super) pool_option: Vec<PoolOptions>,
 
-    /// Compute matrix products and convolutions of f32 tensors in this type; all other ops and tensors stay f32
-    #[arg(long, value_name = "TYPE", value_parser = PossibleValuesParser::new(["bf16"]).map(|_| DType::BF16))]
-    pub(super) autocast: Option<DType>,
+    /// Train in mixed precision of bf16 or f16: activations are 16-bit, parameters and the optimizer's state stay f32
+    #[arg(long, value_name = "TYPE", alias = "autocast", value_parser = parse_precision())]
+    pub(super) precision: Option<DType>,
 
     /// Submit each training step to a GPU as graphs; the results do not change
     #[arg(long)]
@@ -116,7 +116,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Opens a run, calls the program under [`autocast`](highwater_tensor::autocast()) if requested, and prints its error: an
+    /// Opens a run, calls the program in [mixed precision](highwater_tensor::mixed()) if requested, and prints its error: an
     /// out-of-memory error with its report, also to the file of `--oom-report`. Returns the exit code: 0, or 1 after an error.
     ///
     /// With `--world-size N`, the program runs N times: as each rank, from the last to the first.
@@ -131,8 +131,8 @@ impl Options {
             let open = || {
                 let run = Run::open_in(name, self, world, peaks)?;
                 // With `--fit`, the plan says.
-                let dtype = self.autocast.filter(|_| self.fit.is_none());
-                let guard = dtype.map(autocast).transpose().map_err(RunError::from)?;
+                let dtype = self.mixed_precision().filter(|_| self.fit.is_none());
+                let guard = dtype.map(mixed).transpose().map_err(RunError::from)?;
                 Ok((run, guard))
             };
             let (run, _guard) = open().map_err(E::from)?;
@@ -160,6 +160,11 @@ impl Options {
                 ExitCode::FAILURE
             }
         }
+    }
+
+    /// The 16-bit type of `--precision`; `None` for f32.
+    pub(super) fn mixed_precision(&self) -> Option<DType> {
+        self.precision.filter(|dtype| *dtype != DType::F32)
     }
 
     /// The options of one rank: its files, and logs on rank 0 only.
@@ -218,6 +223,14 @@ impl SaveOptions {
     }
 }
 
+fn parse_precision() -> impl TypedValueParser<Value = DType> {
+    PossibleValuesParser::new(["bf16", "f16", "f32"]).map(|name| match name.as_str() {
+        "bf16" => DType::BF16,
+        "f16" => DType::F16,
+        _ => DType::F32,
+    })
+}
+
 /// A plain number means MiB.
 fn parse_pool(text: &str) -> Result<Bytes, String> {
     let bytes = match text.parse::<u64>() {
@@ -257,7 +270,7 @@ fn help(setting: &Setting) -> String {
 mod tests {
     use bfc_core::Bytes;
     use clap::{Args, CommandFactory, Parser};
-    use highwater_tensor::settings;
+    use highwater_tensor::{DType, settings};
 
     use super::Options;
 
@@ -302,6 +315,14 @@ mod tests {
             let error = parse(&["--pool-option", pair]).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn a_precision_of_f32_is_none() {
+        let precision = |name| parse(&["--precision", name]).unwrap().mixed_precision();
+        assert_eq!(["bf16", "f16", "f32"].map(precision), [Some(DType::BF16), Some(DType::F16), None]);
+        assert_eq!(parse(&[]).unwrap().mixed_precision(), None);
+        assert!(parse(&["--precision", "f64"]).unwrap_err().contains("[possible values: bf16, f16, f32]"));
     }
 
     #[test]

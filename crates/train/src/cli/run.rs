@@ -166,10 +166,11 @@ impl Run {
                 size => facts
                     .with("rank", world.rank())
                     .with("ranks", size)
-                    .with("reduce", options.ranks.reduce.name()),
+                    .with("reduce", options.ranks.reduce.name())
+                    .with("exchange", options.ranks.exchange),
             };
             let facts =
-                options.autocast.into_iter().fold(facts, |facts, dtype| facts.with("autocast", dtype));
+                options.precision.into_iter().fold(facts, |facts, dtype| facts.with("precision", dtype));
             let file = |path: &Path| runtime.tracker().start_recording(File::create(path)?, &facts);
             file(source.path()).map_err(|error| FileError::io(source.path(), &error))?;
         }
@@ -221,8 +222,8 @@ impl Run {
         self.options.ranks.shard
     }
 
-    /// Wraps the optimizer that `make` creates from the parameters of this rank, as `--world`, `--shard` and `--reduce` say.
-    /// In a world of one rank, nothing changes.
+    /// Wraps the optimizer that `make` creates from the parameters of this rank, as `--world`, `--shard`, `--reduce` and
+    /// `--exchange` say. In a world of one rank, nothing changes.
     ///
     /// # Errors
     /// See [`World::sharded`].
@@ -246,7 +247,8 @@ impl Run {
         parameters: Vec<(String, Parameter)>,
         make: impl FnOnce(ParameterGroup) -> Result<O, Error>,
     ) -> Result<DataParallel<O>, Error> {
-        Ok(world.sharded(shard, parameters, make)?.reduce(self.options.ranks.reduce))
+        let ranks = &self.options.ranks;
+        world.sharded(shard, parameters, make)?.reduce(ranks.reduce).exchange_dtype(ranks.exchange)
     }
 
     /// Returns the batches of each rank per step, for [`Trainer::accumulate`](crate::Trainer::accumulate).
@@ -361,7 +363,13 @@ impl Run {
     /// the ranks. `None` if the loop had no [output](Self::output).
     fn estimated_step(&self, report: &Report) -> Option<StepTime> {
         let mut step = self.longest_step.get()?;
-        let seconds = exchange_seconds(self.options.dry_profile()?, report, self.world.size());
+        let gradients = self.options.ranks.exchange.size() as f64 / size_of::<f32>() as f64;
+        let share = match self.shard() {
+            Shard::None => gradients,
+            // One way reduced gradients, the other way parameters.
+            Shard::Optimizer | Shard::Gradients => (gradients + 1.0) / 2.0,
+        };
+        let seconds = exchange_seconds(self.options.dry_profile()?, report, self.world.size(), share);
         step.seconds += seconds;
         step.memory_seconds += seconds;
         Some(step)
@@ -481,6 +489,7 @@ impl Run {
                 fields.insert("rank".into(), self.world.rank().into());
                 fields.insert("shard".into(), self.shard().name().into());
                 fields.insert("reduce".into(), self.options.ranks.reduce.name().into());
+                fields.insert("exchange".into(), self.options.ranks.exchange.name().into());
                 fields.insert("ranks".into(), json!(peaks));
                 Value::Object(fields)
             }

@@ -84,7 +84,7 @@ impl Fit {
 
 /// The properties that plans share if they differ only in recomputation.
 fn family(plan: &Plan) -> (usize, Option<DType>) {
-    (plan.micro_batch, plan.autocast)
+    (plan.micro_batch, plan.precision)
 }
 
 /// The ratios of measured to estimated seconds, by family.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use highwater_distributed::Shard;
 use highwater_nn::recompute::{Recomputation, Recompute, RecomputeGuard, Segment};
-use highwater_tensor::{AutocastGuard, DType, Error, Result, autocast};
+use highwater_tensor::{DType, Error, MixedGuard, Result, mixed};
 use serde::{Serialize, Serializer};
 
 /// The steps and micro-batches of a trial: the second step includes the optimizer's state.
@@ -47,9 +47,9 @@ pub struct Plan {
     pub accumulate: u64,
     /// The blocks that are recomputed in the backward pass.
     pub recompute: Recompute,
-    /// The type in which products compute; `None` for that of the tensors.
+    /// The 16-bit type of [mixed precision](highwater_tensor::mixed()); `None` for the types of the tensors.
     #[serde(serialize_with = "as_text")]
-    pub autocast: Option<DType>,
+    pub precision: Option<DType>,
     /// The processes.
     pub ranks: usize,
     /// The memory that the ranks divide among themselves.
@@ -68,7 +68,7 @@ impl Plan {
             micro_batch: batch,
             accumulate: 1,
             recompute: Recompute::default(),
-            autocast: None,
+            precision: None,
             ranks: 1,
             shard: Shard::None,
             extent: Extent::Whole,
@@ -107,10 +107,10 @@ impl Plan {
     /// [`Trainer::plan`](crate::Trainer::plan) does this for a training loop.
     ///
     /// # Errors
-    /// See [`autocast`](highwater_tensor::autocast()).
+    /// See [`mixed`](highwater_tensor::mixed()).
     pub fn enter(&self) -> Result<PlanGuard> {
-        let autocast = self.autocast.map(autocast).transpose()?;
-        Ok(PlanGuard { recompute: self.recompute.enter(), _autocast: autocast })
+        let mixed = self.precision.map(mixed).transpose()?;
+        Ok(PlanGuard { recompute: self.recompute.enter(), _mixed: mixed })
     }
 
     /// Returns the plan for a trial with few steps.
@@ -140,7 +140,7 @@ impl Plan {
 #[derive(Debug)]
 pub struct PlanGuard {
     recompute: RecomputeGuard,
-    _autocast: Option<AutocastGuard>,
+    _mixed: Option<MixedGuard>,
 }
 
 impl PlanGuard {
@@ -197,7 +197,7 @@ impl fmt::Display for Plan {
             let blocks: usize = recomputations().map(Recomputation::blocks).sum();
             write!(f, ", {again} of {blocks} blocks recomputed [{}]", self.recompute)?;
         }
-        self.autocast.map_or(Ok(()), |dtype| write!(f, ", {dtype}"))
+        self.precision.map_or(Ok(()), |dtype| write!(f, ", {dtype}"))
     }
 }
 

@@ -68,8 +68,8 @@ impl Space {
         self
     }
 
-    /// Sets the types in which products compute: `None` for that of the tensors, and `Some(DType::BF16)` for
-    /// [autocast](highwater_tensor::autocast()), which changes results slightly.
+    /// Sets the precisions: `None` for the types of the tensors, and `Some(DType::BF16)` or `Some(DType::F16)` for
+    /// [mixed precision](highwater_tensor::mixed()), which changes results slightly.
     #[must_use]
     pub fn precisions(mut self, precisions: impl IntoIterator<Item = Option<DType>>) -> Self {
         self.precisions = precisions.into_iter().collect();
@@ -106,10 +106,10 @@ impl Space {
             let own = self.batch / ranks;
             for micro_batch in self.sizes(own).into_iter().filter(|size| *size > 0) {
                 for &shard in self.shards.iter().filter(|shard| ranks > 1 || **shard == Shard::None) {
-                    for &autocast in &self.precisions {
+                    for &precision in &self.precisions {
                         let mut plan = Plan::new(micro_batch);
                         (plan.accumulate, plan.ranks) = ((own / micro_batch) as u64, ranks);
-                        (plan.shard, plan.autocast) = (shard, autocast);
+                        (plan.shard, plan.precision) = (shard, precision);
                         plans.push(plan);
                     }
                 }

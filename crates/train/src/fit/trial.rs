@@ -193,7 +193,7 @@ impl<P: FnMut(&Device, &Plan, &World) -> Result<()>> Trial<P> {
         let ends: Option<Vec<StepTime>> = passes.iter().map(|pass| pass.estimated).collect();
         let work = ends.and_then(|ends| last_step(&ends, per_micro_batch, trial.accumulate, plan.accumulate));
         let mut work = work.ok_or_else(|| FitError::NoStep { plan: Box::new(plan.clone()) })?;
-        let seconds = exchange_seconds(&run.profile, &run.report, plan.ranks);
+        let seconds = exchange_seconds(&run.profile, &run.report, plan.ranks, 1.0);
         work.seconds += seconds;
         work.memory_seconds += seconds;
         Ok(Tried {
@@ -230,12 +230,16 @@ pub(super) fn tried_ranks(trial: &Plan) -> impl Iterator<Item = usize> + use<> {
 }
 
 /// Returns the estimated time in which the ranks add their gradients, or send reduced gradients and new parameters. In a ring, each
-/// rank sends 2 (n - 1) / n times the bytes of the parameters over its link. No part of it is hidden behind the backward pass.
-pub(crate) fn exchange_seconds(profile: &DeviceProfile, report: &Report, ranks: usize) -> f64 {
+/// rank sends 2 (n - 1) / n times the bytes of the parameters over its link, or `share` of this. No part of it is hidden behind the
+/// backward pass.
+pub(crate) fn exchange_seconds(profile: &DeviceProfile, report: &Report, ranks: usize, share: f64) -> f64 {
     let Some(speed) = profile.speed().filter(|_| ranks > 1) else { return 0.0 };
     let parameters = report.categories.iter().filter(|row| row.category == Category::Parameter.name());
-    let bytes: u64 = parameters.map(|row| row.high_water_bytes).sum();
-    2.0 * (ranks - 1) as f64 / ranks as f64 * bytes as f64 / speed.link_bytes_per_second()
+    let all: u64 = parameters.map(|row| row.high_water_bytes).sum();
+    // The 16-bit copies of mixed precision count as parameters, but stay on their rank.
+    let copies = report.ops.iter().filter(|row| row.op == "cast_parameter" && row.scope.is_none());
+    let bytes = all.saturating_sub(copies.map(|row| row.self_peak_bytes).sum());
+    2.0 * share * (ranks - 1) as f64 / ranks as f64 * bytes as f64 / speed.link_bytes_per_second()
 }
 
 fn world(plan: &Plan, rank: usize) -> Result<World> {

@@ -90,7 +90,7 @@ pub struct Trainer<'a> {
     early_stopping: Option<EarlyStopping>,
     saves: Saves,
     notes: Vec<(String, String)>,
-    autocast: Option<DType>,
+    precision: Option<DType>,
     output: Output<'a>,
     listens: bool,
     allows_nan: bool,
@@ -113,7 +113,7 @@ impl<'a> Trainer<'a> {
             early_stopping: None,
             saves: Saves::default(),
             notes: Vec::new(),
-            autocast: None,
+            precision: None,
             output: Output::default(),
             listens: true,
             allows_nan: false,
@@ -245,11 +245,32 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Runs the steps and evaluations under [`autocast`](highwater_tensor::autocast()): products and convolutions compute in
-    /// this type, which must be bf16. Parameters, gradients and the optimizer's state stay f32.
+    /// Runs the steps and evaluations in [mixed precision](highwater_tensor::mixed()) of bf16 or f16: activations and their
+    /// gradients are 16-bit. Parameters, their gradients, the optimizer's state, averages and checkpoints stay f32. With f32
+    /// or `None`, the tensors of the model define the types.
+    ///
+    /// f16 requires a loss scaler. Without [`scaler`](Self::scaler), the loop uses [`LossScaler::dynamic`], also if a
+    /// [plan](Self::plan) or a guard of the caller sets f16.
+    ///
+    /// ```
+    /// use highwater::prelude::*;
+    /// use highwater::train::Trainer;
+    /// let device = Device::cpu()?;
+    /// let model = Linear::new(&device, 4, 1, &Rng::new(0))?;
+    /// let mut optimizer = AdamW::new(model.parameters(), 0.01)?;
+    /// let trainer = Trainer::new(&model, &mut optimizer).precision(DType::BF16);
+    /// let loss = |x: &Tensor| {
+    ///     let y = model.forward(x)?;
+    ///     assert_eq!(y.dtype(), DType::BF16);
+    ///     y.square()?.mean_all()
+    /// };
+    /// let outcome = trainer.train_steps(3, |_| Tensor::ones(&device, [8, 4]), loss)?;
+    /// assert_eq!((outcome.steps, model.weight().tensor().dtype()), (3, DType::F32));
+    /// # Ok::<(), highwater::Error>(())
+    /// ```
     #[must_use]
-    pub fn autocast(mut self, dtype: impl Into<Option<DType>>) -> Self {
-        self.autocast = dtype.into();
+    pub fn precision(mut self, dtype: impl Into<Option<DType>>) -> Self {
+        self.precision = dtype.into().filter(|dtype| *dtype != DType::F32);
         self
     }
 
@@ -345,8 +366,8 @@ impl<'a> Trainer<'a> {
     /// - [`Error::Mismatch`](highwater_tensor::Error::Mismatch) for a checkpoint of another model.
     /// - [`Error::BadArgument`](highwater_tensor::Error::BadArgument) before the first step for options that contradict each
     ///   other or are out of range: early stopping or a plateau without [`evaluate`](Self::evaluate), [`Saves::best`] without
-    ///   early stopping, intervals of 0, an invalid [schedule](Schedule::check), and [`autocast`](Self::autocast) to types other
-    ///   than bf16.
+    ///   early stopping, intervals of 0, an invalid [schedule](Schedule::check), and a [`precision`](Self::precision) other
+    ///   than bf16, f16 and f32.
     /// - [`Error::BadArgument`](highwater_tensor::Error::BadArgument) for early stopping or a plateau on a figure that the
     ///   evaluation does not return.
     pub fn train<B, I: IntoIterator<Item = Result<B>>>(
@@ -453,7 +474,7 @@ impl fmt::Debug for Trainer<'_> {
         let mut trainer = f.debug_struct("Trainer");
         trainer.field("epochs", &self.epochs).field("evaluate_every", &self.evaluate_every);
         trainer
-            .field("autocast", &self.autocast)
+            .field("precision", &self.precision)
             .field("early_stopping", &self.early_stopping)
             .field("saves", &self.saves);
         trainer.finish_non_exhaustive()

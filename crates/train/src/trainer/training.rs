@@ -5,8 +5,9 @@ use std::path::Path;
 
 use highwater_distributed::{AgreedValue, RunStage, World};
 use highwater_nn::checkpoint::Checkpoint;
+use highwater_nn::optim::LossScaler;
 use highwater_tensor::error::FileError;
-use highwater_tensor::{Device, Error, Result, Tensor, autocast, no_grad};
+use highwater_tensor::{DType, Device, Error, Result, Tensor, mixed, mixed_dtype, no_grad};
 use highwater_tracking::module;
 
 use super::draws::Draws;
@@ -58,6 +59,9 @@ impl<'a> Training<'a> {
                 trainer.saves = Saves::default();
                 trainer.output = Output::default();
             }
+        }
+        if trainer.mixed_precision() == Some(DType::F16) && trainer.stepper.scaler.is_none() {
+            trainer.stepper.scaler = Some(LossScaler::dynamic());
         }
         let world = trainer.stepper.world.clone();
         let mut changing = trainer.model.buffers().into_iter().filter(|(_, buffer)| !buffer.is_constant());
@@ -174,7 +178,7 @@ impl<'a> Training<'a> {
         mut source: impl FnMut(Position) -> Result<(I, u64)>,
         mut loss: impl FnMut(&B) -> Result<Tensor>,
     ) -> Result<Outcome> {
-        let _autocast = self.trainer.autocast.map(autocast).transpose()?;
+        let _mixed = self.trainer.precision.map(mixed).transpose()?;
         let plan = self.trainer.plan.as_ref().map(Plan::enter).transpose()?;
         let stopping = self.trainer.early_stopping.as_ref();
         let mut ended = stopping.filter(|stopping| stopping.is_over()).map(|_| Ended::StoppedEarly);
@@ -435,9 +439,15 @@ fn watched(op: &'static str, figures: &Figures, figure: &str) -> Result<Option<f
 }
 
 impl Trainer<'_> {
+    /// The type of mixed precision: of the plan, else of the loop, else of a guard of the caller.
+    fn mixed_precision(&self) -> Option<DType> {
+        let of_plan = self.plan.as_ref().and_then(|plan| plan.precision);
+        of_plan.or(self.precision).or_else(mixed_dtype)
+    }
+
     /// The options that all ranks must share, because they change the steps.
     fn common_options(&self) -> Vec<(&'static str, String)> {
-        let Self { stepper, autocast, early_stopping, evaluate_every, learning_rate, ema, .. } = self;
+        let Self { stepper, early_stopping, evaluate_every, learning_rate, ema, .. } = self;
         let stopping = early_stopping.as_ref().map(EarlyStopping::options);
         let plateau = learning_rate.plateau().map(|(figure, plateau)| format!("{plateau} of {figure}"));
         // An evaluation that changes no step is no operation of all ranks.
@@ -450,7 +460,7 @@ impl Trainer<'_> {
             ("accumulated batches", stepper.accumulate.to_string()),
             ("norm limit", text(stepper.clip_norm.as_ref())),
             ("loss scaler", text(stepper.scaler.as_ref())),
-            ("autocast", text(autocast.as_ref())),
+            ("precision", text(self.mixed_precision().as_ref())),
             ("early stopping", text(stopping.as_ref())),
             ("reduction on plateaus", text(plateau.as_ref())),
             ("interval of evaluations", text(evaluates.then_some(evaluate_every))),
@@ -496,12 +506,33 @@ mod tests {
     }
 
     #[test]
+    fn f16_scales_losses() {
+        fn scaler(change: impl for<'a> FnOnce(Trainer<'a>) -> Trainer<'a>) -> Option<LossScaler> {
+            let model = Linear::new(&Device::cpu().unwrap(), 1, 1, &Rng::new(0)).unwrap();
+            let mut sgd = Sgd::new(model.parameters(), 0.1).unwrap();
+            Training::begin(change(Trainer::new(&model, &mut sgd)), 1, 1).unwrap().trainer.stepper.scaler
+        }
+        let of_precision = |precision| scaler(|trainer| trainer.precision(precision));
+        assert_eq!(of_precision(DType::F16), Some(LossScaler::dynamic()));
+        assert_eq!([DType::BF16, DType::F32].map(of_precision), [None, None]);
+        let mut plan = Plan::new(1);
+        plan.precision = Some(DType::F16);
+        assert_eq!(scaler(|trainer| trainer.plan(&plan)), Some(LossScaler::dynamic()));
+        let own = || LossScaler::fixed(8.0).unwrap();
+        assert_eq!(scaler(|trainer| trainer.precision(DType::F16).scaler(own())), Some(own()));
+        let _mixed = mixed(DType::F16).unwrap();
+        assert_eq!(scaler(|trainer| trainer), Some(LossScaler::dynamic()));
+    }
+
+    #[test]
     fn ranks_compare_all_that_changes_their_steps() {
         let plateau = ReduceOnPlateau::new;
         let on = |figure: &'static str| options(|trainer| trainer.reduce_on_plateau(figure, plateau()));
         let every = Every::Epochs(2);
         let all = [
             options(|trainer| trainer),
+            options(|trainer| trainer.precision(DType::BF16)),
+            options(|trainer| trainer.precision(DType::F16)),
             on("a"),
             on("b"),
             options(|trainer| trainer.reduce_on_plateau("a", plateau().with_patience(1))),
@@ -520,5 +551,8 @@ mod tests {
         }
         // Without an effect on steps, each rank may evaluate as it likes.
         assert_eq!(options(|trainer| trainer.evaluate_every(every)), all[0]);
+        assert_eq!(options(|trainer| trainer.precision(DType::F32)), all[0]);
+        let _mixed = mixed(DType::BF16).unwrap();
+        assert_eq!(options(|trainer| trainer), all[1]);
     }
 }

@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod adapters;
-mod autocast;
 mod averages;
 mod dry_runs;
 mod early_stopping;
 mod metrics;
+mod mixed;
 mod objectives;
 mod options;
 mod peaks;

@@ -18,7 +18,7 @@ struct Case {
     seconds: f64,
 }
 
-/// Prints a table of estimated and measured times: f32 and autocast, on one thread and on `threads`.
+/// Prints a table of estimated and measured times: f32 and mixed precision, on one thread and on `threads`.
 pub fn compare(
     workloads: &[Workload],
     threads: usize,
@@ -37,8 +37,8 @@ pub fn compare(
         // The cases of a workload are interleaved, and the fastest step of each counts.
         let mut cases = Vec::new();
         for &threads in &counts {
-            for autocast in [false, true] {
-                cases.push(Case::new(workload, threads, Options { autocast, ..options })?);
+            for mixed in [false, true] {
+                cases.push(Case::new(workload, threads, Options { mixed, ..options })?);
             }
         }
         for _ in 0..rounds {
@@ -51,7 +51,7 @@ pub fn compare(
 
 impl Case {
     fn new(workload: Workload, threads: usize, options: Options) -> anyhow::Result<Self> {
-        let precision = if options.autocast { "autocast" } else { "f32" };
+        let precision = if options.mixed { "mixed" } else { "f32" };
         let name = format!("{workload:?}, {precision}, {threads} threads").to_lowercase();
         let estimate = estimate(workload, threads, options)?;
         let program = start(workload, threads, options)?;

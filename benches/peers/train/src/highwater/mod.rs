@@ -22,9 +22,9 @@ pub struct Options {
     /// Element type of Highwater's parameters and activations: f32, bf16 or f16.
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     dtype: Floats,
-    /// Computes products and convolutions in bf16, with f32 parameters and activations.
+    /// Trains in mixed precision: activations in bf16, parameters in f32.
     #[arg(long)]
-    pub autocast: bool,
+    pub mixed: bool,
     /// Trains with the ranks that a launcher started. Each has a batch per step.
     #[arg(long)]
     pub ranks: bool,
@@ -66,7 +66,7 @@ pub fn start_on(workload: Workload, device: Device, options: Options) -> anyhow:
         let batch = &batches[(step * world.size() + world.rank()) % batches.len()];
         let x = tensor(&of_step, &batch.input)?;
         let x = if x.dtype() == DType::F32 { x.to_dtype(dtype)? } else { x };
-        let _guard = options.autocast.then(|| autocast(DType::BF16)).transpose()?;
+        let _guard = options.mixed.then(|| mixed(DType::BF16)).transpose()?;
         let (y, target) = (model.forward(&x)?.to_dtype(DType::F32)?, tensor(&of_step, &batch.target)?);
         let loss = match batch.target {
             Data::Floats { .. } => y.mse_loss(&target)?,

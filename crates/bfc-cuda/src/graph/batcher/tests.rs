@@ -52,7 +52,7 @@ unsafe impl Executor for MockDevice {
         if is_full && !std::mem::take(&mut *self.has_released.lock().unwrap()) {
             return Err(ComputeError::OutOfMemory { call: "submit" });
         }
-        self.record(Call::Submitted(*command));
+        self.record(Call::Submitted(command.clone()));
         // Products of one row are not supported.
         Ok(!matches!(command, Command::Product { product: Product { rows: 1, .. }, .. }))
     }
@@ -85,7 +85,7 @@ unsafe impl Executor for MockDevice {
         by: &Command,
     ) -> Result<(), ComputeError> {
         assert!(graph[place].can_become(by));
-        graph[place] = *by;
+        graph[place].clone_from(by);
         self.record(Call::Updated(place));
         Ok(())
     }
@@ -99,7 +99,7 @@ unsafe impl Executor for MockDevice {
 
 fn kernel(name: &'static str, count: u64) -> Command {
     let kernel = KernelId::new(&CHECK, name, ElementType::F32);
-    Command::Kernel { kernel, blocks: 1, job: Job { count, ..Job::default() } }
+    Command::Kernel { kernel, blocks: 1, job: Job { count, ..Job::default() }, table: None }
 }
 
 fn product(rows: i32, address: u64) -> Command {
@@ -126,7 +126,7 @@ fn five_kernels() -> Vec<Command> {
 
 fn submit(batcher: &GraphBatcher<MockDevice>, command: &[Command]) -> Vec<bool> {
     // SAFETY: the device follows no addresses.
-    command.iter().map(|&command| unsafe { batcher.submit(command) }.unwrap()).collect()
+    command.iter().map(|command| unsafe { batcher.submit(command.clone()) }.unwrap()).collect()
 }
 
 /// One run with a flush after each segment; returns the calls that the device received.
@@ -141,7 +141,7 @@ fn run(batcher: &GraphBatcher<MockDevice>, id: StepId, segments: &[&[Command]]) 
 }
 
 fn singly(command: &[Command]) -> Vec<Call> {
-    command.iter().map(|&command| Call::Submitted(command)).collect()
+    command.iter().cloned().map(Call::Submitted).collect()
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn products_match_exactly_and_keep_their_support() {
     let (batcher, id) = (GraphBatcher::new(MockDevice::default()), StepId(1));
     let mut command = five_kernels();
     command.insert(2, product(1, 256));
-    let (without, unknown) = (five_kernels(), Call::Submitted(command[2]));
+    let (without, unknown) = (five_kernels(), Call::Submitted(command[2].clone()));
     let mut first = singly(&without);
     first.insert(2, unknown);
     assert_eq!(run(&batcher, id, &[&command]), first);
@@ -478,7 +478,7 @@ fn is_done(command: &Command) -> bool {
 /// The commands that the device executed, in order.
 fn done(calls: &[Call]) -> Vec<(&'static str, u64)> {
     let command = |calls: &Call| match calls {
-        Call::Submitted(command) => vec![*command],
+        Call::Submitted(command) => vec![command.clone()],
         Call::Launched(graph) => graph.clone(),
         Call::Built(_) | Call::Updated(_) => Vec::new(),
     };
@@ -511,7 +511,7 @@ fn random_runs_execute_in_submission_order() {
         let step = StepId(random(3));
         let runs = random(8) > 0 && batcher.begin(step);
         let mut expected = Vec::new();
-        for mut command in programs[random(5) as usize].iter().copied() {
+        for mut command in programs[random(5) as usize].iter().cloned() {
             match random(60) {
                 0 => continue,
                 1 => batcher.flush().unwrap(),
@@ -526,9 +526,10 @@ fn random_runs_execute_in_submission_order() {
                 }
                 _ => {}
             }
+            let done = is_done(&command).then(|| short(&command));
             // SAFETY: the device follows no addresses.
-            assert_eq!(unsafe { batcher.submit(command) }.unwrap(), is_done(&command));
-            expected.extend(is_done(&command).then(|| short(&command)));
+            assert_eq!(unsafe { batcher.submit(command) }.unwrap(), done.is_some());
+            expected.extend(done);
         }
         let breaks = random(50) == 0;
         if breaks {

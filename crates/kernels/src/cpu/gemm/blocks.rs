@@ -6,8 +6,10 @@ use std::ops::Range;
 /// A rectangular block of a matrix that is borrowed exclusively. Other blocks of the same matrix do not overlap with it.
 #[derive(Debug)]
 pub(crate) struct Block<'a, T> {
-    /// The first element of the matrix.
+    /// The element at `first`.
     matrix: *mut T,
+    /// The row and the column of that element.
+    first: [usize; 2],
     /// Elements from one row of the matrix to the next.
     stride: usize,
     rows: Range<usize>,
@@ -24,9 +26,23 @@ impl<'a, T> Block<'a, T> {
         let rows = matrix.len().checked_div(columns).unwrap_or(0);
         Self {
             matrix: matrix.as_mut_ptr(),
+            first: [0; 2],
             stride: columns,
             rows: 0..rows,
             columns: 0..columns,
+            borrow: PhantomData,
+        }
+    }
+
+    /// A block at the given rows and columns of a larger matrix. `elements` holds only the block, row by row.
+    pub(crate) fn at(elements: &'a mut [T], [rows, columns]: [Range<usize>; 2]) -> Self {
+        assert!(elements.len() == rows.len() * columns.len());
+        Self {
+            matrix: elements.as_mut_ptr(),
+            stride: columns.len(),
+            first: [rows.start, columns.start],
+            rows,
+            columns,
             borrow: PhantomData,
         }
     }
@@ -47,9 +63,15 @@ impl<'a, T> Block<'a, T> {
         let inside = self.columns.start <= columns.start && columns.end <= self.columns.end;
         assert!(self.rows.contains(&row) && inside && columns.start <= columns.end);
         // SAFETY: the assertion checks that the elements are in the block, which is a part of the matrix.
-        let first = unsafe { self.matrix.add(row * self.stride + columns.start) };
+        let first =
+            unsafe { self.matrix.add((row - self.first[0]) * self.stride + columns.start - self.first[1]) };
         // SAFETY: as above, and `self` borrows them exclusively.
         unsafe { std::slice::from_raw_parts_mut(first, columns.len()) }
+    }
+
+    /// Loads the elements into the cache, for writes that follow.
+    pub(crate) fn prefetch(&mut self, rows: Range<usize>, columns: Range<usize>) {
+        rows.for_each(|row| prefetch(self.row(row, columns.clone())));
     }
 
     /// Splits the block into blocks of at most `rows` × `columns` elements.
@@ -57,6 +79,7 @@ impl<'a, T> Block<'a, T> {
         pieces(&self.rows, rows).flat_map(move |rows| {
             pieces(&self.columns, columns).map(move |columns| Self {
                 matrix: self.matrix,
+                first: self.first,
                 stride: self.stride,
                 rows: rows.clone(),
                 columns,
@@ -75,7 +98,7 @@ pub(crate) fn pieces(range: &Range<usize>, size: usize) -> impl Iterator<Item = 
 
 /// Loads the cache lines of the elements, for a write that follows. Does nothing on processors without such an instruction.
 #[inline]
-pub(super) fn prefetch<T>(elements: &mut [T]) {
+fn prefetch<T>(elements: &mut [T]) {
     #[cfg(target_arch = "x86_64")]
     for part in elements.chunks(LINE / size_of::<T>()) {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};

@@ -53,7 +53,7 @@ pub(crate) trait Packed: bytemuck::Pod + Send + Sync {
 }
 
 /// Two consecutive bf16 elements of one row or column of a matrix, the first one in the lower half.
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Pair(pub(in super::super) u32);
 

@@ -24,20 +24,18 @@ use self::blocks::pieces;
 
 pub(crate) use blocks::Block;
 pub(crate) use kernel::{COLUMNS, HALF, Packed, Pair, ROWS, Stored, Tile};
-pub(crate) use pack::{
-    Depth, GROUP, Operand, PackInto, RUN, Strided, Unrounded, f16_to_f32, interleave, to_bf16,
-};
+pub(crate) use pack::{Depth, GROUP, Operand, PackInto, RUN, Strided, f16_to_f32, interleave, to_bf16};
 
 use super::number::Float;
 
 /// The rows of packed panels. A panel of the right operand then takes 32 KiB of `f32`.
-const DEPTH: usize = 256;
+pub(crate) const DEPTH: usize = 256;
 
 /// The most rows of the left operand that are packed at once: 192 KiB of `f32`.
-const HIGH: usize = 16 * ROWS;
+pub(crate) const HIGH: usize = 16 * ROWS;
 
 /// The most columns of the right operand that are packed at once: 512 KiB of `f32`.
-const WIDE: usize = 16 * COLUMNS;
+pub(crate) const WIDE: usize = 16 * COLUMNS;
 
 /// The fewest rows of a panel for which a tile is loaded into the cache in advance. Shallower products take less time than this.
 const PREFETCH_ROWS: usize = 64;
@@ -78,7 +76,7 @@ impl<T: Float> Destination<T> for Block<'_, T> {
     }
 
     fn prefetch(&mut self, rows: Range<usize>, columns: Range<usize>) {
-        rows.for_each(|row| blocks::prefetch(self.row(row, columns.clone())));
+        Block::prefetch(self, rows, columns);
     }
 }
 
@@ -86,6 +84,11 @@ impl<T: Float> Destination<T> for Block<'_, T> {
 pub(crate) fn scratch_elements([rows, columns, depth]: [usize; 3]) -> usize {
     let [lhs, rhs] = panels::<f32>([rows, columns, depth]);
     lhs + rhs
+}
+
+/// Whether a product of this depth stores each tile once, and never adds to it.
+pub(crate) const fn is_summed_at_once<P: Depth>(depth: usize) -> bool {
+    depth <= DEPTH * P::PER_ROW
 }
 
 /// The elements of the packed parts of both operands.

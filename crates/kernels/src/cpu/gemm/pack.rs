@@ -31,23 +31,43 @@ pub(crate) trait Depth: Packed {
     fn rows(depth: usize) -> usize {
         depth.div_ceil(Self::PER_ROW)
     }
+
+    /// The packed element that starts one depth later, given the next packed element.
+    fn one_later(self, next: Self) -> Self;
 }
 
-impl Depth for f32 {
-    const PER_ROW: usize = 1;
+/// Implements [`Depth`] for packed elements that hold one element.
+macro_rules! single {
+    ($($type:ty)+) => {$(
+        impl Depth for $type {
+            const PER_ROW: usize = 1;
+
+            #[inline(always)]
+            fn one_later(self, next: Self) -> Self {
+                next
+            }
+        }
+    )+};
 }
 
-impl Depth for f64 {
-    const PER_ROW: usize = 1;
-}
+single!(f32 f64);
 
 impl Depth for Pair {
     const PER_ROW: usize = 2;
+
+    #[inline(always)]
+    fn one_later(self, next: Self) -> Self {
+        Self(self.0 >> 16 | next.0 << 16)
+    }
 }
 
 /// A stored element that is converted to packed elements.
 pub(crate) trait PackInto<P: Depth>: Copy + Default + Send + Sync {
-    /// Packs the elements at [`PER_ROW`](Depth::PER_ROW) consecutive depths. The second one is ignored if there is one.
+    /// The number of depths that one stored element covers: 1, or that of a packed element.
+    const DEPTHS: usize = 1;
+
+    /// Packs the elements at [`PER_ROW`](Depth::PER_ROW) consecutive depths. The second one is ignored if one element covers
+    /// them.
     fn pack(self, next: Self) -> P;
 
     /// Packs consecutive depths of one lane.
@@ -100,15 +120,17 @@ pack_single! {
     f16 => f32: f16_to_f32;
 }
 
-/// An element that is rounded to bf16 when it is packed, for processors that multiply no pairs.
-#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(transparent)]
-pub(crate) struct Unrounded(pub(crate) f32);
+// Pairs of two depths that lie apart in memory, such as channels.
+impl PackInto<Pair> for Pair {
+    const DEPTHS: usize = 2;
 
-impl PackInto<f32> for Unrounded {
     #[inline(always)]
-    fn pack(self, _: Self) -> f32 {
-        f32::from_bits(rounded_to_bf16(self.0) & 0xffff_0000)
+    fn pack(self, _: Self) -> Self {
+        self
+    }
+
+    fn unchanged(elements: &[Self]) -> Option<&[Self]> {
+        Some(elements)
     }
 }
 
@@ -119,10 +141,11 @@ impl PackInto<Pair> for bf16 {
     }
 }
 
+// Sums that are factors of another product, such as the weights of attention.
 impl PackInto<Pair> for f32 {
     #[inline(always)]
     fn pack(self, next: Self) -> Pair {
-        Pair(rounded_to_bf16(self) >> 16 | rounded_to_bf16(next) & 0xffff_0000)
+        to_bf16(self).pack(to_bf16(next))
     }
 
     #[inline(always)]
@@ -136,18 +159,13 @@ impl PackInto<Pair> for f32 {
     }
 }
 
-/// The nearest bf16; ties go to even. For loops that vectorize.
+/// The nearest bf16; ties go to even. NaN stays NaN. For loops that vectorize.
 #[inline(always)]
 pub(crate) fn to_bf16(value: f32) -> bf16 {
-    bf16::from_bits((rounded_to_bf16(value) >> 16) as u16)
-}
-
-/// The bits of the nearest bf16 in the upper half; ties go to even. NaN stays NaN.
-#[inline(always)]
-fn rounded_to_bf16(value: f32) -> u32 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    if value.is_nan() { bits | 0x0040_0000 } else { rounded }
+    let bits = if value.is_nan() { bits | 0x0040_0000 } else { rounded };
+    bf16::from_bits((bits >> 16) as u16)
 }
 
 /// Exact, and without branches, so that the loop vectorizes.

@@ -62,6 +62,10 @@ impl<'a> Computation<'a> for Attention<'a> {
         rules.workspace(workspace, &AttentionWorkspace { query, value, dtype })
     }
 
+    fn supports_half_on_cpu(&self) -> bool {
+        true
+    }
+
     fn work(&self) -> Work {
         work_of(&self.of, Class::Attention)
     }
@@ -78,7 +82,7 @@ pub struct AttentionGrad<'a> {
     pub log_sums: View<'a>,
     /// The gradient of the output.
     pub grad: View<'a>,
-    /// At least as many bytes as [`AttentionWorkspace`] requires; `None` if it
+    /// At least as many bytes as [`AttentionGradWorkspace`] requires; `None` if it
     /// requires none.
     pub workspace: Option<ViewMut<'a>>,
     /// The gradient of the query.
@@ -109,7 +113,11 @@ impl<'a> Computation<'a> for AttentionGrad<'a> {
             rules.same_type(out, input)?;
         }
         let (query, value, dtype) = (query.shape(), value.shape(), query.dtype());
-        rules.workspace(workspace, &AttentionWorkspace { query, value, dtype })
+        rules.workspace(workspace, &AttentionGradWorkspace(AttentionWorkspace { query, value, dtype }))
+    }
+
+    fn supports_half_on_cpu(&self) -> bool {
+        true
     }
 
     fn work(&self) -> Work {
@@ -221,7 +229,7 @@ fn work_of(of: &AttentionInputs<'_>, class: Class) -> Work {
     }
 }
 
-/// The workspace of [`Attention`] and its gradient.
+/// The workspace of [`Attention`].
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionWorkspace<'a> {
     /// The query's shape.
@@ -234,11 +242,26 @@ pub struct AttentionWorkspace<'a> {
 
 impl Workspace for AttentionWorkspace<'_> {
     fn cpu_bytes(&self) -> usize {
-        cpu::workspace(self.query.dims(), self.value.dims(), self.dtype.computed_as())
+        cpu::workspace(self.query.dims(), self.value.dims(), self.dtype)
     }
 
     /// The kernels of a GPU keep their tiles in shared memory.
     fn gpu_bytes(&self) -> usize {
         0
+    }
+}
+
+/// The workspace of [`AttentionGrad`].
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionGradWorkspace<'a>(pub AttentionWorkspace<'a>);
+
+impl Workspace for AttentionGradWorkspace<'_> {
+    fn cpu_bytes(&self) -> usize {
+        let AttentionWorkspace { query, value, dtype } = self.0;
+        cpu::workspace_of_gradients(query.dims(), value.dims(), dtype)
+    }
+
+    fn gpu_bytes(&self) -> usize {
+        self.0.gpu_bytes()
     }
 }

@@ -21,6 +21,13 @@ pub struct Scale<'a> {
     pub values: ViewMut<'a>,
 }
 
+impl Scale<'_> {
+    /// Whether a GPU computes both kernels in one launch.
+    pub(super) fn shares_launch(&self, other: &Self) -> bool {
+        self.factor == other.factor && self.values.dtype() == other.values.dtype()
+    }
+}
+
 impl<'a> Computation<'a> for Scale<'a> {
     const SUPPORTS_HALF: bool = true;
 
@@ -49,6 +56,13 @@ pub struct Clip<'a> {
     pub high: f64,
     /// The values.
     pub values: ViewMut<'a>,
+}
+
+impl Clip<'_> {
+    /// Whether a GPU computes both kernels in one launch.
+    pub(super) fn shares_launch(&self, other: &Self) -> bool {
+        (self.low, self.high) == (other.low, other.high) && self.values.dtype() == other.values.dtype()
+    }
 }
 
 impl<'a> Computation<'a> for Clip<'a> {

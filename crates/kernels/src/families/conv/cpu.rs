@@ -8,12 +8,16 @@
 //!
 //! With a stride, the places of the input that see the same taps are a product of their own.
 //!
+//! 16-bit images and filters are read where they are stored, and 16-bit outputs are rounded tile by tile. Products of bf16 pairs
+//! read [staged](stage) pairs of channels.
+//!
 //! Work is split into tasks by images and rows, and for the [gradient of the weight](weight_grad) by rows and columns. Depth is never split
 //! between threads, so results do not depend on their number. Each task [stages](stage) a few images at a time.
 //! [Depthwise](depthwise) convolutions use another algorithm, because their products have one row. Convolutions with
 //! windows of 3 × 3 and many channels use [Winograd's](winograd), which multiplies less.
 
 mod depthwise;
+mod element;
 mod output;
 mod patches;
 mod run;
@@ -29,16 +33,14 @@ use self::run::ConvolutionRun;
 use self::stage::{Axis, Planes};
 use self::winograd::Winograd;
 use super::{Conv2d, Conv2dInputGrad, Conv2dWeightGrad};
-use crate::cpu::dispatch::{contiguous, unsupported};
-use crate::cpu::gemm::{self, Pair, Unrounded};
+use crate::cpu::dispatch::{by_type, contiguous, host_mut, scratch, unsupported};
+use crate::cpu::gemm::{self, Pair};
 use crate::cpu::parallel::Workers;
 use crate::cpu::sums;
 use crate::error::Result;
 use crate::families::RunCpu;
 use crate::families::fill::cpu::fill;
 use crate::families::grid::product;
-use crate::layout::Layout;
-use crate::precision::Precision;
 use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
 use crate::window::Convolution;
@@ -142,78 +144,53 @@ impl Sizes {
 }
 
 /// See [`Conv2dWorkspace`](crate::families::Conv2dWorkspace).
-pub(crate) fn workspace(
-    conv: &Convolution,
-    [input, out]: [&[usize]; 2],
-    (dtype, precision): (DType, Precision),
-) -> usize {
+pub(crate) fn workspace(conv: &Convolution, [input, out]: [&[usize]; 2], dtype: DType) -> usize {
     let sizes = Sizes::new(conv, input, out);
-    sizes.workspace(dtype, out, depthwise::workspace, |sizes| sizes.forward_elements(dtype, precision))
+    sizes.workspace(dtype, depthwise::workspace, |sizes| sizes.forward_elements(dtype))
 }
 
 /// See [`Conv2dInputGradWorkspace`](crate::families::Conv2dInputGradWorkspace).
-pub(crate) fn input_grad_workspace(
-    conv: &Convolution,
-    [input, out]: [&[usize]; 2],
-    (dtype, precision): (DType, Precision),
-) -> usize {
+pub(crate) fn input_grad_workspace(conv: &Convolution, [input, out]: [&[usize]; 2], dtype: DType) -> usize {
     let sizes = Sizes::new(conv, input, out);
-    sizes.workspace(dtype, input, depthwise::workspace, |sizes| sizes.input_grad_elements(dtype, precision))
+    sizes.workspace(dtype, depthwise::workspace, |sizes| sizes.input_grad_elements(dtype))
 }
 
 /// See [`Conv2dWeightGradWorkspace`](crate::families::Conv2dWeightGradWorkspace).
 pub(crate) fn weight_grad_workspace(
     conv: &Convolution,
     [input, out]: [&[usize]; 2],
-    (dtype, precision): (DType, Precision),
+    [dtype, weight]: [DType; 2],
 ) -> usize {
     let sizes = Sizes::new(conv, input, out);
-    let weights = [sizes.weights()];
-    sizes.workspace(dtype, &weights, depthwise::weight_grad_workspace, |sizes| {
-        sizes.weight_grad_elements(dtype, precision)
-    })
-}
-
-/// Whether products are of bf16 elements. Processors without an instruction for these multiply them in `f32`.
-const fn is_bf16(dtype: DType, precision: Precision) -> bool {
-    matches!((dtype, precision), (DType::BF16, _) | (DType::F32, Precision::BF16))
+    let with_sums = |elements: usize| elements.saturating_add(sums::elements(weight, sizes.weights()));
+    sizes.workspace(
+        dtype,
+        |sizes| with_sums(depthwise::weight_grad_workspace(sizes, dtype)),
+        |sizes| with_sums(sizes.weight_grad_elements(dtype)),
+    )
 }
 
 /// The workspace of the algorithm that is used: the larger one, if the instruction set selects one of two.
-fn either(
-    (dtype, precision): (DType, Precision),
-    winograd: Option<usize>,
-    direct: impl FnOnce() -> usize,
-) -> usize {
+fn either(dtype: DType, winograd: Option<usize>, direct: impl FnOnce() -> usize) -> usize {
     match winograd {
-        Some(winograd) if is_bf16(dtype, precision) => winograd.max(direct()),
+        Some(winograd) if dtype == DType::BF16 => winograd.max(direct()),
         Some(winograd) if dtype != DType::F64 => winograd,
         _ => direct(),
     }
 }
 
-/// Whether a convolution of these layouts reads and writes 16-bit floats.
-pub(crate) fn multiplies_half(conv: &Convolution, [input, out]: [&Layout; 2]) -> bool {
-    let sizes = Sizes::new(conv, input.shape().dims(), out.shape().dims());
-    !sizes.is_empty() && Depthwise::new(&sizes).is_none()
-}
-
 impl Sizes {
-    /// The bytes of a workspace: for a depthwise convolution, or for a product and the sums of its output.
+    /// The bytes of a workspace: for a depthwise convolution, or for a product.
     fn workspace(
         &self,
         dtype: DType,
-        out: &[usize],
-        depthwise: fn(&Self) -> usize,
+        depthwise: impl FnOnce(&Self) -> usize,
         of_product: impl FnOnce(&Self) -> usize,
     ) -> usize {
         if self.is_empty() {
             return 0;
         }
-        let elements = match Depthwise::new(self) {
-            Some(_) => depthwise(self),
-            None => of_product(self).saturating_add(sums::elements(dtype, product(out))),
-        };
+        let elements = if Depthwise::new(self).is_some() { depthwise(self) } else { of_product(self) };
         elements.saturating_mul(dtype.computed_as().size())
     }
 
@@ -225,37 +202,64 @@ impl Sizes {
         [0, 1].map(|axis| Axis::of_input_grad(&self.conv.windows[axis], self.from[axis], self.to[axis]))
     }
 
-    /// The elements that the forward product needs in the workspace.
-    fn forward_elements(&self, dtype: DType, precision: Precision) -> usize {
-        let winograd = Winograd::forward(self).map(|winograd| winograd.workspace());
-        either((dtype, precision), winograd, || {
-            Slot::of_forward(self, &self.forward_axes(), precision).elements().saturating_mul(self.slots())
+    /// The elements of the workspace that the forward product needs: also a copy of the filters if channels are paired.
+    fn forward_elements(&self, dtype: DType) -> usize {
+        let sums = sums::elements(dtype, product(&[self.images, self.image_out()]));
+        let winograd = Winograd::forward(self).map(|winograd| winograd.workspace().saturating_add(sums));
+        either(dtype, winograd, || {
+            let slot = Slot::of_forward(self, &self.forward_axes(), dtype).elements();
+            slot.saturating_mul(self.slots()).saturating_add(self.forward_filters(dtype))
         })
     }
 
     /// Those of the input gradient: also a copy of the filters.
-    fn input_grad_elements(&self, dtype: DType, precision: Precision) -> usize {
-        let winograd = Winograd::input_grad(self).map(|winograd| winograd.workspace());
-        either((dtype, precision), winograd, || {
-            let slot = Slot::of_input_grad(self, &self.input_grad_axes(), precision);
-            slot.elements().saturating_mul(self.slots()).saturating_add(self.weights())
+    fn input_grad_elements(&self, dtype: DType) -> usize {
+        let sums = sums::elements(dtype, product(&[self.images, self.image_in()]));
+        let winograd = Winograd::input_grad(self).map(|winograd| winograd.workspace().saturating_add(sums));
+        either(dtype, winograd, || {
+            let slot = Slot::of_input_grad(self, &self.input_grad_axes(), dtype).elements();
+            slot.saturating_mul(self.slots()).saturating_add(self.input_grad_filters(dtype))
         })
     }
 
-    /// Those of the weight gradient.
-    fn weight_grad_elements(&self, dtype: DType, precision: Precision) -> usize {
+    /// Those of the weight gradient, without the sums of 16-bit gradients.
+    fn weight_grad_elements(&self, dtype: DType) -> usize {
         let winograd = Winograd::forward(self).map(|winograd| winograd.weight_grad_workspace());
-        either((dtype, precision), winograd, || {
-            let slot = Slot::of_weight_grad(self, &self.forward_axes(), precision);
-            slot.elements().saturating_mul(self.slots()).saturating_add(self.reordered_elements())
+        either(dtype, winograd, || {
+            let slot = Slot::of_weight_grad(self, &self.forward_axes(), dtype).elements();
+            slot.saturating_mul(self.slots()).saturating_add(self.reordered_elements())
         })
+    }
+
+    /// Whether products of bf16 pairs read staged pairs of this many channels. With a single tap, packing pairs the channels.
+    pub(crate) fn has_channel_pairs(&self, dtype: DType, channels: usize) -> bool {
+        dtype == DType::BF16 && channels > 1 && self.taps() > 1
+    }
+
+    /// The elements of the filters in the order of taps, with room for pairs of input channels.
+    fn forward_filters(&self, dtype: DType) -> usize {
+        let inputs = self.inputs.checked_next_multiple_of(2).unwrap_or(usize::MAX);
+        let elements = product(&[self.groups, self.outputs, self.taps(), inputs]);
+        if self.has_channel_pairs(dtype, self.inputs) { sum_elements(dtype, elements) } else { 0 }
+    }
+
+    /// The elements of the filters in the order of taps, with room for pairs of output channels.
+    fn input_grad_filters(&self, dtype: DType) -> usize {
+        let outputs = self.outputs.checked_next_multiple_of(2).unwrap_or(usize::MAX);
+        let outputs = if self.has_channel_pairs(dtype, self.outputs) { outputs } else { self.outputs };
+        sum_elements(dtype, product(&[self.groups, outputs, self.taps(), self.inputs]))
     }
 
     /// Whether a convolution that [`Winograd`] supports uses the direct algorithm: for pairs of bf16 elements, which it
     /// multiplies faster, and for `f64`, whose sums it rounds less.
-    fn is_direct(dtype: DType, precision: Precision) -> bool {
-        dtype == DType::F64 || is_bf16(dtype, precision) && Pair::is_supported()
+    fn is_direct(dtype: DType) -> bool {
+        dtype == DType::F64 || dtype == DType::BF16 && Pair::is_supported()
     }
+}
+
+/// The number of sums that take as much memory as stored elements.
+const fn sum_elements(dtype: DType, elements: usize) -> usize {
+    elements.div_ceil(dtype.computed_as().size() / dtype.size())
 }
 
 /// The elements that a task needs in the workspace.
@@ -265,98 +269,98 @@ struct Slot {
     staged: usize,
     /// These planes with the channels last.
     transposed: usize,
+    /// Sums of 16-bit outputs.
+    sums: usize,
     /// Packed panels.
     panels: usize,
 }
 
 impl Slot {
-    fn of_forward(sizes: &Sizes, axes: &[Axis; 2], precision: Precision) -> Self {
+    fn of_forward(sizes: &Sizes, axes: &[Axis; 2], dtype: DType) -> Self {
         let planes = Planes::new(sizes.from, axes.each_ref());
         let images = sizes.staged_images();
         let places = planes.places(images, 0, planes.gap(sizes.outputs)).len();
-        Self::new(planes, [images, sizes.inputs], precision, [sizes.outputs, places, sizes.depth()])
+        let are_pairs = sizes.has_channel_pairs(dtype, sizes.inputs);
+        Self::new(planes, [images, sizes.inputs], (dtype, are_pairs), [sizes.outputs, places, sizes.depth()])
+            .with_sums(dtype, [sizes.outputs, places, sizes.depth()])
     }
 
-    fn of_input_grad(sizes: &Sizes, axes: &[Vec<Axis>; 2], precision: Precision) -> Self {
+    fn of_input_grad(sizes: &Sizes, axes: &[Vec<Axis>; 2], dtype: DType) -> Self {
         let ([rows, columns], images) = (axes, sizes.staged_images());
         let pairs = rows.iter().flat_map(|row| columns.iter().map(move |column| [row, column]));
         let planes = pairs.map(|axes| Planes::new(sizes.to, axes));
         let places = planes.clone().map(|planes| planes.places(images, 0, planes.gap(sizes.inputs)).len());
         let (places, Some(planes)) = (places.max().unwrap_or(0), planes.max_by_key(Planes::size)) else {
-            return Self { staged: 0, transposed: 0, panels: 0 };
+            return Self { staged: 0, transposed: 0, sums: 0, panels: 0 };
         };
         let taps = |axes: &[Axis]| axes.iter().map(|axis| axis.taps.len()).max().unwrap_or(0);
         let depth = product(&[taps(rows), taps(columns), sizes.outputs]);
-        Self::new(planes, [images, sizes.outputs], precision, [sizes.inputs, places, depth])
+        let are_pairs = sizes.has_channel_pairs(dtype, sizes.outputs);
+        Self::new(planes, [images, sizes.outputs], (dtype, are_pairs), [sizes.inputs, places, depth])
+            .with_sums(dtype, [sizes.inputs, places, depth])
     }
 
-    /// The memory for `[images, channels]` staged planes and the panels of a product.
+    /// The memory for `[images, channels]` staged planes, possibly pairs of them, and the panels of a product.
     fn new(
         planes: Planes<'_>,
         [images, channels]: [usize; 2],
-        precision: Precision,
+        (dtype, are_pairs): (DType, bool),
         product_sizes: [usize; 3],
     ) -> Self {
-        let unchanged = planes.are_equal() && precision == Precision::Full;
-        let staged = if unchanged { 0 } else { product(&[planes.size(), channels, images]) };
-        Self { staged, transposed: 0, panels: gemm::scratch_elements(product_sizes) }
+        let staged = |channels| product(&[planes.size(), channels, images]);
+        let single = if planes.are_equal() { 0 } else { sum_elements(dtype, staged(channels)) };
+        let pairs = if are_pairs { staged(channels.div_ceil(2)) } else { 0 };
+        let panels = gemm::scratch_elements(product_sizes);
+        Self { staged: single.max(pairs), transposed: 0, sums: 0, panels }
+    }
+
+    /// Adds memory for the sums of a product that is rounded after several parts of its depth.
+    fn with_sums(self, dtype: DType, [rows, columns, depth]: [usize; 3]) -> Self {
+        let is_needed = dtype.is_half() && !gemm::is_summed_at_once::<f32>(depth);
+        Self { sums: if is_needed { output::sums(rows, columns) } else { 0 }, ..self }
     }
 
     const fn elements(&self) -> usize {
-        self.staged.saturating_add(self.transposed).saturating_add(self.panels)
+        self.staged.saturating_add(self.transposed).saturating_add(self.sums).saturating_add(self.panels)
     }
 }
 
-/// Calls a method with the element types of a convolution: in panels, staged, as packed and as stored.
+/// Calls a method with the element types of a convolution: in panels, staged and stored. `are_pairs` tells whether channels of
+/// bf16 are staged in pairs.
 macro_rules! by_elements {
-    ($op:expr, $dtype:expr, $precision:expr, [$P:ident, $S:ident, $A:ident, $I:ident] => $body:expr) => {{
+    ($op:expr, $dtype:expr, $are_pairs:expr, [$P:ident, $S:ident, $I:ident] => $body:expr) => {{
         macro_rules! with {
-            ($panel:ty, $staged:ty, $packed:ty, $stored:ty) => {{
+            ($panel:ty, $staged:ty, $stored:ty) => {{
                 type $P = $panel;
                 type $S = $staged;
-                type $A = $packed;
                 type $I = $stored;
                 $body
             }};
         }
-        match ($dtype, $precision) {
-            (DType::F32, Precision::Full) => with!(f32, f32, f32, f32),
-            (DType::F64, _) => with!(f64, f64, f64, f64),
-            (DType::F32, Precision::BF16) if Pair::is_supported() => with!(Pair, bf16, f32, f32),
-            (DType::F32, Precision::BF16) => with!(f32, bf16, Unrounded, f32),
-            (DType::BF16, _) if Pair::is_supported() => with!(Pair, bf16, bf16, bf16),
-            (DType::BF16, _) => with!(f32, bf16, bf16, bf16),
-            (DType::F16, _) => with!(f32, f16, f16, f16),
-            (dtype, _) => Err(unsupported($op, dtype)),
+        match $dtype {
+            DType::F32 => with!(f32, f32, f32),
+            DType::F64 => with!(f64, f64, f64),
+            DType::BF16 if Pair::is_supported() && $are_pairs => with!(Pair, Pair, bf16),
+            DType::BF16 if Pair::is_supported() => with!(Pair, bf16, bf16),
+            DType::BF16 => with!(f32, bf16, bf16),
+            DType::F16 => with!(f32, f16, f16),
+            dtype => Err(unsupported($op, dtype)),
         }
     }};
 }
 
-/// Like [`by_elements`], with the types of converted and of stored elements of Winograd's algorithm.
+/// Calls a method with the type of the stored elements of Winograd's algorithm.
 macro_rules! by_inputs {
-    ($op:expr, $dtype:expr, $precision:expr, [$S:ident, $I:ident] => $body:expr) => {{
-        macro_rules! with {
-            ($converted:ty, $stored:ty) => {{
-                type $S = $converted;
-                type $I = $stored;
-                $body
-            }};
-        }
-        match ($dtype, $precision) {
-            (DType::F32, Precision::Full) => with!(f32, f32),
-            (DType::F32, Precision::BF16) => with!(Unrounded, f32),
-            (DType::BF16, _) => with!(bf16, bf16),
-            (DType::F16, _) => with!(f16, f16),
-            (dtype, _) => Err(unsupported($op, dtype)),
-        }
-    }};
+    ($op:expr, $dtype:expr, $I:ident => $body:expr) => {
+        by_type!($dtype, $I => $body, [F32: f32, BF16: bf16, F16: f16], dtype => Err(unsupported($op, dtype)))
+    };
 }
 
 /// See [`Conv2d`](crate::families::Conv2d).
 #[inline(never)]
 pub(crate) fn forward(
     workers: &Workers,
-    (op, precision): (&'static str, Precision),
+    op: &'static str,
     conv: &Convolution,
     [input, weight]: [View<'_>; 2],
     workspace: &mut Option<ViewMut<'_>>,
@@ -370,23 +374,20 @@ pub(crate) fn forward(
         return depthwise::forward(workers, op, &sizes, [input, weight], workspace, out);
     }
     let dtype = out.dtype();
-    let elements = sizes.forward_elements(dtype, precision);
-    if let Some(winograd) = Winograd::forward(&sizes).filter(|_| !Sizes::is_direct(dtype, precision)) {
-        return by_inputs!(op, dtype, precision, [S, I] => {
+    if let Some(winograd) = Winograd::forward(&sizes).filter(|_| !Sizes::is_direct(dtype)) {
+        return by_inputs!(op, dtype, I => {
             let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &weight)?];
-            let factors: [&[S]; 2] = factors.map(bytemuck::cast_slice);
+            let elements = winograd.workspace();
             sums::with_sums::<f32>(workers, op, workspace, elements, out, |out, workspace| {
                 winograd.convolve(workers, factors, workspace, out);
             })
         });
     }
-    let run = ConvolutionRun { workers, sizes, precision };
-    by_elements!(op, dtype, precision, [P, S, A, I] => {
+    let (run, elements) = (ConvolutionRun { workers, sizes, dtype }, sizes.forward_elements(dtype));
+    by_elements!(op, dtype, sizes.has_channel_pairs(dtype, sizes.inputs), [P, S, I] => {
         let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &weight)?];
-        let factors: [&[A]; 2] = factors.map(bytemuck::cast_slice);
-        sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
-            run.forward::<P, S, A>(factors, out, workspace);
-        })
+        run.forward::<P, S, I>(factors, host_mut(op, out)?, scratch(op, workspace, elements)?);
+        Ok(())
     })
 }
 
@@ -394,7 +395,7 @@ pub(crate) fn forward(
 #[inline(never)]
 pub(crate) fn input_grad(
     workers: &Workers,
-    (op, precision): (&'static str, Precision),
+    op: &'static str,
     conv: &Convolution,
     [weight, grad]: [View<'_>; 2],
     workspace: &mut Option<ViewMut<'_>>,
@@ -408,23 +409,20 @@ pub(crate) fn input_grad(
         return depthwise::input_grad(workers, op, &sizes, [weight, grad], workspace, out);
     }
     let dtype = out.dtype();
-    let elements = sizes.input_grad_elements(dtype, precision);
-    if let Some(winograd) = Winograd::input_grad(&sizes).filter(|_| !Sizes::is_direct(dtype, precision)) {
-        return by_inputs!(op, dtype, precision, [S, I] => {
+    if let Some(winograd) = Winograd::input_grad(&sizes).filter(|_| !Sizes::is_direct(dtype)) {
+        return by_inputs!(op, dtype, I => {
             let factors = [contiguous::<I>(op, &grad)?, contiguous::<I>(op, &weight)?];
-            let factors: [&[S]; 2] = factors.map(bytemuck::cast_slice);
+            let elements = winograd.workspace();
             sums::with_sums::<f32>(workers, op, workspace, elements, out, |out, workspace| {
                 winograd.convolve(workers, factors, workspace, out);
             })
         });
     }
-    let run = ConvolutionRun { workers, sizes, precision };
-    by_elements!(op, dtype, precision, [P, S, A, I] => {
+    let (run, elements) = (ConvolutionRun { workers, sizes, dtype }, sizes.input_grad_elements(dtype));
+    by_elements!(op, dtype, sizes.has_channel_pairs(dtype, sizes.outputs), [P, S, I] => {
         let factors = [contiguous::<I>(op, &weight)?, contiguous::<I>(op, &grad)?];
-        let factors: [&[A]; 2] = factors.map(bytemuck::cast_slice);
-        sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
-            run.input_grad::<P, S, A>(factors, out, workspace);
-        })
+        run.input_grad::<P, S, I>(factors, host_mut(op, out)?, scratch(op, workspace, elements)?);
+        Ok(())
     })
 }
 
@@ -432,7 +430,7 @@ pub(crate) fn input_grad(
 #[inline(never)]
 pub(crate) fn weight_grad(
     workers: &Workers,
-    (op, precision): (&'static str, Precision),
+    op: &'static str,
     conv: &Convolution,
     [input, grad]: [View<'_>; 2],
     workspace: &mut Option<ViewMut<'_>>,
@@ -445,44 +443,42 @@ pub(crate) fn weight_grad(
     if Depthwise::new(&sizes).is_some() {
         return depthwise::weight_grad(workers, op, &sizes, [input, grad], workspace, out);
     }
-    let dtype = out.dtype();
-    let elements = sizes.weight_grad_elements(dtype, precision);
-    if let Some(winograd) = Winograd::forward(&sizes).filter(|_| !Sizes::is_direct(dtype, precision)) {
-        return by_inputs!(op, dtype, precision, [S, I] => {
+    let dtype = input.dtype();
+    let elements = sizes.weight_grad_elements(dtype);
+    if let Some(winograd) = Winograd::forward(&sizes).filter(|_| !Sizes::is_direct(dtype)) {
+        return by_inputs!(op, dtype, I => {
             let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &grad)?];
-            let factors: [&[S]; 2] = factors.map(bytemuck::cast_slice);
             sums::with_sums::<f32>(workers, op, workspace, elements, out, |out, workspace| {
                 winograd.weight_grad(workers, factors, workspace, out);
             })
         });
     }
-    let run = ConvolutionRun { workers, sizes, precision };
-    by_elements!(op, dtype, precision, [P, S, A, I] => {
+    let run = ConvolutionRun { workers, sizes, dtype };
+    by_elements!(op, dtype, false, [P, _S, I] => {
         let factors = [contiguous::<I>(op, &input)?, contiguous::<I>(op, &grad)?];
-        let factors: [&[A]; 2] = factors.map(bytemuck::cast_slice);
         sums::with_sums(workers, op, workspace, elements, out, |out, workspace| {
-            run.weight_grad::<P, S, A>(factors, out, workspace);
+            run.weight_grad::<P, I>(factors, out, workspace);
         })
     })
 }
 
 impl RunCpu for Conv2d<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let (op, factors) = ((op, self.precision), [self.input, self.weight]);
+        let factors = [self.input, self.weight];
         forward(workers, op, &self.conv, factors, &mut self.workspace, &mut self.out)
     }
 }
 
 impl RunCpu for Conv2dInputGrad<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let (op, factors) = ((op, self.precision), [self.weight, self.grad]);
+        let factors = [self.weight, self.grad];
         input_grad(workers, op, &self.conv, factors, &mut self.workspace, &mut self.out)
     }
 }
 
 impl RunCpu for Conv2dWeightGrad<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let (op, factors) = ((op, self.precision), [self.input, self.grad]);
+        let factors = [self.input, self.grad];
         weight_grad(workers, op, &self.conv, factors, &mut self.workspace, &mut self.out)
     }
 }

@@ -1,17 +1,19 @@
 //! Convolutions on CUDA devices.
 
-use bfc_cuda::kernels::{Job, JobInput, JobOutput};
+use bfc_cuda::kernels::{Job, JobInput};
 
 use super::{Conv2d, Conv2dInputGrad, Conv2dWeightGrad};
 use crate::cuda::Family;
-use crate::cuda::factors::Factors;
-use crate::cuda::launch::{Launcher, job_over, kernel, output, require_float};
+use crate::cuda::launch::{
+    Launcher, job_over, kernel, origin, output, require_float, required_workspace, workspace_operand,
+    workspace_output,
+};
 use crate::error::Result;
 use crate::families::RunCuda;
 use crate::families::grid::ConvGemm;
 use crate::families::reduce::cuda::sum_rows;
 use crate::layout::Layout;
-use crate::storage::ViewMut;
+use crate::storage::{View, ViewMut};
 use crate::window::Convolution;
 
 fn dims(layout: &Layout) -> &[usize] {
@@ -22,7 +24,7 @@ fn dims(layout: &Layout) -> &[usize] {
 fn convolution(
     conv: &Convolution,
     [large, small]: [&Layout; 2],
-    factors: &Factors,
+    factors: [&View<'_>; 2],
     out: &ViewMut<'_>,
 ) -> Job {
     let [vertical, horizontal] = conv.windows;
@@ -39,8 +41,8 @@ fn convolution(
     ]
     .map(|count| count as u64);
     job.count = out.layout().shape().elements() as u64;
-    let [first, second] = &factors.both;
-    job.inputs = [first.contiguous(), second.contiguous(), Default::default()];
+    let [first, second] = factors.map(|factor| JobInput::contiguous(origin(factor)));
+    job.inputs = [first, second, Default::default()];
     job.outputs[0] = output(out);
     job
 }
@@ -48,12 +50,10 @@ fn convolution(
 impl RunCuda for Conv2d<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
         let Self { ref conv, ref out, .. } = *self;
-        let (factors, workspace) = ([self.input, self.weight], self.workspace.as_ref());
-        let factors = &Factors::new(device, op, self.precision, factors, workspace)?;
         require_float(op, out.dtype())?;
-        let input = &factors.both[0].layout;
-        let mut job = convolution(conv, [input, out.layout()], factors, out);
-        let named = |name| kernel(Family::Conv, name, factors.dtype);
+        let input = self.input.layout();
+        let mut job = convolution(conv, [input, out.layout()], [&self.input, &self.weight], out);
+        let named = |name| kernel(Family::Conv, name, out.dtype());
         let gemm = ConvGemm::of_output(conv, dims(input), dims(out.layout()));
         if gemm.is_tiled() {
             job.count = gemm.tiles() as u64;
@@ -66,12 +66,10 @@ impl RunCuda for Conv2d<'_> {
 impl RunCuda for Conv2dInputGrad<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
         let Self { ref conv, ref out, .. } = *self;
-        let (factors, workspace) = ([self.weight, self.grad], self.workspace.as_ref());
-        let factors = &Factors::new(device, op, self.precision, factors, workspace)?;
         require_float(op, out.dtype())?;
-        let grad = &factors.both[1].layout;
-        let mut job = convolution(conv, [out.layout(), grad], factors, out);
-        let named = |name| kernel(Family::Conv, name, factors.dtype);
+        let grad = self.grad.layout();
+        let mut job = convolution(conv, [out.layout(), grad], [&self.weight, &self.grad], out);
+        let named = |name| kernel(Family::Conv, name, out.dtype());
         let gemm = ConvGemm::of_input_grad(conv, dims(out.layout()), dims(grad));
         if gemm.is_tiled() {
             job.count = gemm.tiles() as u64;
@@ -86,12 +84,10 @@ impl RunCuda for Conv2dInputGrad<'_> {
 impl RunCuda for Conv2dWeightGrad<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
         let Self { ref conv, ref out, .. } = *self;
-        let (factors, workspace) = ([self.input, self.grad], self.workspace.as_ref());
-        let factors = &Factors::new(device, op, self.precision, factors, workspace)?;
         require_float(op, out.dtype())?;
-        let [input, grad] = factors.both.each_ref().map(|factor| &factor.layout);
-        let mut job = convolution(conv, [input, grad], factors, out);
-        let named = |name| kernel(Family::Conv, name, factors.dtype);
+        let [input, grad] = [self.input.layout(), self.grad.layout()];
+        let mut job = convolution(conv, [input, grad], [&self.input, &self.grad], out);
+        let named = |name| kernel(Family::Conv, name, self.input.dtype());
         let gemm = ConvGemm::of_weight_grad(conv, dims(input), dims(grad));
         if !gemm.is_tiled() {
             return device.launch_blocks(op, named("conv2d_weight_grad"), job.count, &job);
@@ -100,13 +96,12 @@ impl RunCuda for Conv2dWeightGrad<'_> {
         job.count = (gemm.tiles() * parts) as u64;
         job.inner_dims[6] = products as u64;
         let bytes = gemm.partial_elements() * out.dtype().computed_as().size();
-        let partial = (parts > 1).then(|| factors.required_workspace(op, bytes)).transpose()?;
-        job.outputs[0] =
-            partial.map_or_else(|| output(out), |address| JobOutput::new(address).of_floats(true));
+        let workspace = || required_workspace(op, self.workspace.as_ref(), bytes);
+        let partial = (parts > 1).then(workspace).transpose()?;
+        job.outputs[0] = partial.map_or_else(|| output(out), workspace_output);
         device.launch_blocks(op, named("conv2d_weight_grad_tiled"), job.count, &job)?;
         let Some(partial) = partial else { return Ok(()) };
-        let partial = JobInput::contiguous(partial).of_floats(true);
-        sum_rows(device, op, partial, [parts, out.layout().shape().elements()], out)
+        sum_rows(device, op, workspace_operand(partial), [parts, out.layout().shape().elements()], out)
     }
 }
 

@@ -7,11 +7,10 @@ mod work;
 
 use self::work::Sizes;
 use super::{Computation, Workspace};
-use crate::cost::{Work, is_half};
+use crate::cost::Work;
 use crate::error::Result;
-use crate::families::grid::{ConvGemm, weight_elements};
+use crate::families::grid::ConvGemm;
 use crate::operands::{CheckedOperand, Rules, checked, operands};
-use crate::precision::{Precision, bf16_copies};
 use crate::shape::{DType, Shape};
 use crate::storage::{View, ViewMut};
 use crate::window::{Convolution, Window};
@@ -20,8 +19,6 @@ use crate::window::{Convolution, Window};
 /// (PyTorch's `conv2d`). The padding is 0. Inputs are contiguous.
 #[derive(Debug)]
 pub struct Conv2d<'a> {
-    /// The precision of the products. [`Precision::BF16`] requires f32 operands.
-    pub precision: Precision,
     /// The windows and groups.
     pub conv: Convolution,
     /// Shape `[n, channels, h, w]`.
@@ -39,30 +36,27 @@ impl<'a> Computation<'a> for Conv2d<'a> {
 
     fn check(&self, rules: &Rules<'_>) -> Result<()> {
         let (input, weight, workspace, out) = checked!(self: input, weight, workspace, out);
-        let Self { ref conv, precision, .. } = *self;
+        let conv = &self.conv;
+        rules.same_type(input, weight)?;
         fits(rules, conv, [input, weight, out])?;
-        rules.precise(precision, out)?;
         let (input, out, dtype) = (input.shape(), out.shape(), out.dtype());
-        rules.workspace(workspace, &Conv2dWorkspace { conv, input, out, dtype, precision })
+        rules.workspace(workspace, &Conv2dWorkspace { conv, input, out, dtype })
     }
 
     fn supports_half_on_cpu(&self) -> bool {
-        let images = [self.input.layout(), self.out.layout()];
-        self.workspace.is_some() && cpu::multiplies_half(&self.conv, images)
+        true
     }
 
     fn work(&self) -> Work {
         let sizes =
             Sizes::new(self.conv.groups, self.input.layout(), self.weight.layout(), self.out.layout());
-        sizes.forward(&self.conv.windows, is_half(self.precision, self.input.dtype()))
+        sizes.forward(&self.conv.windows, self.input.dtype().is_half())
     }
 }
 
 /// The input gradient of [`Conv2d`]; also PyTorch's `conv_transpose2d`. Inputs are contiguous.
 #[derive(Debug)]
 pub struct Conv2dInputGrad<'a> {
-    /// The precision of the products. [`Precision::BF16`] requires f32 operands.
-    pub precision: Precision,
     /// The windows and groups.
     pub conv: Convolution,
     /// The weight.
@@ -81,29 +75,26 @@ impl<'a> Computation<'a> for Conv2dInputGrad<'a> {
 
     fn check(&self, rules: &Rules<'_>) -> Result<()> {
         let (weight, grad, workspace, out) = checked!(self: weight, grad, workspace, out);
-        let Self { ref conv, precision, .. } = *self;
+        let conv = &self.conv;
+        rules.same_type(out, weight)?;
         fits(rules, conv, [out, weight, grad])?;
-        rules.precise(precision, out)?;
         let (input, out, dtype) = (out.shape(), grad.shape(), out.dtype());
-        rules.workspace(workspace, &Conv2dInputGradWorkspace { conv, input, out, dtype, precision })
+        rules.workspace(workspace, &Conv2dInputGradWorkspace { conv, input, out, dtype })
     }
 
     fn supports_half_on_cpu(&self) -> bool {
-        let images = [self.out.layout(), self.grad.layout()];
-        self.workspace.is_some() && cpu::multiplies_half(&self.conv, images)
+        true
     }
 
     fn work(&self) -> Work {
         let sizes = Sizes::new(self.conv.groups, self.out.layout(), self.weight.layout(), self.grad.layout());
-        sizes.input_grad(&self.conv.windows, is_half(self.precision, self.grad.dtype()))
+        sizes.input_grad(&self.conv.windows, self.grad.dtype().is_half())
     }
 }
 
 /// The weight gradient of [`Conv2d`]. Inputs are contiguous.
 #[derive(Debug)]
 pub struct Conv2dWeightGrad<'a> {
-    /// The precision of the products. [`Precision::BF16`] requires f32 operands.
-    pub precision: Precision,
     /// The windows and groups.
     pub conv: Convolution,
     /// The input.
@@ -113,7 +104,7 @@ pub struct Conv2dWeightGrad<'a> {
     /// At least as many bytes as [`Conv2dWeightGradWorkspace`] requires;
     /// `None` if it requires none.
     pub workspace: Option<ViewMut<'a>>,
-    /// The gradient of the weight.
+    /// The gradient of the weight: of the type of the images, or of f32 for 16-bit images.
     pub out: ViewMut<'a>,
 }
 
@@ -122,21 +113,21 @@ impl<'a> Computation<'a> for Conv2dWeightGrad<'a> {
 
     fn check(&self, rules: &Rules<'_>) -> Result<()> {
         let (input, grad, workspace, weight) = checked!(self: input, grad, workspace, out);
-        let Self { ref conv, precision, .. } = *self;
+        let conv = &self.conv;
+        rules.computed_like(weight, input)?;
         fits(rules, conv, [input, weight, grad])?;
-        rules.precise(precision, weight)?;
-        let (input, out, dtype) = (input.shape(), grad.shape(), weight.dtype());
-        rules.workspace(workspace, &Conv2dWeightGradWorkspace { conv, input, out, dtype, precision })
+        let (input, out, dtype) = (input.shape(), grad.shape(), input.dtype());
+        let weight_dtype = weight.dtype();
+        rules.workspace(workspace, &Conv2dWeightGradWorkspace { conv, input, out, dtype, weight_dtype })
     }
 
     fn supports_half_on_cpu(&self) -> bool {
-        let images = [self.input.layout(), self.grad.layout()];
-        self.workspace.is_some() && cpu::multiplies_half(&self.conv, images)
+        true
     }
 
     fn work(&self) -> Work {
         let sizes = Sizes::new(self.conv.groups, self.input.layout(), self.out.layout(), self.grad.layout());
-        sizes.weight_grad(&self.conv.windows, is_half(self.precision, self.grad.dtype()))
+        sizes.weight_grad(&self.conv.windows, self.grad.dtype().is_half())
     }
 }
 
@@ -152,8 +143,7 @@ fn fits(
     conv: &Convolution,
     [large, filters, small]: [CheckedOperand<'_>; 3],
 ) -> Result<()> {
-    rules.same_type(large, filters)?;
-    rules.same_type(small, filters)?;
+    rules.same_type(small, large)?;
     let (&[images, channels, height, width], &[outputs, of_group, high, wide]) =
         (large.dims(), filters.dims())
     else {
@@ -192,20 +182,17 @@ pub struct Conv2dWorkspace<'a> {
     pub out: &'a Shape,
     /// The element type.
     pub dtype: DType,
-    /// The precision of the products.
-    pub precision: Precision,
 }
 
 // The kernels of a GPU pack their tiles into shared memory.
 impl Workspace for Conv2dWorkspace<'_> {
     fn cpu_bytes(&self) -> usize {
         let images = [self.input.dims(), self.out.dims()];
-        cpu::workspace(self.conv, images, (self.dtype, self.precision))
+        cpu::workspace(self.conv, images, self.dtype)
     }
 
     fn gpu_bytes(&self) -> usize {
-        let weights = weight_elements(self.conv, self.input.dims(), self.out.dims());
-        bf16_copies(self.precision, [self.input.elements(), weights])
+        0
     }
 }
 
@@ -220,19 +207,16 @@ pub struct Conv2dInputGradWorkspace<'a> {
     pub out: &'a Shape,
     /// The element type.
     pub dtype: DType,
-    /// The precision of the products.
-    pub precision: Precision,
 }
 
 impl Workspace for Conv2dInputGradWorkspace<'_> {
     fn cpu_bytes(&self) -> usize {
         let images = [self.input.dims(), self.out.dims()];
-        cpu::input_grad_workspace(self.conv, images, (self.dtype, self.precision))
+        cpu::input_grad_workspace(self.conv, images, self.dtype)
     }
 
     fn gpu_bytes(&self) -> usize {
-        let weights = weight_elements(self.conv, self.input.dims(), self.out.dims());
-        bf16_copies(self.precision, [weights, self.out.elements()])
+        0
     }
 }
 
@@ -245,21 +229,20 @@ pub struct Conv2dWeightGradWorkspace<'a> {
     pub input: &'a Shape,
     /// The output's shape.
     pub out: &'a Shape,
-    /// The element type.
+    /// The element type of the images.
     pub dtype: DType,
-    /// The precision of the products.
-    pub precision: Precision,
+    /// The element type of the weight's gradient.
+    pub weight_dtype: DType,
 }
 
 impl Workspace for Conv2dWeightGradWorkspace<'_> {
     fn cpu_bytes(&self) -> usize {
         let images = [self.input.dims(), self.out.dims()];
-        cpu::weight_grad_workspace(self.conv, images, (self.dtype, self.precision))
+        cpu::weight_grad_workspace(self.conv, images, [self.dtype, self.weight_dtype])
     }
 
     fn gpu_bytes(&self) -> usize {
         let gemm = ConvGemm::of_weight_grad(self.conv, self.input.dims(), self.out.dims());
-        let partial = gemm.partial_elements().saturating_mul(self.dtype.computed_as().size());
-        bf16_copies(self.precision, [self.input.elements(), self.out.elements()]).saturating_add(partial)
+        gemm.partial_elements().saturating_mul(self.dtype.computed_as().size())
     }
 }

@@ -1,7 +1,10 @@
 //! The cross entropy on the CPU, with the rows of softmax.
 
+mod halves;
+
 use super::{CrossEntropy, CrossEntropyGrad, CrossEntropyInPlace};
 use crate::cpu::dispatch::{float, host_mut};
+use crate::cpu::halves::any_of;
 use crate::cpu::number::Number;
 use crate::cpu::operands::Source;
 use crate::cpu::parallel::Workers;
@@ -18,6 +21,9 @@ impl RunCpu for CrossEntropy<'_> {
         let classes = logits.layout().shape().dims().last().copied().unwrap_or(1);
         index::check(op, targets, classes)?;
         let targets = Source::<i64>::new(op, targets)?;
+        if any_of([logits.dtype(), losses.dtype()]) {
+            return halves::losses(workers, op, self, &targets);
+        }
         float!(op, losses.dtype(), T => {
             let logits = Source::<T>::new(op, logits)?;
             workers.chunks(host_mut::<T>(op, losses)?, heavy_rows(classes), &|first, part| {
@@ -40,6 +46,9 @@ impl RunCpu for CrossEntropyGrad<'_> {
         let classes = classes(out);
         index::check(op, targets, classes)?;
         let targets = Source::<i64>::new(op, targets)?;
+        if any_of([logits.dtype(), grad.dtype(), out.dtype()]) {
+            return halves::gradient(workers, op, self, &targets);
+        }
         float!(op, out.dtype(), T => {
             let (logits, grad) = (Source::<T>::new(op, logits)?, Source::<T>::new(op, grad)?);
             rows(workers, host_mut::<T>(op, out)?, classes, logits.rows_per_tile(), &|start, part| {
@@ -66,6 +75,9 @@ impl RunCpu for CrossEntropyInPlace<'_> {
         let classes = classes(logits);
         index::check(op, targets, classes)?;
         let targets = Source::<i64>::new(op, targets)?;
+        if any_of([logits.dtype(), factors.dtype(), losses.dtype()]) {
+            return halves::in_place(workers, op, self, &targets);
+        }
         float!(op, logits.dtype(), T => {
             let factors = Source::<T>::new(op, factors)?;
             let outputs = [host_mut::<T>(op, logits)?, host_mut::<T>(op, losses)?];

@@ -45,6 +45,7 @@ impl RunCuda for CrossEntropyInPlace<'_> {
         job.inputs = [operand(&logits.as_view()), strided(&targets), strided(&factors)];
         job.outputs[1] = output(losses);
         job.constants[0] = smoothing;
-        launch_rows(device, op, ("cross_entropy_in_place", 1), logits.dtype(), job)
+        let dtype = kernel_dtype([logits.dtype(), factors.dtype(), losses.dtype()]);
+        launch_rows(device, op, ("cross_entropy_in_place", 1), dtype, job)
     }
 }

@@ -33,6 +33,10 @@ impl<'a> Computation<'a> for CrossEntropy<'a> {
         rules.same_computed(&[logits, losses])
     }
 
+    fn supports_half_on_cpu(&self) -> bool {
+        true
+    }
+
     fn work(&self) -> Work {
         Work::over(Class::Softmax, self.logits.layout())
     }
@@ -76,6 +80,10 @@ impl<'a> Computation<'a> for CrossEntropyGrad<'a> {
         rules.same_computed(&[logits, grad, out])
     }
 
+    fn supports_half_on_cpu(&self) -> bool {
+        true
+    }
+
     /// The kernel computes the softmax again.
     fn work(&self) -> Work {
         Work::over(Class::Softmax, self.out.layout())
@@ -111,8 +119,11 @@ impl<'a> Computation<'a> for CrossEntropyInPlace<'a> {
         targets_of_rows(rules, logits, targets)?;
         rules.same_shape(factors, targets)?;
         rules.same_shape(losses, targets)?;
-        rules.same_type(factors, logits)?;
-        rules.same_type(losses, logits)
+        rules.same_computed(&[logits, factors, losses])
+    }
+
+    fn supports_half_on_cpu(&self) -> bool {
+        true
     }
 
     fn work(&self) -> Work {

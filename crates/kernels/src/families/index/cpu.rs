@@ -1,9 +1,12 @@
 //! Gather, scatter and one-hot. All indices are checked before a kernel writes.
 
+use half::{bf16, f16};
+
 use super::{Gather, OneHot, ScatterAdd};
-use crate::cpu::dispatch::{any, byte_or_number, host, host_mut, number};
+use crate::cpu::dispatch::{any, host, host_mut, number};
+use crate::cpu::elements::Elements;
 use crate::cpu::loop_nest::{LoopNest, Segment};
-use crate::cpu::number::{Number, Summed};
+use crate::cpu::number::{Number, Stored, Summed};
 use crate::cpu::operands::Source;
 use crate::cpu::parallel::{LIGHT, Workers, light_runs};
 use crate::cpu::simd::{self, Loop};
@@ -11,7 +14,7 @@ use crate::error::{KernelError, Result};
 use crate::families::RunCpu;
 use crate::families::grid::are_many_per_index;
 use crate::layout::Layout;
-use crate::shape::RawElement;
+use crate::shape::{DType, RawElement, Scalar};
 use crate::storage::View;
 
 /// Fails with the first index that is not below `len`. Skips the check if the range of uploaded indices is known.
@@ -132,39 +135,70 @@ impl RunCpu for ScatterAdd<'_> {
         let rows = to.shape().dims().get(axis).copied().unwrap_or(0);
         let len = chosen.shape().dims().get(axis).copied().unwrap_or(0);
         let indices = host::<i64>(op, &indices)?;
-        number!(op, out.dtype(), T => {
-            let data = host::<T>(op, &input)?;
-            let out = host_mut::<T>(op, out)?;
-            out.fill(T::ZERO);
-            if chosen.shape().elements() > 0 && are_many_per_index(len, rows) {
-                let [index, value, _] = strides(axis);
-                let line = Line { len, rows, strides: [index, value, stride] };
-                scatter_many(data, indices, &line, &nest(&|other| other != axis), out);
-            } else {
-                scatter(data, indices, stride, &nest(&|_| true), out);
+        let rest = nest(&|other| other != axis);
+        let [index, value, _] = strides(axis);
+        let line = Line { len, rows, strides: [index, value, stride] };
+        let is_many = chosen.shape().elements() > 0 && are_many_per_index(len, rows);
+        let scatter =
+            Scatter { indices, stride, all: nest(&|_| true), many: is_many.then_some((line, rest)) };
+        match input.dtype() {
+            // The output is f32.
+            DType::F16 => scatter.run::<f32, f16>(host(op, &input)?, host_mut(op, out)?),
+            DType::BF16 => scatter.run::<f32, bf16>(host(op, &input)?, host_mut(op, out)?),
+            _ => {
+                return number!(op, out.dtype(), T => {
+                    scatter.run::<T, T>(host(op, &input)?, host_mut(op, out)?);
+                    Ok(())
+                });
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }
 
-fn scatter<T: Number>(data: &[T], indices: &[i64], stride: usize, nest: &LoopNest<3>, out: &mut [T]) {
+/// The places of a scatter.
+struct Scatter<'a> {
+    indices: &'a [i64],
+    stride: usize,
+    /// Of all indices, elements to add, and sums without the axis of the indices.
+    all: LoopNest<3>,
+    /// The line along the axis of the indices, and the axes beside it, if there are many elements per index.
+    many: Option<(Line, LoopNest<3>)>,
+}
+
+impl Scatter<'_> {
+    fn run<T: Number + Summed, E: Elements<T>>(&self, data: &[E], out: &mut [T]) {
+        out.fill(T::ZERO);
+        match &self.many {
+            Some((line, lines)) => scatter_many(data, self.indices, line, lines, out),
+            None => scatter(data, self.indices, self.stride, &self.all, out),
+        }
+    }
+}
+
+fn scatter<T: Number, E: Elements<T>>(
+    data: &[E],
+    indices: &[i64],
+    stride: usize,
+    nest: &LoopNest<3>,
+    out: &mut [T],
+) {
     let [s, t, u] = nest.inner();
     for Segment { starts: [index, from, to], len } in nest.segments(0..nest.len()) {
         if [s, t, u] == [0, 1, 1] {
             let to = to + indices[index] as usize * stride;
             let values = &data[from..from + len];
-            out[to..to + len].iter_mut().zip(values).for_each(|(out, &value)| *out = out.plus(value));
+            simd::zip(&mut out[to..to + len], values, |out, value| *out = out.plus(value.get()));
         } else if [s, t] == [1, 1] {
             let chosen = indices[index..index + len].iter().zip(&data[from..from + len]);
             for (i, (&chosen, &value)) in chosen.enumerate() {
                 let place = &mut out[to + i * u + chosen as usize * stride];
-                *place = place.plus(value);
+                *place = place.plus(value.get());
             }
         } else {
             for i in 0..len {
                 let place = &mut out[to + i * u + indices[index + i * s] as usize * stride];
-                *place = place.plus(data[from + i * t]);
+                *place = place.plus(data[from + i * t].get());
             }
         }
     }
@@ -180,7 +214,13 @@ struct Line {
 }
 
 /// Like [`scatter`], for many elements per index. `lines` are the axes beside that of the indices.
-fn scatter_many<T: Summed>(data: &[T], indices: &[i64], line: &Line, lines: &LoopNest<3>, out: &mut [T]) {
+fn scatter_many<T: Number + Summed, E: Elements<T>>(
+    data: &[E],
+    indices: &[i64],
+    line: &Line,
+    lines: &LoopNest<3>,
+    out: &mut [T],
+) {
     let Line { len, rows, strides: [s, t, u] } = *line;
     let mut sums = vec![[T::Sum::ZERO; LINES]; rows];
     for first in (0..lines.len()).step_by(LINES) {
@@ -189,7 +229,7 @@ fn scatter_many<T: Summed>(data: &[T], indices: &[i64], line: &Line, lines: &Loo
         for i in 0..len {
             for (line, [index, from, _]) in starts.iter().enumerate() {
                 let sum = &mut sums[indices[index + i * s] as usize][line];
-                *sum = sum.plus(data[from + i * t].widen());
+                *sum = sum.plus(data[from + i * t].get().widen());
             }
         }
         for (row, sums) in sums.iter().enumerate() {
@@ -208,16 +248,17 @@ impl RunCpu for OneHot<'_> {
         let indices = Source::<i64>::new(op, indices)?;
         // Without classes there are no indices; otherwise the check has failed.
         let classes = classes.max(1);
-        byte_or_number!(op, out.dtype(), T => {
+        any!(out.dtype(), T => {
+            let (zero, one) = (T::from_scalar(Scalar::Int(0)), T::from_scalar(Scalar::Int(1)));
             let out = host_mut::<T>(op, out)?;
             workers.chunks(out, light_runs(classes) * classes, &|start, part| {
                 for (number, row) in (start / classes..).zip(part.chunks_mut(classes)) {
-                    row.fill(T::ZERO);
-                    row[indices.get(number) as usize] = T::ONE;
+                    row.fill(zero);
+                    row[indices.get(number) as usize] = one;
                 }
             });
-            Ok(())
-        })
+        });
+        Ok(())
     }
 }
 

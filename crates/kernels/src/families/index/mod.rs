@@ -95,6 +95,11 @@ impl<'a> Computation<'a> for ScatterAdd<'a> {
         rules.workspace(workspace, &ScatterAddWorkspace { indices: indices.layout(), axis: self.axis })
     }
 
+    /// The CPU adds 16-bit elements to sums in f32, which the caller rounds if the output is a 16-bit float.
+    fn supports_half_on_cpu(&self) -> bool {
+        true
+    }
+
     fn work(&self) -> Work {
         Work::over(Class::ScatterAdd, self.input.layout())
     }
@@ -144,6 +149,10 @@ impl<'a> Computation<'a> for OneHot<'a> {
             [leading @ .., _] if leading == indices.dims() => Ok(()),
             _ => Err(rules.mismatch(&out, &indices, "it must have the same axes and a last axis of classes")),
         }
+    }
+
+    fn supports_half_on_cpu(&self) -> bool {
+        true
     }
 
     fn work(&self) -> Work {

@@ -1,11 +1,13 @@
 //! Layer normalization: normalizes each row to mean 0 and variance 1. A row may span several axes.
 
+mod halves;
 mod parameters;
 mod row;
 mod sums;
 
 use super::{NormalizeRows, NormalizeRowsGrad, NormalizeRowsSums};
 use crate::cpu::dispatch::{float, host, host_mut};
+use crate::cpu::halves::any_of;
 use crate::cpu::number::Number;
 use crate::cpu::operands::Source;
 use crate::cpu::parallel::{Workers, light_runs};
@@ -24,6 +26,9 @@ type Statistics<T> = [T; 2];
 
 impl RunCpu for NormalizeRows<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        if any_of([self.input.dtype(), self.out.dtype()]) {
+            return halves::normalize(workers, op, self);
+        }
         let Self { centered, epsilon, input, ref mut out, ref mut statistics, .. } = *self;
         let affine = [self.weight, self.bias];
         let width = width(&input, statistics.layout());
@@ -52,6 +57,9 @@ impl RunCpu for NormalizeRows<'_> {
 
 impl RunCpu for NormalizeRowsGrad<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        if any_of([self.of.input.dtype(), self.grad.dtype(), self.out.dtype()]) {
+            return halves::gradient(workers, op, self);
+        }
         let Self { ref of, grad, ref mut out } = *self;
         let width = width(&of.input, of.statistics.layout());
         float!(op, out.dtype(), T => {
@@ -88,9 +96,25 @@ fn chunk_sizes(width: usize) -> (usize, usize) {
     (rows.saturating_mul(width), rows * 2)
 }
 
+/// Whether the last axes are `width` contiguous elements, and all other axes repeat them.
+pub(super) fn repeats_one_row(layout: &Layout, width: usize) -> bool {
+    let mut elements = 1;
+    for (&size, &stride) in layout.shape().dims().iter().zip(layout.strides()).rev() {
+        let expected = if elements < width { elements } else { 0 };
+        if size != 1 && stride != expected {
+            return false;
+        }
+        elements = if elements < width { elements * size } else { elements };
+    }
+    elements == width
+}
+
 impl RunCpu for NormalizeRowsSums<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
         let (grad, outputs) = ((self.grad, self.places), (&mut self.weight, &mut self.bias));
         layer_norm_sums(workers, op, &self.of, grad, &mut self.workspace, outputs)
     }
 }
+
+#[cfg(test)]
+mod tests;

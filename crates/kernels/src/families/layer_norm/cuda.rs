@@ -2,6 +2,7 @@
 
 use bfc_cuda::kernels::{Job, JobInput, JobOutput};
 
+use super::cpu::repeats_one_row;
 use super::{NormalizeRows, NormalizeRowsGrad, NormalizeRowsSums};
 use crate::cuda::Family;
 use crate::cuda::launch::{
@@ -32,24 +33,11 @@ fn norm_function(centered: bool, weight: bool, bias: bool) -> u64 {
 /// The operands of weight and bias, and the flag of the kernels if both are the same for each row of `width` elements, and
 /// contiguous.
 fn affine_operands(views: [Option<View<'_>>; 2], width: u64) -> ([JobInput; 2], u64) {
-    if views.iter().flatten().all(|view| repeats_one_row(view.layout(), width)) {
+    if views.iter().flatten().all(|view| repeats_one_row(view.layout(), width as usize)) {
         let row = |view: &View<'_>| JobInput::contiguous(origin(view)).of_floats(view.dtype() == DType::F32);
         return (views.map(|view| view.as_ref().map_or_else(JobInput::default, row)), 8);
     }
     (views.map(|view| view.as_ref().map_or_else(JobInput::default, operand)), 0)
-}
-
-/// Whether the last axes are `width` contiguous elements, and all other axes have stride 0.
-fn repeats_one_row(layout: &Layout, width: u64) -> bool {
-    let mut elements = 1;
-    for (&size, &stride) in layout.shape().dims().iter().zip(layout.strides()).rev() {
-        let expected = if elements < width { elements } else { 0 };
-        if size != 1 && stride as u64 != expected {
-            return false;
-        }
-        elements = if elements < width { elements * size as u64 } else { elements };
-    }
-    elements == width
 }
 
 impl RunCuda for NormalizeRows<'_> {

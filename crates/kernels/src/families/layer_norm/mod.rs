@@ -61,6 +61,10 @@ impl<'a> Computation<'a> for NormalizeRows<'a> {
         row_length(rules, input, statistics).map(drop)
     }
 
+    fn supports_half_on_cpu(&self) -> bool {
+        true
+    }
+
     fn work(&self) -> Work {
         Work::over(Class::Norm, self.out.layout())
     }
@@ -120,6 +124,10 @@ impl<'a> Computation<'a> for NormalizeRowsGrad<'a> {
         row_length(rules, input, statistics)?;
         rules.same_shape(out, input)?;
         rules.same_computed(&[input, grad, out])
+    }
+
+    fn supports_half_on_cpu(&self) -> bool {
+        true
     }
 
     fn work(&self) -> Work {
@@ -186,6 +194,11 @@ impl<'a> Computation<'a> for NormalizeRowsSums<'a> {
         let sums = 1 + usize::from(bias.is_some());
         let of = NormalizeRowsSumsWorkspace { sizes: [rows, parameters, places], sums, dtype: input.dtype() };
         rules.workspace(workspace, &of)
+    }
+
+    /// The CPU returns f32 sums.
+    fn supports_half_on_cpu(&self) -> bool {
+        !self.weight.dtype().is_half()
     }
 
     fn work(&self) -> Work {

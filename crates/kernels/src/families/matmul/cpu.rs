@@ -7,51 +7,41 @@
 //! ([`scalar`]).
 
 mod activation;
+mod output;
 mod scalar;
 mod small;
 mod vector;
 
-use std::cmp::Reverse;
-use std::ops::Range;
-
 use half::{bf16, f16};
 
-use super::{MatMul, MatMulSum};
-use crate::cpu::dispatch::{host, host_mut, unsupported};
-use crate::cpu::gemm::{
-    self, Block, COLUMNS, Depth, Destination, Output, PackInto, Pair, ROWS, Strided, Tile, Unrounded,
+pub(crate) use self::output::{
+    Bias, Slots, block_sizes, fill, for_each_block, multiply_biased, multiply_rounded,
 };
+use self::output::{Biased, SMALL};
+use super::{MatMul, MatMulSum};
+use crate::cpu::convert::Half;
+use crate::cpu::dispatch::{host, host_mut, scratch, unsupported};
+use crate::cpu::gemm::{self, Block, COLUMNS, Depth, Output, PackInto, Pair, Strided};
 use crate::cpu::loop_nest::LoopNest;
-use crate::cpu::number::{Float, Number};
+use crate::cpu::number::Float;
 use crate::cpu::parallel::Workers;
-use crate::cpu::sums;
 use crate::error::{KernelError, Result};
 use crate::families::RunCpu;
-use crate::families::grid::product;
 use crate::layout::Layout;
-use crate::precision::Precision;
 use crate::shape::{DType, RawElement};
 use crate::storage::{View, ViewMut};
-
-/// The largest number of multiplications that one thread computes alone, in about a tenth of a millisecond. On virtual
-/// machines it takes 70 µs to wake another thread.
-const SMALL: usize = 8 << 20;
 
 /// The number of multiplications with a vector that one thread computes alone. It reads the matrix once, 1 MiB of `f32` in
 /// about a tenth of a millisecond.
 pub(crate) const SMALL_VECTOR: usize = 1 << 18;
 
-/// The largest number of blocks that are computed at a time. Each has its own panels in the workspace.
-pub(crate) const SLOTS: usize = 8;
-
 impl RunCpu for MatMul<'_> {
-    /// Supports 16-bit floats if the product has a workspace and no activation.
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
         if self.activation.is_some() {
             return activation::run(self, workers, op);
         }
-        let Self { precision, bias, lhs, rhs, ref mut workspace, ref mut out, .. } = *self;
-        if let Some(result) = matmul_small(op, precision, bias, [lhs, rhs], out) {
+        let Self { bias, lhs, rhs, ref mut workspace, ref mut out, .. } = *self;
+        if let Some(result) = matmul_small(op, bias, [lhs, rhs], out) {
             return result;
         }
         let (Some(a), Some(b)) = (MatrixBatch::new(lhs.layout()), MatrixBatch::new(rhs.layout())) else {
@@ -59,111 +49,57 @@ impl RunCpu for MatMul<'_> {
             return Err(KernelError::BadRank { op, expected: "at least two axes", shape });
         };
         let factors = Factors { op, bias, lhs, rhs, a, b, output: Output::Overwrite };
-        let in_loops = uses_loops(&factors.a, &factors.b, precision);
-        match out.dtype() {
-            DType::F32 if in_loops => factors.multiply_in_loops::<f32>(workers, out, vector::product),
-            DType::F64 if in_loops => factors.multiply_in_loops::<f64>(workers, out, vector::product),
-            DType::I64 => factors.multiply_in_loops::<i64>(workers, out, scalar::product_of_integers),
-            DType::I32 => factors.multiply_in_loops::<i32>(workers, out, scalar::product_of_integers),
-            DType::U32 => factors.multiply_in_loops::<u32>(workers, out, scalar::product_of_integers),
-            DType::U8 => factors.multiply_in_loops::<u8>(workers, out, scalar::product_of_integers),
-            _ => factors.multiply_floats(precision)?(&factors, workers, workspace, out),
-        }
+        factors.function(out.dtype())?(&factors, workers, workspace, out)
     }
 }
 
 impl RunCpu for MatMulSum<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
-        let Self { precision, accumulate, lhs, rhs, ref mut workspace, ref mut out } = *self;
+        let Self { accumulate, lhs, rhs, ref mut workspace, ref mut out } = *self;
         let output = if accumulate { Output::Accumulate } else { Output::Overwrite };
         let (Some(a), Some(b)) = (MatrixBatch::new(lhs.layout()), MatrixBatch::new(rhs.layout())) else {
             let shape = *lhs.layout().shape();
             return Err(KernelError::BadRank { op, expected: "two axes", shape });
         };
         let factors = Factors { op, bias: None, lhs, rhs, a, b, output };
-        let in_loops = sum_uses_loops(&factors.a, &factors.b, lhs.dtype(), precision);
-        match lhs.dtype() {
-            _ if factors.a.multiplications(&factors.b) == 0 => factors.add_nothing(out),
-            DType::F32 if in_loops => factors.multiply_in_loops::<f32>(workers, out, vector::product),
-            DType::F64 if in_loops => factors.multiply_in_loops::<f64>(workers, out, vector::product),
-            _ => factors.multiply_floats(precision)?(&factors, workers, workspace, out),
-        }
+        factors.function(out.dtype())?(&factors, workers, workspace, out)
     }
 }
 
 /// Multiplies matrices of few elements; `None` if the general case applies.
 fn matmul_small(
     op: &'static str,
-    precision: Precision,
     bias: Option<View<'_>>,
     factors: [View<'_>; 2],
     out: &mut ViewMut<'_>,
 ) -> Option<Result<()>> {
-    match (out.dtype(), precision) {
-        (DType::F32, Precision::Full) => small::multiply::<f32>(op, bias, factors, out),
-        (DType::F64, _) => small::multiply::<f64>(op, bias, factors, out),
+    match factors[0].dtype() {
+        DType::F32 => small::multiply::<f32>(op, bias, factors, out),
+        DType::F64 => small::multiply::<f64>(op, bias, factors, out),
         _ => None,
     }
 }
 
 /// See [`MatMulWorkspace`](crate::families::MatMulWorkspace).
-pub(crate) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType, precision: Precision) -> usize {
+pub(crate) fn workspace(lhs: &Layout, rhs: &Layout, dtype: DType, out: DType) -> usize {
     let (Some(a), Some(b)) = (MatrixBatch::new(lhs), MatrixBatch::new(rhs)) else { return 0 };
-    if !dtype.is_float() || uses_loops(&a, &b, precision) {
+    if uses_loops(&a, &b, dtype, out) {
         return 0;
     }
-    let multiplications = a.multiplications(&b);
     let matrices: usize = a.layout.shape().dims()[..a.axes].iter().product();
-    let panels = gemm::scratch_elements([a.rows, b.cols, a.cols]) * slots(multiplications, matrices);
-    let sums = sums::elements(dtype, product(&[matrices, a.rows, b.cols]));
-    panels.saturating_add(sums).saturating_mul(dtype.computed_as().size())
+    let slots = Slots::new(out, [a.rows, b.cols, a.cols], matrices);
+    slots.elements().saturating_mul(dtype.computed_as().size())
 }
 
-/// See [`MatMulSumWorkspace`](crate::families::MatMulSumWorkspace).
-pub(crate) fn workspace_of_sum(lhs: &Layout, rhs: &Layout, dtype: DType, precision: Precision) -> usize {
-    let (Some(a), Some(b)) = (MatrixBatch::new(lhs), MatrixBatch::new(rhs)) else { return 0 };
-    let multiplications = a.multiplications(&b);
-    if !dtype.is_float() || multiplications == 0 || sum_uses_loops(&a, &b, dtype, precision) {
-        return 0;
-    }
-    let panels = gemm::scratch_elements([a.rows, b.cols, a.cols]) * slots(multiplications, 1);
-    panels.saturating_mul(dtype.computed_as().size())
-}
-
-/// Whether simple loops compute a sum of products. The loops read no 16-bit floats.
-const fn sum_uses_loops(
-    a: &MatrixBatch<'_>,
-    b: &MatrixBatch<'_>,
-    dtype: DType,
-    precision: Precision,
-) -> bool {
-    !dtype.is_half() && uses_loops(a, b, precision)
-}
-
-/// Whether simple loops compute a product of floats.
-const fn uses_loops(a: &MatrixBatch<'_>, b: &MatrixBatch<'_>, precision: Precision) -> bool {
+/// Whether simple loops compute a product with these factor and output types.
+const fn uses_loops(a: &MatrixBatch<'_>, b: &MatrixBatch<'_>, dtype: DType, out: DType) -> bool {
     let multiplications = a.multiplications(b);
-    let in_loops = a.rows == 1 || b.cols == 1 || small::has_few(multiplications);
-    multiplications == 0 || matches!(precision, Precision::Full) && in_loops
-}
-
-/// The number of blocks that are computed at a time, for this many matrices.
-pub(crate) const fn slots(multiplications: usize, matrices: usize) -> usize {
-    if multiplications.saturating_mul(matrices) <= SMALL { 1 } else { SLOTS }
-}
-
-/// The rows and columns of the blocks of a matrix of `[m, n]` elements that is split into about `parts` blocks.
-pub(crate) fn block_sizes([m, n]: [usize; 2], parts: usize) -> [usize; 2] {
-    let sizes = |down: usize| {
-        let across = parts.div_ceil(down);
-        [m.div_ceil(down).next_multiple_of(ROWS), n.div_ceil(across).next_multiple_of(COLUMNS)]
+    let is_vector = a.rows == 1 || b.cols == 1;
+    let has_loop = match dtype.is_half() {
+        true => is_vector && out.is_half(),
+        false => is_vector || small::has_few(multiplications) || !dtype.is_float(),
     };
-    // Each block packs its rows of the left operand and its columns of the right one.
-    let cost = |&[rows, columns]: &[usize; 2]| {
-        let (down, across) = (m.div_ceil(rows), n.div_ceil(columns));
-        (Reverse(parts.min(down * across)), down * n + across * m)
-    };
-    (1..=parts).map(sizes).min_by_key(cost).unwrap_or([m, n])
+    multiplications == 0 || has_loop
 }
 
 /// A product with the given workers, workspace and output.
@@ -194,94 +130,117 @@ impl<'a> Factors<'a> {
         )
     }
 
-    /// The bias as a vector.
-    fn bias<T: RawElement>(&self) -> Result<Option<Bias<'_, T>>> {
-        Bias::new(self.op, self.bias.as_ref())
-    }
-
-    /// The function that multiplies panels of the type for the factors' elements and this precision.
-    fn multiply_floats(&self, precision: Precision) -> Result<Multiply<'a>> {
-        Ok(match (self.lhs.dtype(), precision) {
-            (DType::F32, Precision::Full) => Self::multiply::<f32, f32, f32>,
-            (DType::F32, Precision::BF16) if Pair::is_supported() => Self::multiply::<Pair, f32, f32>,
-            (DType::F32, Precision::BF16) => Self::multiply::<f32, Unrounded, f32>,
-            (DType::F64, _) => Self::multiply::<f64, f64, f64>,
-            (DType::BF16, _) if Pair::is_supported() => Self::multiply::<Pair, bf16, bf16>,
-            (DType::BF16, _) => Self::multiply::<f32, bf16, bf16>,
-            (DType::F16, _) => Self::multiply::<f32, f16, f16>,
-            (dtype, _) => return Err(unsupported(self.op, dtype)),
+    /// The function that multiplies in simple loops or on panels, to an output of type `out`.
+    fn function(&self, out: DType) -> Result<Multiply<'a>> {
+        macro_rules! in_loops {
+            ($type:ty, $product:expr) => {
+                |factors, workers, _, out| factors.multiply_in_loops::<$type>(workers, out, $product)
+            };
+        }
+        let dtype = self.lhs.dtype();
+        if uses_loops(&self.a, &self.b, dtype, out) {
+            return Ok(match out {
+                DType::F32 => in_loops!(f32, vector::product),
+                DType::F64 => in_loops!(f64, vector::product),
+                DType::F16 => in_loops!(f16, vector::product_of_halves),
+                DType::BF16 => in_loops!(bf16, vector::product_of_halves),
+                DType::I64 => in_loops!(i64, scalar::product_of_integers),
+                DType::I32 => in_loops!(i32, scalar::product_of_integers),
+                DType::U32 => in_loops!(u32, scalar::product_of_integers),
+                DType::U8 => in_loops!(u8, scalar::product_of_integers),
+                DType::Bool => return Err(unsupported(self.op, out)),
+            });
+        }
+        Ok(match (dtype, out) {
+            (DType::F32, _) => Self::multiply::<f32, f32>,
+            (DType::F64, _) => Self::multiply::<f64, f64>,
+            (DType::BF16, DType::F32) if Pair::is_supported() => Self::multiply::<Pair, bf16>,
+            (DType::BF16, DType::F32) => Self::multiply::<f32, bf16>,
+            (DType::F16, DType::F32) => Self::multiply::<f32, f16>,
+            (DType::BF16, _) if Pair::is_supported() => Self::multiply_halves::<Pair, bf16>,
+            (DType::BF16, _) => Self::multiply_halves::<f32, bf16>,
+            (DType::F16, _) => Self::multiply_halves::<f32, f16>,
+            _ => return Err(unsupported(self.op, dtype)),
         })
     }
 
-    /// Multiplies panels of `P`. The factors' elements are stored as `S` and packed as `A`. Not inlined, so that small
+    /// Multiplies panels of `P` to an output of the sums' type. The factors are stored as `S`. Not inlined, so that small
     /// products need less stack.
     #[inline(never)]
-    fn multiply<P, A, S>(
+    fn multiply<P, S>(
         &self,
         workers: &Workers,
         workspace: &mut Option<ViewMut<'_>>,
         out: &mut ViewMut<'_>,
     ) -> Result<()>
     where
-        P: Depth<Sum: RawElement + Depth>,
-        A: PackInto<P> + bytemuck::Pod,
-        S: PackInto<P::Sum> + RawElement,
+        P: Depth<Sum: RawElement + Depth + PackInto<P::Sum>>,
+        S: PackInto<P> + RawElement,
     {
-        let Self { op, a, b, .. } = self;
-        let factors = [host::<S>(op, &self.lhs)?, host::<S>(op, &self.rhs)?];
-        let [left, right]: [&[A]; 2] = factors.map(bytemuck::cast_slice);
-        let bias = self.bias::<S>()?;
-        if out.layout().shape().elements() == 0 {
-            return Ok(());
-        }
-        let ([m, n, k], stack) = ([a.rows, b.cols, a.cols], self.stack());
-        let (matrices, slots) = (stack.len(), slots(a.multiplications(b), stack.len()));
-        let per_slot = gemm::scratch_elements([m, n, k]);
-        let threads = workers.threads().min(slots);
-        let parts = if threads == 1 { 1 } else { SLOTS.min((2 * threads).div_ceil(matrices)) };
-        let size = if parts == 1 { [m, n] } else { block_sizes([m, n], parts) };
-        let multiply = |(number, block): (usize, Block<'_, P::Sum>), panels: &mut [P::Sum]| {
-            let [from_a, from_b] = stack.at(number);
-            let (lhs, rhs) = (a.matrix(left, from_a).lhs(), b.matrix(right, from_b).rhs());
-            let ranges = [block.rows(), block.columns()];
-            let panels = bytemuck::cast_slice_mut(panels);
+        let bias = Bias::<P::Sum>::new(self.op, self.bias.as_ref())?;
+        let (factors, stack, k) = (self.elements::<S>()?, self.stack(), self.a.cols);
+        let (sizes, slots) = self.slots(&stack, out.dtype());
+        let scratch = scratch::<P::Sum>(self.op, workspace, slots.elements())?;
+        let out = host_mut::<P::Sum>(self.op, out)?;
+        for_each_block(workers, out, sizes, (slots, scratch), |number, block, scratch| {
+            let [lhs, rhs] = self.operands(stack.at(number), factors);
+            let (ranges, panels) = ([block.rows(), block.columns()], bytemuck::cast_slice_mut(scratch));
             let mut out = Biased { block, bias };
             gemm::product::<P>(&lhs, &rhs, ranges, k, panels, &mut out, self.output);
-        };
-        sums::with_sums::<P::Sum>(workers, op, workspace, slots * per_slot, out, |out, panels| {
-            let blocks = out.chunks_mut(m * n).enumerate().flat_map(|(number, matrix)| {
-                Block::new(matrix, n).split(size).map(move |block| (number, block))
-            });
-            if slots == 1 {
-                blocks.for_each(|block| multiply(block, panels));
-            } else {
-                workers.share_with_scratch(blocks.collect(), slots, panels, per_slot, &multiply);
-            }
-        })
+        });
+        Ok(())
     }
 
-    /// Stores the sums of no products.
-    fn add_nothing(&self, out: &mut ViewMut<'_>) -> Result<()> {
-        if self.output == Output::Overwrite {
-            match out.dtype() {
-                DType::F64 => host_mut::<f64>(self.op, out)?.fill(0.0),
-                _ => host_mut::<f32>(self.op, out)?.fill(0.0),
-            }
-        }
+    /// Multiplies panels of `P` to an output of 16-bit floats, which have the factors' type.
+    #[inline(never)]
+    fn multiply_halves<P, S>(
+        &self,
+        workers: &Workers,
+        workspace: &mut Option<ViewMut<'_>>,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()>
+    where
+        P: Depth<Sum = f32>,
+        S: Half + PackInto<P> + PackInto<f32>,
+    {
+        let bias = Bias::<S>::new(self.op, self.bias.as_ref())?;
+        let (factors, stack, k) = (self.elements::<S>()?, self.stack(), self.a.cols);
+        let (sizes, slots) = self.slots(&stack, out.dtype());
+        let scratch = scratch::<f32>(self.op, workspace, slots.elements())?;
+        let out = host_mut::<S>(self.op, out)?;
+        for_each_block(workers, out, sizes, (slots, scratch), |number, block, scratch| {
+            let [lhs, rhs] = self.operands(stack.at(number), factors);
+            multiply_rounded::<P, S>([&lhs, &rhs], k, block, bias, scratch);
+        });
         Ok(())
+    }
+
+    /// The elements of both factors.
+    fn elements<S: RawElement>(&self) -> Result<[&'a [S]; 2]> {
+        Ok([host::<S>(self.op, &self.lhs)?, host::<S>(self.op, &self.rhs)?])
+    }
+
+    /// The matrices at these offsets.
+    fn operands<'d, S>(&self, [lhs, rhs]: [usize; 2], [left, right]: [&'d [S]; 2]) -> [Strided<'d, S>; 2] {
+        [self.a.matrix(left, lhs).lhs(), self.b.matrix(right, rhs).rhs()]
+    }
+
+    /// The rows and columns of each product, and the blocks that are computed at a time.
+    fn slots(&self, stack: &LoopNest<2>, out: DType) -> ([usize; 2], Slots) {
+        let Self { a, b, .. } = self;
+        ([a.rows, b.cols], Slots::new(out, [a.rows, b.cols, a.cols], stack.len()))
     }
 
     /// Multiplies in simple loops, those of `product`.
     #[inline(never)]
-    fn multiply_in_loops<T: Number>(
+    fn multiply_in_loops<T: RawElement>(
         &self,
         workers: &Workers,
         out: &mut ViewMut<'_>,
         product: fn(Matrix<'_, T>, Matrix<'_, T>, &mut [T], Output),
     ) -> Result<()> {
         let Self { op, a, b, .. } = self;
-        let (left, right) = (host::<T>(op, &self.lhs)?, host::<T>(op, &self.rhs)?);
-        let (bias, out) = (self.bias::<T>()?, host_mut::<T>(op, out)?);
+        let (bias, out) = (Bias::<T>::new(op, self.bias.as_ref())?, host_mut::<T>(op, out)?);
         let (m, n) = (a.rows, b.cols);
         if self.output == Output::Overwrite {
             out.chunks_mut(n.max(1)).for_each(|row| fill(row, bias));
@@ -289,6 +248,7 @@ impl<'a> Factors<'a> {
         if out.is_empty() || a.cols == 0 {
             return Ok(());
         }
+        let (left, right) = (host::<T>(op, &self.lhs)?, host::<T>(op, &self.rhs)?);
         let stack = self.stack();
         // A single row is split into columns, other matrices into rows.
         let small = if m == 1 || n == 1 { SMALL_VECTOR } else { SMALL };
@@ -309,60 +269,6 @@ impl<'a> Factors<'a> {
             out.chunks_mut(m * n).enumerate().for_each(|(number, matrix)| multiply(number, 0, matrix));
         }
         Ok(())
-    }
-}
-
-/// A vector that is added to each row of a product.
-#[derive(Clone, Copy)]
-pub(crate) struct Bias<'a, T> {
-    values: &'a [T],
-    /// Elements from one column to the next.
-    stride: usize,
-}
-
-impl<'a, T: RawElement> Bias<'a, T> {
-    pub(crate) fn new(op: &'static str, bias: Option<&View<'a>>) -> Result<Option<Self>> {
-        let Some(bias) = bias else { return Ok(None) };
-        let values = &host::<T>(op, bias)?[bias.layout().offset()..];
-        Ok(Some(Self { values, stride: bias.layout().strides().first().copied().unwrap_or(0) }))
-    }
-}
-
-/// Fills a row with the bias, or with 0.
-fn fill<T: Number>(row: &mut [T], bias: Option<Bias<'_, T>>) {
-    match bias {
-        None => row.fill(T::ZERO),
-        Some(Bias { values, stride }) => {
-            row.iter_mut().enumerate().for_each(|(column, out)| *out = values[column * stride]);
-        }
-    }
-}
-
-/// A block of a product that is added to a bias.
-pub(crate) struct Biased<'a, T, S> {
-    pub(crate) block: Block<'a, T>,
-    pub(crate) bias: Option<Bias<'a, S>>,
-}
-
-impl<T: Float + Depth, S: PackInto<T>> Destination<T> for Biased<'_, T, S> {
-    fn put(&mut self, rows: Range<usize>, columns: Range<usize>, tile: &Tile<T>, output: Output) {
-        self.block.put(rows, columns, tile, output);
-    }
-
-    fn prefetch(&mut self, rows: Range<usize>, columns: Range<usize>) {
-        self.block.prefetch(rows, columns);
-    }
-
-    fn finish(&mut self, rows: Range<usize>, columns: Range<usize>) {
-        let Some(Bias { values, stride }) = self.bias else { return };
-        let mut bias = [T::ZERO; COLUMNS];
-        bias.iter_mut()
-            .zip(columns.clone())
-            .for_each(|(bias, column)| *bias = values[column * stride].pack(S::default()));
-        for row in rows {
-            let out = self.block.row(row, columns.clone());
-            out.iter_mut().zip(&bias).for_each(|(out, &bias)| *out += bias);
-        }
     }
 }
 
@@ -470,6 +376,19 @@ pub(crate) fn multiply<T: Gemm>(
     let ranges = [0..lhs.rows, 0..rhs.cols];
     let mut block = Block::new(out, rhs.cols);
     gemm::product::<T>(&lhs.lhs(), &rhs.rhs(), ranges, lhs.cols, scratch, &mut block, output);
+}
+
+/// Like [`multiply`], for factors that are packed as `P`.
+pub(crate) fn multiply_as<P: Depth<Sum: Float>, A: PackInto<P>, B: PackInto<P>>(
+    lhs: Matrix<'_, A>,
+    rhs: Matrix<'_, B>,
+    out: &mut [P::Sum],
+    output: Output,
+    scratch: &mut [P],
+) {
+    let ranges = [0..lhs.rows, 0..rhs.cols];
+    let mut block = Block::new(out, rhs.cols);
+    gemm::product::<P>(&lhs.lhs(), &rhs.rhs(), ranges, lhs.cols, scratch, &mut block, output);
 }
 
 /// A float type whose packed elements and sums have that type.

@@ -3,12 +3,11 @@
 //! Before cuBLAS runs, the bias is broadcast to the output, to which cuBLAS adds the product. So it rounds 16-bit
 //! floats once. With an activation, an epilogue kernel adds the bias, which rounds 16-bit floats once more.
 
-use bfc_cuda::kernels::{Job, JobOutput, named};
+use bfc_cuda::kernels::{Job, JobInput, JobOutput, named};
 use bfc_cuda::{Factor, Product};
 
 use super::{MatMul, MatMulSum};
 use crate::cuda::Family;
-use crate::cuda::factors::Factors;
 use crate::cuda::launch::{
     Launcher, element_type, job_over, kernel, operand, origin, output, require_float, require_number, strided,
 };
@@ -17,7 +16,6 @@ use crate::families;
 use crate::families::RunCuda;
 use crate::families::copy::cuda::copy;
 use crate::families::grid::TILE;
-use crate::precision::Precision;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
@@ -53,7 +51,7 @@ pub(crate) fn matmul(
     device: &Launcher,
     op: &'static str,
     epilogue: Epilogue<'_, '_>,
-    (precision, factors): (Precision, [View<'_>; 2]),
+    factors: [View<'_>; 2],
     workspace: Option<&ViewMut<'_>>,
     out: &ViewMut<'_>,
 ) -> Result<()> {
@@ -67,12 +65,13 @@ pub(crate) fn matmul(
         // The product of the other sizes may overflow.
         return Ok(());
     }
-    let factors = Factors::new(device, op, precision, factors, workspace)?;
-    if out.dtype().is_float() && device.has_products() && matmul_cublas(device, op, epilogue, &factors, out)?
+    if out.dtype().is_float()
+        && device.has_products()
+        && matmul_cublas(device, op, epilogue, (factors, workspace), out)?
     {
         return Ok(());
     }
-    matmul_tiled(device, op, epilogue, &factors, out)
+    matmul_tiled(device, op, epilogue, factors, out)
 }
 
 /// Computes the product with cuBLAS. Returns false if cuBLAS does not support it; the output is then arbitrary.
@@ -80,25 +79,25 @@ fn matmul_cublas(
     device: &Launcher,
     op: &'static str,
     epilogue: Epilogue<'_, '_>,
-    factors: &Factors,
+    (factors, workspace): ([View<'_>; 2], Option<&ViewMut<'_>>),
     out: &ViewMut<'_>,
 ) -> Result<bool> {
     let dims = out.layout().shape().dims();
-    let [lhs, rhs] = &factors.both;
-    let (Some(batch), Some(&depth)) = (dims.len().checked_sub(2), lhs.layout.shape().dims().last()) else {
+    let [lhs, rhs] = factors;
+    let (Some(batch), Some(&depth)) = (dims.len().checked_sub(2), lhs.layout().shape().dims().last()) else {
         return Ok(false);
     };
     let [rows, columns] = [dims[batch], dims[batch + 1]];
-    let strides = [lhs.layout.strides(), rhs.layout.strides()];
+    let strides = [lhs.layout().strides(), rhs.layout().strides()];
     let batches = BatchAxes::new(&dims[..batch], strides.map(|strides| &strides[..batch]));
     let Some((&(count, steps), outer)) = batches.axes.split_first() else { return Ok(false) };
     let calls = outer.iter().map(|(size, _)| size).product::<usize>();
-    let [size, out_size] = [factors.dtype, out.dtype()].map(DType::size);
+    let [size, out_size] = [lhs.dtype(), out.dtype()].map(DType::size);
     let factor = |n: usize, address: u64, sizes| {
         Factor::new(address, sizes, [strides[n][batch], strides[n][batch + 1]], steps[n])
     };
     let (Some(left), Some(right)) =
-        (factor(0, lhs.address, [rows, depth]), factor(1, rhs.address, [depth, columns]))
+        (factor(0, origin(&lhs), [rows, depth]), factor(1, origin(&rhs), [depth, columns]))
     else {
         return Ok(false);
     };
@@ -112,15 +111,15 @@ fn matmul_cublas(
         let spread = bias.layout().broadcast_to(op, out.layout().shape())?;
         copy(device, op, bias.with_layout(&spread), out)?;
     }
-    let (address, bytes) = factors.workspace();
-    let workspace = aligned(address, bytes);
+    let room = workspace.map_or((0, 0), |room| (room.storage().address(), room.storage().bytes() as u64));
+    let workspace = aligned(room.0, room.1);
     for call in 0..calls {
         let moved = |n: usize, factor: Factor| Factor {
             address: factor.address + (batches.offset(call, n) * size) as u64,
             ..factor
         };
         let product = Product {
-            element: element_type(factors.dtype),
+            element: element_type(lhs.dtype()),
             out_element: element_type(out.dtype()),
             rows,
             columns,
@@ -202,17 +201,18 @@ fn matmul_tiled(
     device: &Launcher,
     op: &'static str,
     epilogue: Epilogue<'_, '_>,
-    factors: &Factors,
+    factors: [View<'_>; 2],
     out: &ViewMut<'_>,
 ) -> Result<()> {
     let dims = out.layout().shape().dims();
-    let [lhs, rhs] = &factors.both;
+    let [lhs, rhs] = factors;
     let Some(batch) = dims.len().checked_sub(2) else { return Ok(()) };
     let (rows, columns) = (dims[batch] as u64, dims[batch + 1] as u64);
-    let depth = lhs.layout.shape().dims().last().copied().unwrap_or(0) as u64;
+    let depth = lhs.layout().shape().dims().last().copied().unwrap_or(0) as u64;
     let mut job = Job::over(dims[..batch].iter().product::<usize>() as u64, &dims[..batch]);
-    let stride = |n: usize, axis: usize| factors.both[n].layout.strides()[batch + axis] as u64;
-    (job.inputs[0], job.inputs[1]) = (lhs.strided(batch), rhs.strided(batch));
+    let of_batch = |view: &View<'_>| JobInput::strided(origin(view), &view.layout().strides()[..batch]);
+    let stride = |n: usize, axis: usize| factors[n].layout().strides()[batch + axis] as u64;
+    (job.inputs[0], job.inputs[1]) = (of_batch(&lhs), of_batch(&rhs));
     (job.outputs[0], job.outputs[1]) =
         (output(out), epilogue.arguments().map_or_else(JobOutput::default, output));
     job.function = epilogue.function();
@@ -222,13 +222,13 @@ fn matmul_tiled(
         job.inputs[2] = strided(&bias);
     }
     let tiles = rows.div_ceil(TILE as u64) * columns.div_ceil(TILE as u64);
-    device.launch_blocks(op, kernel(Family::Matmul, "matmul", factors.dtype), tiles * job.count, &job)
+    device.launch_blocks(op, kernel(Family::Matmul, "matmul", lhs.dtype()), tiles * job.count, &job)
 }
 
 impl RunCuda for MatMul<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
         let epilogue = Epilogue { bias: self.bias, activation: self.activation.as_ref(), accumulates: false };
-        let factors = (self.precision, [self.lhs, self.rhs]);
+        let factors = [self.lhs, self.rhs];
         matmul(device, op, epilogue, factors, self.workspace.as_ref(), &self.out)
     }
 }
@@ -236,7 +236,7 @@ impl RunCuda for MatMul<'_> {
 impl RunCuda for MatMulSum<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
         let epilogue = Epilogue { accumulates: self.accumulate, ..Epilogue::default() };
-        let factors = (self.precision, [self.lhs, self.rhs]);
+        let factors = [self.lhs, self.rhs];
         matmul(device, op, epilogue, factors, self.workspace.as_ref(), &self.out)
     }
 }

@@ -5,12 +5,11 @@ pub(super) mod cpu;
 pub(super) mod cuda;
 
 use super::{Computation, Workspace};
-use crate::cost::{Class, Work, is_half, products};
+use crate::cost::{Class, Work, products};
 use crate::error::Result;
 use crate::families::{Unary, fast};
 use crate::layout::Layout;
 use crate::operands::{CheckedOperand, Field, Rules, checked, operands};
-use crate::precision::{Precision, bf16_copies};
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
@@ -74,11 +73,10 @@ impl<'a> Field<'a> for Option<Activated<'a>> {
 }
 
 /// `out[.., i, j] = f(bias[j] + Σₖ lhs[.., i, k] · rhs[.., k, j])`; f requires floats. The factors have the leading
-/// axes of the output.
+/// axes of the output. 16-bit factors are multiplied and summed in f32. The output has their type, or f32 if there is no bias
+/// and no activation.
 #[derive(Debug)]
 pub struct MatMul<'a> {
-    /// The precision of the products. [`Precision::BF16`] requires f32 operands.
-    pub precision: Precision,
     /// The bias, of shape `[j]`.
     pub bias: Option<View<'a>>,
     /// The left matrices.
@@ -100,10 +98,11 @@ impl<'a> Computation<'a> for MatMul<'a> {
     operands!(Read lhs, Read rhs, Read bias, Write activation, Scratch workspace, Write out);
 
     fn check(&self, rules: &Rules<'_>) -> Result<()> {
-        let ((lhs, rhs, out), precision) = (checked!(self: lhs, rhs, out), self.precision);
-        rules.same_type(lhs, out)?;
-        rules.same_type(rhs, out)?;
-        rules.precise(precision, out)?;
+        let (lhs, rhs, out) = checked!(self: lhs, rhs, out);
+        rules.same_type(rhs, lhs)?;
+        if self.bias.is_some() || self.activation.is_some() || out.dtype() != lhs.dtype().computed_as() {
+            rules.same_type(lhs, out)?;
+        }
         batched(rules, [lhs, rhs, out])?;
         let (bias, arguments, workspace) = checked!(self: bias, activation, workspace);
         if let Some(bias) = bias {
@@ -117,20 +116,17 @@ impl<'a> Computation<'a> for MatMul<'a> {
             rules.same_shape(arguments, out)?;
             rules.same_type(arguments, out)?;
         }
-        // A product of full precision without a workspace is valid on every backend.
-        if precision == Precision::Full && workspace.is_none() {
+        // A product without a workspace is valid on every backend.
+        if workspace.is_none() {
             return Ok(());
         }
-        let (lhs, rhs, dtype) = (lhs.layout(), rhs.layout(), lhs.dtype());
-        rules.workspace(workspace, &MatMulWorkspace { lhs, rhs, dtype, precision })
+        let (lhs, rhs, dtype, out) = (lhs.layout(), rhs.layout(), lhs.dtype(), out.dtype());
+        rules.workspace(workspace, &MatMulWorkspace { lhs, rhs, dtype, out })
     }
 
     #[inline(always)]
     fn fast_check(&mut self, device: u32) -> Option<DType> {
-        let Self { precision: Precision::Full, bias, lhs, rhs, activation, workspace: None, out } = self
-        else {
-            return None;
-        };
+        let Self { bias, lhs, rhs, activation, workspace: None, out } = self else { return None };
         let arguments = activation.as_ref().and_then(|activated| activated.arguments.as_ref());
         let fits = arguments.is_none()
             && fast::is_written(out, device)
@@ -140,9 +136,8 @@ impl<'a> Computation<'a> for MatMul<'a> {
         fits.then(|| out.dtype())
     }
 
-    /// Packed products read 16-bit floats.
     fn supports_half_on_cpu(&self) -> bool {
-        self.activation.is_none() && self.workspace.is_some()
+        true
     }
 
     fn work(&self) -> Work {
@@ -154,7 +149,7 @@ impl<'a> Computation<'a> for MatMul<'a> {
         };
         let applied = self.activation.as_ref().is_some_and(|of| !of.function.function().is_light());
         Work {
-            is_half: is_half(self.precision, self.rhs.dtype()),
+            is_half: self.rhs.dtype().is_half(),
             elements: if applied { self.out.layout().shape().elements() as u64 } else { 0 },
             ..products(Class::Product, batch.iter().product(), [rows, columns, depth])
         }
@@ -165,15 +160,13 @@ impl<'a> Computation<'a> for MatMul<'a> {
 /// factors. So the product of matrices that exist in parts, one after the other, is rounded once.
 #[derive(Debug)]
 pub struct MatMulSum<'a> {
-    /// The precision of the products. [`Precision::BF16`] requires f32 operands.
-    pub precision: Precision,
     /// Whether the product is added to the output.
     pub accumulate: bool,
     /// The left matrix.
     pub lhs: View<'a>,
     /// The right matrix.
     pub rhs: View<'a>,
-    /// At least as many bytes as [`MatMulSumWorkspace`] requires; `None` if it requires none.
+    /// At least as many bytes as [`MatMulWorkspace`] requires; `None` if it requires none.
     pub workspace: Option<ViewMut<'a>>,
     /// The sums.
     pub out: ViewMut<'a>,
@@ -186,13 +179,12 @@ impl<'a> Computation<'a> for MatMulSum<'a> {
         let (lhs, rhs, workspace, out) = checked!(self: lhs, rhs, workspace, out);
         rules.same_type(rhs, lhs)?;
         rules.typed(out, lhs.dtype().computed_as())?;
-        rules.precise(self.precision, lhs)?;
         if lhs.dims().len() != 2 {
             return Err(rules.mismatch(&lhs, &rhs, FACTORS));
         }
         batched(rules, [lhs, rhs, out])?;
-        let (lhs, rhs, dtype, precision) = (lhs.layout(), rhs.layout(), lhs.dtype(), self.precision);
-        rules.workspace(workspace, &MatMulSumWorkspace(MatMulWorkspace { lhs, rhs, dtype, precision }))
+        let (lhs, rhs, dtype, out) = (lhs.layout(), rhs.layout(), lhs.dtype(), out.dtype());
+        rules.workspace(workspace, &MatMulWorkspace { lhs, rhs, dtype, out })
     }
 
     fn supports_half_on_cpu(&self) -> bool {
@@ -205,10 +197,7 @@ impl<'a> Computation<'a> for MatMulSum<'a> {
         else {
             return Work::new(Class::Product);
         };
-        Work {
-            is_half: is_half(self.precision, self.rhs.dtype()),
-            ..products(Class::Product, 1, [rows, columns, depth])
-        }
+        Work { is_half: self.rhs.dtype().is_half(), ..products(Class::Product, 1, [rows, columns, depth]) }
     }
 }
 
@@ -241,25 +230,25 @@ fn is_product([lhs, rhs]: [&View<'_>; 2], bias: Option<&View<'_>>, out: &ViewMut
     depth == inner && product == [rows, columns] && bias.is_none_or(is_row)
 }
 
-/// The workspace of a [`MatMul`].
+/// The workspace of a [`MatMul`] or a [`MatMulSum`].
 #[derive(Clone, Copy, Debug)]
 pub struct MatMulWorkspace<'a> {
     /// The layout of the left factor.
     pub lhs: &'a Layout,
     /// The layout of the right factor.
     pub rhs: &'a Layout,
-    /// The element type.
+    /// The element type of the factors.
     pub dtype: DType,
-    /// The precision of the products.
-    pub precision: Precision,
+    /// The element type of the product.
+    pub out: DType,
 }
 
 impl Workspace for MatMulWorkspace<'_> {
     fn cpu_bytes(&self) -> usize {
-        cpu::workspace(self.lhs, self.rhs, self.dtype, self.precision)
+        cpu::workspace(self.lhs, self.rhs, self.dtype, self.out)
     }
 
-    /// The bf16 copies of the factors, and the memory of cuBLAS, whether or not it is installed.
+    /// The memory of cuBLAS, whether or not it is installed.
     ///
     /// cuBLAS keeps the partial products of split-K there: one for each 256 of the depth, at most eight. It gets at least
     /// 16 KiB and at most 4 MiB, the range from which it profits.
@@ -268,30 +257,12 @@ impl Workspace for MatMulWorkspace<'_> {
         if !self.dtype.is_float() {
             return 0;
         }
-        let factors = [self.lhs, self.rhs].map(|factor| factor.distinct().shape().elements());
-        let copies = bf16_copies(self.precision, factors);
-        let &[.., rows, depth] = self.lhs.shape().dims() else { return copies };
+        let &[.., rows, depth] = self.lhs.shape().dims() else { return 0 };
         let columns = self.rhs.shape().dims().last().copied().unwrap_or(0);
         if [rows, depth, columns].contains(&0) {
-            return copies;
+            return 0;
         }
         let parts = rows.saturating_mul(columns).saturating_mul((depth / 256).min(8) * size_of::<f32>());
-        copies.saturating_add(parts.clamp(16 << 10, 4 << 20).next_multiple_of(256))
-    }
-}
-
-/// The workspace of a [`MatMulSum`] with these factors. Less than that of a [`MatMul`] for 16-bit floats, whose sums are in the
-/// output.
-#[derive(Clone, Copy, Debug)]
-pub struct MatMulSumWorkspace<'a>(pub MatMulWorkspace<'a>);
-
-impl Workspace for MatMulSumWorkspace<'_> {
-    fn cpu_bytes(&self) -> usize {
-        let MatMulWorkspace { lhs, rhs, dtype, precision } = self.0;
-        cpu::workspace_of_sum(lhs, rhs, dtype, precision)
-    }
-
-    fn gpu_bytes(&self) -> usize {
-        self.0.gpu_bytes()
+        parts.clamp(16 << 10, 4 << 20).next_multiple_of(256)
     }
 }

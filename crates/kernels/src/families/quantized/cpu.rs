@@ -11,14 +11,12 @@ use half::{bf16, f16};
 use super::formats::{UNIT, Unit};
 use super::{BlockFormat, DequantizeRows, MatMulQuantized, MatMulQuantizedWorkspace, QuantizeRows};
 use crate::cpu::convert::Half;
-use crate::cpu::dispatch::{contiguous, host, host_mut, unsupported};
+use crate::cpu::dispatch::{contiguous, host, host_mut, scratch, unsupported};
 use crate::cpu::fold::sum_products;
 use crate::cpu::gemm::{
-    self, Block, COLUMNS, Depth, Destination, GROUP, Operand, Output, PackInto, Pair, RUN, Strided,
-    Unrounded, interleave,
+    Block, COLUMNS, Depth, GROUP, Operand, PackInto, Pair, RUN, Strided, interleave, to_bf16,
 };
 use crate::cpu::halves::Floats;
-use crate::cpu::number::Number;
 use crate::cpu::operands::Source;
 use crate::cpu::parallel::{HEAVY, Workers, light_runs};
 use crate::cpu::simd::{self, Loop};
@@ -27,8 +25,9 @@ use crate::error::Result;
 use crate::families::RunCpu;
 use crate::families::grid::product;
 use crate::families::index::cpu::check as check_indices;
-use crate::families::matmul::cpu::{Bias, Biased, SLOTS, SMALL_VECTOR, block_sizes, slots};
-use crate::precision::Precision;
+use crate::families::matmul::cpu::{
+    Bias, SMALL_VECTOR, Slots, fill, for_each_block, multiply_biased, multiply_rounded,
+};
 use crate::shape::{DType, RawElement};
 use crate::storage::View;
 
@@ -43,18 +42,17 @@ const _: () = assert!(COLUMNS == UNIT && RUN == UNIT);
 
 /// See [`MatMulQuantizedWorkspace`].
 pub(super) fn workspace(of: &MatMulQuantizedWorkspace<'_>) -> usize {
-    let MatMulQuantizedWorkspace { lhs, outputs, transposed, dtype, .. } = *of;
+    let MatMulQuantizedWorkspace { lhs, outputs, transposed, dtype } = *of;
     let &[rows, depth] = lhs.shape().dims() else { return 0 };
-    if !dtype.is_float() || product(&[rows, outputs, depth]) == 0 {
-        return sums::elements(dtype, product(&[rows, outputs])).saturating_mul(size_of::<f32>());
-    }
-    let scratch = if reads_blocks(rows, transposed, dtype) {
-        if is_row(lhs.strides(), dtype) { 0 } else { depth }
+    let elements = if reads_blocks(rows, transposed, dtype) {
+        let row = if outputs == 0 || is_row(lhs.strides(), dtype) { 0 } else { depth };
+        row.saturating_add(sums::elements(dtype, outputs))
+    } else if !dtype.is_float() || product(&[rows, outputs, depth]) == 0 {
+        0
     } else {
-        gemm::scratch_elements([rows, outputs, depth]) * slots(product(&[rows, outputs, depth]), 1)
+        Slots::new(dtype, [rows, outputs, depth], 1).elements()
     };
-    let sums = sums::elements(dtype, product(&[rows, outputs]));
-    scratch.saturating_add(sums).saturating_mul(dtype.computed_as().size())
+    elements.saturating_mul(dtype.computed_as().size())
 }
 
 /// Whether a product reads blocks without panels.
@@ -116,10 +114,10 @@ impl Value for f64 {
     }
 }
 
-impl Value for Unrounded {
+impl Value for bf16 {
     #[inline(always)]
     fn of(value: f32) -> Self {
-        Self(value)
+        to_bf16(value)
     }
 }
 
@@ -170,7 +168,9 @@ impl<P: Depth, V: PackInto<P> + Value> Loop for Interleave<'_, P, V> {
                 for (half, staged) in staged.as_chunks_mut::<RUN>().0.iter_mut().take(P::PER_ROW).enumerate()
                 {
                     match from.as_chunks::<RUN>().0.get(run * P::PER_ROW + half) {
-                        Some(from) => *staged = from.map(V::of),
+                        Some(from) => {
+                            staged.iter_mut().zip(from).for_each(|(to, &from)| *to = V::of(from));
+                        }
                         None => *staged = [V::default(); RUN],
                     }
                 }
@@ -230,31 +230,37 @@ impl RunCpu for MatMulQuantized<'_> {
         if reads_blocks(rows, self.transposed, dtype) {
             return self.multiply_row(workers, op);
         }
-        match (dtype, self.precision) {
-            (DType::F32, Precision::Full) => self.multiply::<f32, f32, f32, f32>(workers, op),
-            (DType::F32, Precision::BF16) if Pair::is_supported() => {
-                self.multiply::<Pair, f32, f32, f32>(workers, op)
+        match dtype {
+            DType::F32 => self.multiply::<f32, f32, f32>(workers, op, multiply_biased),
+            DType::F64 => self.multiply::<f64, f64, f64>(workers, op, multiply_biased),
+            DType::BF16 if Pair::is_supported() => {
+                self.multiply::<Pair, bf16, bf16>(workers, op, multiply_rounded)
             }
-            (DType::F32, Precision::BF16) => self.multiply::<f32, Unrounded, f32, Unrounded>(workers, op),
-            (DType::F64, _) => self.multiply::<f64, f64, f64, f64>(workers, op),
-            (DType::BF16, _) => self.multiply::<f32, bf16, bf16, f32>(workers, op),
-            (DType::F16, _) => self.multiply::<f32, f16, f16, f32>(workers, op),
-            (dtype, _) => Err(unsupported(op, dtype)),
+            DType::BF16 => self.multiply::<f32, bf16, bf16>(workers, op, multiply_rounded),
+            DType::F16 => self.multiply::<f32, f16, f32>(workers, op, multiply_rounded),
+            dtype => Err(unsupported(op, dtype)),
         }
     }
 }
 
+/// Multiplies packed operands to a block of the output. See [`multiply_rounded`].
+type Multiply<P, S, Sum> = fn([&dyn Operand<P>; 2], usize, Block<'_, S>, Option<Bias<'_, S>>, &mut [Sum]);
+
 impl MatMulQuantized<'_> {
-    /// Multiplies panels of `P`. The elements of `lhs` are stored as `S` and packed as `A`; those of W are packed as `V`.
+    /// Multiplies panels of `P`. The elements of `lhs` and of the output are stored as `S`; those of W are packed as `V`.
     #[inline(never)]
-    fn multiply<P, A, S, V>(&mut self, workers: &Workers, op: &'static str) -> Result<()>
+    fn multiply<P, S, V>(
+        &mut self,
+        workers: &Workers,
+        op: &'static str,
+        multiply: Multiply<P, S, P::Sum>,
+    ) -> Result<()>
     where
-        P: Depth<Sum: RawElement + Depth>,
-        A: PackInto<P> + bytemuck::Pod,
-        S: PackInto<P::Sum> + RawElement,
+        P: Depth<Sum: RawElement>,
+        S: PackInto<P> + RawElement,
         V: PackInto<P> + Value,
     {
-        let Self { format, transposed, bias, lhs, blocks, ref mut workspace, ref mut out, .. } = *self;
+        let Self { format, transposed, bias, lhs, blocks, ref mut workspace, ref mut out } = *self;
         let matrix = Matrix::new(op, format, &blocks)?;
         let (&[m, k], &[row_stride, depth_stride]) = (lhs.layout().shape().dims(), lhs.layout().strides())
         else {
@@ -262,21 +268,15 @@ impl MatMulQuantized<'_> {
         };
         let n = out.layout().shape().dims().last().copied().unwrap_or(0);
         let bias = Bias::<S>::new(op, bias.as_ref())?;
-        if m == 0 || n == 0 {
+        let (dtype, out) = (out.dtype(), host_mut::<S>(op, out)?);
+        if m == 0 || n == 0 || k == 0 {
+            out.chunks_mut(n.max(1)).for_each(|row| fill(row, bias));
             return Ok(());
-        }
-        if k == 0 {
-            return sums::with_sums::<P::Sum>(workers, op, workspace, 0, out, |out, _| {
-                out.fill(P::Sum::ZERO);
-                let mut out = Biased { block: Block::new(out, n), bias };
-                (0..n).step_by(COLUMNS).for_each(|column| out.finish(0..m, column..n.min(column + COLUMNS)));
-            });
         }
         // The stride of an axis of size 1 is arbitrary.
         let stride = |size: usize, stride: usize| if size == 1 { 1 } else { stride };
-        let data: &[A] = bytemuck::cast_slice(&host::<S>(op, &lhs)?[lhs.layout().offset()..]);
         let lhs = Strided {
-            data,
+            data: &host::<S>(op, &lhs)?[lhs.layout().offset()..],
             lanes: m,
             lane_stride: stride(m, row_stride),
             depth_stride: stride(k, depth_stride),
@@ -284,24 +284,12 @@ impl MatMulQuantized<'_> {
         let (by_rows, by_columns): (Transposed<'_, V>, Direct<'_, V>) =
             (Transposed { matrix, value: PhantomData }, Direct { matrix, value: PhantomData });
         let rhs: &dyn Operand<P> = if transposed { &by_rows } else { &by_columns };
-        let slots = slots(product(&[m, n, k]), 1);
-        let per_slot = gemm::scratch_elements([m, n, k]);
-        let threads = workers.threads().min(slots);
-        let parts = if threads == 1 { 1 } else { SLOTS.min(2 * threads) };
-        let size = if parts == 1 { [m, n] } else { block_sizes([m, n], parts) };
-        let multiply = |block: Block<'_, P::Sum>, panels: &mut [P::Sum]| {
-            let (ranges, panels) = ([block.rows(), block.columns()], bytemuck::cast_slice_mut(panels));
-            let mut out = Biased { block, bias };
-            gemm::product::<P>(&lhs, rhs, ranges, k, panels, &mut out, Output::Overwrite);
-        };
-        sums::with_sums::<P::Sum>(workers, op, workspace, slots * per_slot, out, |out, panels| {
-            let blocks = Block::new(out, n).split(size);
-            if slots == 1 {
-                blocks.for_each(|block| multiply(block, panels));
-            } else {
-                workers.share_with_scratch(blocks.collect(), slots, panels, per_slot, &multiply);
-            }
-        })
+        let slots = Slots::new(dtype, [m, n, k], 1);
+        let scratch = scratch::<P::Sum>(op, workspace, slots.elements())?;
+        for_each_block(workers, out, [m, n], (slots, scratch), |_, block, scratch| {
+            multiply([&lhs, rhs], k, block, bias, scratch);
+        });
+        Ok(())
     }
 
     /// Multiplies a single row with Wᵀ: one sum for each row of W, which is read once.

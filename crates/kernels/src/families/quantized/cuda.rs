@@ -9,11 +9,10 @@ use crate::error::Result;
 use crate::families::RunCuda;
 use crate::families::grid::TILE;
 use crate::families::index::cuda::check as check_indices;
-use crate::precision::Precision;
 
 impl RunCuda for MatMulQuantized<'_> {
     fn run_cuda(&self, device: &Launcher, op: &'static str) -> Result<()> {
-        let Self { precision, format, transposed, bias, lhs, blocks, ref out, .. } = *self;
+        let Self { format, transposed, bias, lhs, blocks, ref out, .. } = *self;
         let (&[rows, depth], &[row_stride, depth_stride]) =
             (lhs.layout().shape().dims(), lhs.layout().strides())
         else {
@@ -29,7 +28,7 @@ impl RunCuda for MatMulQuantized<'_> {
         job.outputs[0] = output(out);
         job.function = named(format.name());
         job.counts = [rows, columns, depth, row_stride, depth_stride, width].map(|count| count as u64);
-        job.integers = [i64::from(transposed), i64::from(precision == Precision::BF16)];
+        job.integers[0] = i64::from(transposed);
         let tiles = rows.div_ceil(TILE) * columns.div_ceil(TILE);
         device.launch_blocks(op, kernel(Family::Quantized, "product", out.dtype()), tiles as u64, &job)
     }

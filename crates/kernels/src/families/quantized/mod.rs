@@ -7,11 +7,10 @@ mod formats;
 
 pub use self::formats::BlockFormat;
 use super::{Computation, Workspace};
-use crate::cost::{Class, Work, is_half, products};
+use crate::cost::{Class, Work, products};
 use crate::error::{KernelError, Result};
 use crate::layout::Layout;
 use crate::operands::{CheckedOperand, Operand, Rules, Visit, checked, field, operands};
-use crate::precision::Precision;
 use crate::shape::DType;
 use crate::storage::{View, ViewMut};
 
@@ -19,12 +18,10 @@ const BLOCKS: &str = "rows of blocks must be [rows, bytes of the columns]";
 const FACTORS: &str = "the inner sizes of the product must be equal";
 const PRODUCT: &str = "it must have a row for each row of `lhs`, and the columns of the matrix";
 
-/// `out = lhs · Wᵀ + bias` or `out = lhs · W + bias` for a quantized matrix W of `[rows, columns]`. Floats only.
+/// `out = lhs · Wᵀ + bias` or `out = lhs · W + bias` for a quantized matrix W of `[rows, columns]`. Floats only. Products of
+/// 16-bit floats are summed in f32. A CPU rounds W to bf16 for the products of several rows of bf16.
 #[derive(Debug)]
 pub struct MatMulQuantized<'a> {
-    /// The precision of the products: f32 for 16-bit floats. [`Precision::BF16`] requires f32 operands. The CPU multiplies a
-    /// single row with Wᵀ in full precision.
-    pub precision: Precision,
     /// The format of the blocks.
     pub format: BlockFormat,
     /// Whether W is transposed: `lhs` then has as many columns as W, else as many columns as W has rows.
@@ -49,7 +46,6 @@ impl<'a> Computation<'a> for MatMulQuantized<'a> {
         let (workspace, out) = checked!(self: workspace, out);
         rules.same_type(lhs, out)?;
         float(rules, out)?;
-        rules.precise(self.precision, out)?;
         let [rows, bytes] = matrix(rules, blocks)?;
         let (&[height, depth], &[_, width]) = (lhs.dims(), out.dims()) else {
             return Err(rules.mismatch(if lhs.dims().len() == 2 { &out } else { &lhs }, &blocks, PRODUCT));
@@ -69,14 +65,8 @@ impl<'a> Computation<'a> for MatMulQuantized<'a> {
             rules.same_type(bias, out)?;
             rules.sized(bias, &[width], out, "it must be one row of the product")?;
         }
-        let Self { precision, transposed, .. } = *self;
-        let of = MatMulQuantizedWorkspace {
-            lhs: lhs.layout(),
-            outputs: width,
-            transposed,
-            dtype: out.dtype(),
-            precision,
-        };
+        let (lhs, transposed, dtype) = (lhs.layout(), self.transposed, out.dtype());
+        let of = MatMulQuantizedWorkspace { lhs, outputs: width, transposed, dtype };
         rules.workspace(workspace, &of)
     }
 
@@ -90,10 +80,7 @@ impl<'a> Computation<'a> for MatMulQuantized<'a> {
         else {
             return Work::new(Class::Product);
         };
-        Work {
-            is_half: is_half(self.precision, self.out.dtype()),
-            ..products(Class::Product, 1, [rows, columns, depth])
-        }
+        Work { is_half: self.out.dtype().is_half(), ..products(Class::Product, 1, [rows, columns, depth]) }
     }
 }
 
@@ -108,8 +95,6 @@ pub struct MatMulQuantizedWorkspace<'a> {
     pub transposed: bool,
     /// The element type of the left factor.
     pub dtype: DType,
-    /// The precision of the products.
-    pub precision: Precision,
 }
 
 impl Workspace for MatMulQuantizedWorkspace<'_> {

@@ -9,6 +9,7 @@ use std::marker::PhantomData;
 
 use super::Random;
 use crate::cpu::dispatch::{host_mut, unsupported};
+use crate::cpu::halves::parts;
 use crate::cpu::number::{Float, Number};
 use crate::cpu::parallel::{HEAVY, Workers};
 use crate::cpu::simd::{self, Loop};
@@ -16,6 +17,7 @@ use crate::cpu::{angle, exp};
 use crate::error::Result;
 use crate::families::{Distribution, RandomKey, RunCpu};
 use crate::shape::DType;
+use crate::storage::ViewMut;
 
 impl RunCpu for Random<'_> {
     /// Integers are the floor of the drawn value. A normal distribution requires floats.
@@ -25,6 +27,7 @@ impl RunCpu for Random<'_> {
         match dtype {
             DType::F32 => float::<f32, 4>(workers, host_mut(op, out)?, distribution, key),
             DType::F64 => float::<f64, 2>(workers, host_mut(op, out)?, distribution, key),
+            DType::F16 | DType::BF16 => return halves(workers, op, out, distribution, key),
             _ if matches!(distribution, Distribution::Normal { .. }) => return Err(unsupported(op, dtype)),
             DType::I64 => {
                 integer::<i64>(workers, host_mut(op, out)?, distribution, key, |value| value as i64)
@@ -39,7 +42,6 @@ impl RunCpu for Random<'_> {
             DType::Bool => {
                 integer::<u8>(workers, host_mut(op, out)?, distribution, key, |value| u8::from(value != 0.0));
             }
-            DType::F16 | DType::BF16 => return Err(unsupported(op, dtype)),
         }
         Ok(())
     }
@@ -55,28 +57,64 @@ fn float<T: Float, const N: usize>(
     Uniform: Draw<N>,
     Normal: Draw<N>,
 {
+    // Chunks start at block boundaries.
+    const { assert!(HEAVY.is_multiple_of(N)) };
+    workers.chunks(out, HEAVY, &|start, out| draw_floats((start / N) as u64, out, distribution, key));
+}
+
+/// Fills 16-bit floats. They are drawn as f32.
+fn halves(
+    workers: &Workers,
+    op: &'static str,
+    out: &mut ViewMut<'_>,
+    distribution: Distribution,
+    key: RandomKey,
+) -> Result<()> {
+    parts(workers, op, [out], [HEAVY], &|chunk, [mut part]| {
+        let mut drawn = [0.0_f32; DRAWN];
+        for start in (0..part.len()).step_by(DRAWN) {
+            let drawn = &mut drawn[..DRAWN.min(part.len() - start)];
+            draw_floats::<f32, 4>(((chunk * HEAVY + start) / 4) as u64, drawn, distribution, key);
+            part.store(start, drawn);
+        }
+    })
+}
+
+/// Draws floats from block number `first` on.
+fn draw_floats<T: Float, const N: usize>(
+    first: u64,
+    out: &mut [T],
+    distribution: Distribution,
+    key: RandomKey,
+) where
+    Uniform: Draw<N>,
+    Normal: Draw<N>,
+{
     match distribution {
         Distribution::Uniform { low, high } => {
-            let (first, end) = (T::from_f64(low), T::from_f64(high));
+            let (start, end) = (T::from_f64(low), T::from_f64(high));
             // Rounding may reach the upper bound, which is excluded.
-            let last = if end > first { end.next_down() } else { first };
-            fill::<T, Uniform, N>(workers, out, key, |u| {
+            let last = if end > start { end.next_down() } else { start };
+            let value = |u: f64| {
                 let value = T::from_f64(low + u * (high - low));
                 if value < end { value } else { last }
-            });
+            };
+            simd::run(Fill::<_, _, _, N> { out, key, first, value, draw: PhantomData::<Uniform> });
         }
         Distribution::Normal { mean, std } => {
-            fill::<T, Normal, N>(workers, out, key, |z| T::from_f64(mean + std * z));
+            let value = |z: f64| T::from_f64(mean + std * z);
+            simd::run(Fill::<_, _, _, N> { out, key, first, value, draw: PhantomData::<Normal> });
         }
         // An array rather than a branch, which no processor could predict.
         Distribution::Bernoulli { p, value } => {
             let value = T::from_f64(value);
-            fill::<T, Uniform, N>(workers, out, key, |u| [T::ZERO, value][usize::from(u < p)]);
+            let value = |u: f64| [T::ZERO, value][usize::from(u < p)];
+            simd::run(Fill::<_, _, _, N> { out, key, first, value, draw: PhantomData::<Uniform> });
         }
     }
 }
 
-/// The number of integers that are drawn as `f64` at a time.
+/// The number of integers that are drawn as `f64`, or 16-bit floats that are drawn as `f32`, at a time.
 const DRAWN: usize = 512;
 
 /// Fills integers. They are drawn as `f64` and then converted, so that the drawing is compiled once for all types.
@@ -127,22 +165,7 @@ trait Draw<const N: usize>: Sync + Sized {
     fn draw(words: Words) -> [[f64; LANES]; N];
 }
 
-/// `out[i] = value(draw(block i / N)[i mod N])`.
-fn fill<T: Number, D: Draw<N>, const N: usize>(
-    workers: &Workers,
-    out: &mut [T],
-    key: RandomKey,
-    value: impl Fn(f64) -> T + Sync,
-) {
-    // Chunks start at block boundaries.
-    const { assert!(HEAVY.is_multiple_of(N)) };
-    workers.chunks(out, HEAVY, &|start, out| {
-        let first = (start / N) as u64;
-        simd::run(Fill::<T, D, _, N> { out, key, first, value: &value, draw: PhantomData });
-    });
-}
-
-/// A part of the output, starting at block number `first`.
+/// `out[i] = value(draw(block first + i / N)[i mod N])`.
 struct Fill<'a, T, D, V, const N: usize> {
     out: &'a mut [T],
     key: RandomKey,

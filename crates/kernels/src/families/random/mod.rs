@@ -77,6 +77,10 @@ impl<'a> Computation<'a> for Random<'a> {
         Ok(())
     }
 
+    fn supports_half_on_cpu(&self) -> bool {
+        true
+    }
+
     #[inline(always)]
     fn fast_check(&mut self, device: u32) -> Option<DType> {
         fast::equal_operands(self, device)

@@ -1,6 +1,5 @@
 //! Recurrent layers: the kinds of cells, and the operands that the forward and the backward kernel share.
 
-use crate::precision::Precision;
 use crate::storage::View;
 
 /// The cell of a recurrent layer. `x` stands for the cell's share of the inputs, `u` for that of the previous state,
@@ -62,9 +61,6 @@ impl RecurrentCell {
 pub struct Recurrence<'a> {
     /// The cell.
     pub cell: RecurrentCell,
-    /// The precision of the products with the weight. [`Precision::BF16`] requires f32 operands. Devices may multiply in
-    /// f32 instead.
-    pub precision: Precision,
     /// Whether the layer reads the sequences backwards.
     pub reverse: bool,
     /// The number of steps of a sequence.

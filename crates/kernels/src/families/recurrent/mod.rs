@@ -8,7 +8,7 @@ pub(super) mod cuda;
 pub use self::cell::{Recurrence, RecurrentCell};
 
 use super::{Computation, Workspace};
-use crate::cost::{Class, Work, is_half, times};
+use crate::cost::{Class, Work, times};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::operands::{CheckedOperand, Rules, checked, field, operands};
@@ -50,8 +50,11 @@ impl<'a> Computation<'a> for Recurrent<'a> {
         sizes.initial([state, cell])?;
         rules.present(field!(self.extra), extra, self.of.cell.has_extra(), gates)?;
         sizes.of_lstm(field!(self.of.initial_cell), cell)?;
-        rules.workspace(workspace, &sizes.workspace())?;
-        rules.precise(self.of.precision, gates)
+        rules.workspace(workspace, &sizes.workspace())
+    }
+
+    fn supports_half_on_cpu(&self) -> bool {
+        true
     }
 
     fn work(&self) -> Work {
@@ -100,8 +103,11 @@ impl<'a> Computation<'a> for RecurrentGrad<'a> {
         sizes.of_lstm(field!(self.of.initial_cell), cell)?;
         sizes.of_lstm(field!(self.cell_grad), cell_grad)?;
         sizes.of_lstm(field!(self.initial_cell_grad), first_cell_grad)?;
-        rules.workspace(workspace, &sizes.workspace())?;
-        rules.precise(self.of.precision, gates)
+        rules.workspace(workspace, &sizes.workspace())
+    }
+
+    fn supports_half_on_cpu(&self) -> bool {
+        true
     }
 
     fn work(&self) -> Work {
@@ -193,7 +199,7 @@ fn work_of(of: &Recurrence<'_>, gates: &Layout, class: Class) -> Work {
     let sequences = rows.checked_div(of.len).unwrap_or(0);
     let multiply_adds = times(&[rows, hidden, width]);
     Work {
-        is_half: is_half(of.precision, of.weight.dtype()),
+        is_half: of.weight.dtype().is_half(),
         multiply_adds,
         computed: multiply_adds,
         sides: [sequences, if class == Class::Recurrent { width } else { hidden }],
@@ -215,7 +221,7 @@ pub struct RecurrentWorkspace {
 
 impl Workspace for RecurrentWorkspace {
     fn cpu_bytes(&self) -> usize {
-        cpu::workspace(self.cell, self.sizes, self.dtype.computed_as())
+        cpu::workspace(self.cell, self.sizes, self.dtype)
     }
 
     /// For each sequence the gates' product or gradient, the state's gradient, and what a step passes to the next.

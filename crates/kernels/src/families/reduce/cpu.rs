@@ -11,12 +11,16 @@
 
 use std::ops::Range;
 
+use half::{bf16, f16};
+
 use super::functions::reduce_functions;
 use super::{ArgReduce, Fold};
-use crate::cpu::dispatch::{byte_or_number, float, host, host_mut, scratch, sums};
+use crate::cpu::dispatch::{byte_or_number, float, host, host_mut, scratch, sums, unsupported};
+use crate::cpu::elements::Elements;
 use crate::cpu::fold::{
     BLOCK, BlockReducer, Cascade, FoldLoops, Max, Min, Product, RADIX, Sum, SumMagnitudes, SumSquares, loops,
 };
+use crate::cpu::halves::{ROW, any_of, parts};
 use crate::cpu::loop_nest::{LoopNest, Segment};
 use crate::cpu::number::Number;
 use crate::cpu::parallel::{LIGHT, Workers, light_runs};
@@ -131,6 +135,11 @@ macro_rules! define_reduce {
             fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
                 let Self { f, divisor, input, axes, ref mut workspace, ref mut out } = *self;
                 let reduced = Reduced { workers, op, input, axes };
+                if any_of([input.dtype(), out.dtype()]) {
+                    return match f {
+                        $(Reduce::$variant => reduced.fold_halves((loops::<f32, $fold>(), divisor), workspace, out),)*
+                    };
+                }
                 match f {
                     $(Reduce::$variant => {
                         of_domain!($domain, op, input.dtype(), T => reduced.fold(loops::<T, $fold>(), workspace, out))
@@ -197,6 +206,70 @@ impl Reduced<'_> {
         run(workers, &sequences, split, partials, out);
         Ok(())
     }
+
+    /// Like [`fold`](Self::fold) and a division, if the input or the output are 16-bit floats. Rounds once.
+    fn fold_halves(
+        self,
+        f: (FoldLoops<f32>, f64),
+        workspace: &mut Option<ViewMut<'_>>,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        match self.input.dtype() {
+            DType::F32 => self.fold_as_f32::<f32>(f, workspace, out),
+            DType::F16 => self.fold_as_f32::<f16>(f, workspace, out),
+            DType::BF16 => self.fold_as_f32::<bf16>(f, workspace, out),
+            dtype => Err(unsupported(self.op, dtype)),
+        }
+    }
+
+    fn fold_as_f32<E: Elements<f32>>(
+        self,
+        (loops, divisor): (FoldLoops<f32>, f64),
+        workspace: &mut Option<ViewMut<'_>>,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        let Self { workers, op, input, axes } = self;
+        let shape = input.layout().shape();
+        let divide = |results: &mut [f32]| {
+            if divisor != 1.0 {
+                let divisor = divisor as f32;
+                simd::each(results, |x| *x /= divisor);
+            }
+        };
+        if shape.elements() == 0 {
+            return parts(workers, op, [out], [LIGHT], &|_, [mut part]| {
+                let mut results = [loops.identity; TILE];
+                divide(&mut results);
+                for start in (0..part.len()).step_by(TILE) {
+                    part.store(start, &results[..TILE.min(part.len() - start)]);
+                }
+            });
+        }
+        let split = Split::new(shape, axes);
+        let sequences =
+            Sequences { loops, data: host::<E>(op, &input)?, nests: Nests::new(input.layout(), axes) };
+        let partials = scratch::<f32>(op, workspace, split.workspace_elements())?;
+        fold_slabs(workers, &sequences, split, partials);
+        let partials = &*partials;
+        let chunk = if partials.is_empty() { chunk_of_outputs(split) } else { LIGHT };
+        parts(workers, op, [out], [chunk], &|number, [mut part]| {
+            let mut results = [0.0; TILE];
+            for start in (0..part.len()).step_by(TILE) {
+                let results = &mut results[..TILE.min(part.len() - start)];
+                let first = number * chunk + start;
+                if partials.is_empty() {
+                    sequences.fold(split.along_rows, first, 0..split.length, results);
+                } else {
+                    results.fill(loops.identity);
+                    for slab in partials.chunks(split.outputs) {
+                        (loops.fold_into)(results, &slab[first..first + results.len()]);
+                    }
+                }
+                divide(results);
+                part.store(start, results);
+            }
+        })
+    }
 }
 
 /// Reduces few contiguous elements to one output or over the leading axes. Returns whether it did. The order is that of the
@@ -227,25 +300,42 @@ fn fold_few<T: Number>(
     few
 }
 
-fn run<T: Number>(
+/// The number of outputs in a chunk.
+const fn chunk_of_outputs(split: Split) -> usize {
+    let runs = light_runs(split.length);
+    if split.along_rows { runs } else { runs.next_multiple_of(TILE) }
+}
+
+/// Reduces each slab to a row of the workspace, which is empty for a single slab.
+fn fold_slabs<T: Number, E: Elements<T>>(
     workers: &Workers,
-    sequences: &Sequences<'_, T>,
+    sequences: &Sequences<'_, T, E>,
     split: Split,
     partials: &mut [T],
-    out: &mut [T],
 ) {
     if partials.is_empty() {
-        let runs = light_runs(split.length);
-        let chunk = if split.along_rows { runs } else { runs.next_multiple_of(TILE) };
-        workers.chunks(out, chunk, &|first, part| {
-            sequences.fold(split.along_rows, first, 0..split.length, part);
-        });
         return;
     }
     workers.chunks(partials, split.outputs, &|first, part| {
         let start = first / split.outputs * split.slab;
         sequences.fold(split.along_rows, 0, start..split.length.min(start + split.slab), part);
     });
+}
+
+fn run<T: Number>(
+    workers: &Workers,
+    sequences: &Sequences<'_, T, T>,
+    split: Split,
+    partials: &mut [T],
+    out: &mut [T],
+) {
+    if partials.is_empty() {
+        workers.chunks(out, chunk_of_outputs(split), &|first, part| {
+            sequences.fold(split.along_rows, first, 0..split.length, part);
+        });
+        return;
+    }
+    fold_slabs(workers, sequences, split, partials);
     out.fill(sequences.loops.identity);
     partials.chunks(split.outputs).for_each(|row| (sequences.loops.fold_into)(out, row));
 }
@@ -288,13 +378,13 @@ impl Nests {
 
 /// The sequences to reduce, one for each output.
 #[derive(Debug)]
-struct Sequences<'a, T> {
+struct Sequences<'a, T, E> {
     loops: FoldLoops<T>,
-    data: &'a [T],
+    data: &'a [E],
     nests: Nests,
 }
 
-impl<T: Number> Sequences<'_, T> {
+impl<T: Number, E: Elements<T>> Sequences<'_, T, E> {
     /// Reduces the elements with numbers in `range` of the sequences, starting at sequence number `first`.
     fn fold(&self, along_rows: bool, first: usize, range: Range<usize>, out: &mut [T]) {
         if range.is_empty() {
@@ -314,14 +404,27 @@ impl<T: Number> Sequences<'_, T> {
         let side_by_side = is_one_row && reduced.is_line() && reduced.inner() == [1];
         for Segment { starts: [base], len } in outer.segments(first..first + out.len()) {
             let Some(now) = out.split_off_mut(..len) else { return };
-            if side_by_side {
-                (self.loops.fold_rows)(now, &self.data[base + range.start..], step, range.len());
+            let first = base + range.start;
+            if let Some(data) = E::same(self.data).filter(|_| side_by_side) {
+                (self.loops.fold_rows)(now, &data[first..], step, range.len());
+            } else if side_by_side && range.len() <= ROW {
+                self.fold_loaded_rows(now, first, step, range.len());
             } else {
                 let mut buffer = [T::ZERO; BLOCK];
                 for (number, out) in now.iter_mut().enumerate() {
                     *out = self.fold_sequence(base + number * step, range.clone(), &mut buffer);
                 }
             }
+        }
+    }
+
+    /// Reduces rows of at most [`ROW`] elements after a conversion, several at a time.
+    fn fold_loaded_rows(&self, out: &mut [T], first: usize, step: usize, len: usize) {
+        let mut loaded = [T::ZERO; ROW];
+        for (number, out) in out.chunks_mut(ROW / len.max(1)).enumerate() {
+            let start = first + number * (ROW / len.max(1)) * step;
+            E::load_rows(&self.data[start..], step, [out.len(), len], &mut loaded, len);
+            (self.loops.fold_rows)(out, &loaded, len, len);
         }
     }
 
@@ -332,10 +435,11 @@ impl<T: Number> Sequences<'_, T> {
             return self.fold_row(base, range, buffer);
         }
         let mut rows = Cascade::<T, 1>::new(self.loops, 1);
-        if reduced.inner() == [1] && reduced.inner_len() == *row {
+        let has_rows = reduced.inner() == [1] && reduced.inner_len() == *row;
+        if let Some(data) = E::same(self.data).filter(|_| has_rows) {
             for Segment { starts: [place], len } in reduced.segments(range) {
                 let mut out = [self.loops.identity];
-                (self.loops.fold_rows)(&mut out, &self.data[base + place..], 0, len);
+                (self.loops.fold_rows)(&mut out, &data[base + place..], 0, len);
                 rows.push_folded(&out);
             }
         } else {
@@ -358,13 +462,17 @@ impl<T: Number> Sequences<'_, T> {
         for Segment { starts: [place], len } in reduced.segments(range) {
             let (mut place, mut left) = (base + place, len);
             while left > 0 {
-                if filled == 0 && left >= BLOCK && stride == 1 {
-                    folder.push(&self.data[place..place + BLOCK]);
+                if filled == 0
+                    && left >= BLOCK
+                    && stride == 1
+                    && let Some(data) = E::same(self.data)
+                {
+                    folder.push(&data[place..place + BLOCK]);
                     (place, left) = (place + BLOCK, left - BLOCK);
                     continue;
                 }
                 let len = left.min(BLOCK - filled);
-                self.load(place, stride, &mut buffer[filled..filled + len]);
+                E::load_steps(&self.data[place..], stride, &mut buffer[filled..filled + len]);
                 (place, left, filled) = (place + len * stride, left - len, filled + len);
                 if filled == BLOCK {
                     folder.push(buffer);
@@ -374,16 +482,6 @@ impl<T: Number> Sequences<'_, T> {
         }
         folder.push(&buffer[..filled]);
         folder.finish()
-    }
-
-    /// Copies elements with a stride, starting at `place`.
-    fn load(&self, place: usize, stride: usize, block: &mut [T]) {
-        match stride {
-            // Broadcast elements.
-            0 => block.fill(self.data[place]),
-            1 => block.copy_from_slice(&self.data[place..place + block.len()]),
-            _ => simd::zip_step(block, &self.data[place..], stride, |to, value| *to = value),
-        }
     }
 
     /// Reduces neighboring sequences together, in tiles.
@@ -403,7 +501,11 @@ impl<T: Number> Sequences<'_, T> {
             let mut cascade = Cascade::<T, TILE>::new(self.loops, width);
             for Segment { starts: [place], len } in reduced.segments(range.clone()) {
                 if let Some(column) = columns.side_by_side() {
-                    cascade.push_rows(&self.data[base + place + column..], stride, len);
+                    let first = base + place + column;
+                    match E::same(self.data) {
+                        Some(data) => cascade.push_rows(&data[first..], stride, len),
+                        None => self.push_loaded_rows(&mut cascade, [first, stride], [len, width]),
+                    }
                     continue;
                 }
                 for row in 0..len {
@@ -412,6 +514,23 @@ impl<T: Number> Sequences<'_, T> {
                 }
             }
             now.copy_from_slice(cascade.finish());
+        }
+    }
+
+    /// Adds rows after a conversion.
+    #[inline(never)]
+    fn push_loaded_rows(
+        &self,
+        cascade: &mut Cascade<T, TILE>,
+        [first, stride]: [usize; 2],
+        [rows, width]: [usize; 2],
+    ) {
+        let mut loaded = [[T::ZERO; TILE]; RADIX];
+        for row in (0..rows).step_by(RADIX) {
+            let count = RADIX.min(rows - row);
+            let data = &self.data[first + row * stride..];
+            E::load_rows(data, stride, [count, width], loaded.as_flattened_mut(), TILE);
+            cascade.push_rows(loaded.as_flattened(), TILE, count);
         }
     }
 }
@@ -449,9 +568,9 @@ impl Columns {
     }
 
     /// Copies the tile's elements of one row.
-    fn of<'b, T: Number>(&self, row: &[T], buffer: &'b mut [T; TILE]) -> &'b [T] {
+    fn of<'b, T: Number, E: Elements<T>>(&self, row: &[E], buffer: &'b mut [T; TILE]) -> &'b [T] {
         let places = &self.places[..self.width];
-        buffer.iter_mut().zip(places).for_each(|(value, &place)| *value = row[place]);
+        buffer.iter_mut().zip(places).for_each(|(value, &place)| *value = row[place].get());
         &buffer[..self.width]
     }
 }
@@ -469,17 +588,42 @@ impl RunCpu for ArgReduce<'_> {
             [layout.offset()],
         );
         let out = host_mut::<i64>(op, out)?;
-        byte_or_number!(op, input.dtype(), T => {
-            let data = host::<T>(op, &input)?;
-            workers.chunks(out, light_runs(length), &|first, part| {
-                for (output, out) in (first..).zip(part) {
-                    let [start] = kept.at(output);
-                    let line = (0..length).map(|i| data[start + i * stride]);
-                    *out = if largest { first_of(line, |a, b| a > b) } else { first_of(line, |a, b| a < b) };
-                }
-            });
-            Ok(())
-        })
+        let lines = Lines { workers, kept, stride, length, largest };
+        match input.dtype() {
+            DType::F16 => lines.first_extremes::<f32, _>(host::<f16>(op, &input)?, out),
+            DType::BF16 => lines.first_extremes::<f32, _>(host::<bf16>(op, &input)?, out),
+            dtype => {
+                return byte_or_number!(op, dtype, T => {
+                    lines.first_extremes::<T, T>(host(op, &input)?, out);
+                    Ok(())
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lines along the axis of an [`ArgReduce`].
+struct Lines<'a> {
+    workers: &'a Workers,
+    /// The other axes.
+    kept: LoopNest<1>,
+    stride: usize,
+    length: usize,
+    largest: bool,
+}
+
+impl Lines<'_> {
+    /// Finds the first largest or smallest element of each line.
+    fn first_extremes<T: Number, E: Elements<T>>(&self, data: &[E], out: &mut [i64]) {
+        let Self { workers, kept, stride, length, largest } = self;
+        workers.chunks(out, light_runs(*length), &|first, part| {
+            for (output, out) in (first..).zip(part) {
+                let [start] = kept.at(output);
+                let line = (0..*length).map(|i| data[start + i * stride].get());
+                *out = if *largest { first_of(line, |a, b| a > b) } else { first_of(line, |a, b| a < b) };
+            }
+        });
     }
 }
 

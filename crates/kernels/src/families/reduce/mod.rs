@@ -67,6 +67,10 @@ impl<'a> Computation<'a> for Fold<'a> {
         rules.workspace(workspace, &FoldWorkspace { shape, axes, dtype })
     }
 
+    fn supports_half_on_cpu(&self) -> bool {
+        true
+    }
+
     #[inline(always)]
     fn fast_check(&mut self, device: u32) -> Option<DType> {
         let Self { f: Reduce::Sum | Reduce::SumSquares, input, axes, workspace: None, out, .. } = self else {
@@ -148,6 +152,10 @@ impl<'a> Computation<'a> for ArgReduce<'a> {
             return Err(KernelError::EmptyReduction { op: rules.op, shape: *input.shape() });
         }
         Ok(())
+    }
+
+    fn supports_half_on_cpu(&self) -> bool {
+        true
     }
 
     fn work(&self) -> Work {

@@ -1,5 +1,7 @@
 //! Running sums and products (`cumsum`, `cumprod`), in place.
 
+use half::{bf16, f16};
+
 use super::{Scan, ScanFunction};
 use crate::cpu::dispatch::{host_mut, number};
 use crate::cpu::number::{Number, Summed};
@@ -7,6 +9,7 @@ use crate::cpu::parallel::{Workers, light_runs};
 use crate::cpu::simd;
 use crate::error::Result;
 use crate::families::RunCpu;
+use crate::shape::DType;
 
 /// The number of neighboring lines that are computed together. Their results fit the L1 cache.
 const COLUMNS: usize = 512;
@@ -21,16 +24,34 @@ impl RunCpu for Scan<'_> {
         }
         let row: usize = shape.dims().iter().skip(axis + 1).product();
         let block = row * shape.dims().get(axis).copied().unwrap_or(1);
-        number!(op, out.dtype(), T => {
-            workers.chunks(host_mut::<T>(op, out)?, light_runs(block) * block, &|_, part| {
-                part.chunks_mut(block).for_each(|block| match f {
-                    ScanFunction::Sum => run(block, row, reverse, Number::ZERO, Number::plus),
-                    ScanFunction::Product => run(block, row, reverse, Number::ONE, Number::times),
+        match out.dtype() {
+            DType::F16 => run_all::<f16>(workers, host_mut(op, out)?, [block, row], f, reverse),
+            DType::BF16 => run_all::<bf16>(workers, host_mut(op, out)?, [block, row], f, reverse),
+            dtype => {
+                return number!(op, dtype, T => {
+                    run_all::<T>(workers, host_mut(op, out)?, [block, row], f, reverse);
+                    Ok(())
                 });
-            });
-            Ok(())
-        })
+            }
+        }
+        Ok(())
     }
+}
+
+/// Joins the rows of all blocks.
+fn run_all<T: Summed>(
+    workers: &Workers,
+    out: &mut [T],
+    [block, row]: [usize; 2],
+    f: ScanFunction,
+    reverse: bool,
+) {
+    workers.chunks(out, light_runs(block) * block, &|_, part| {
+        part.chunks_mut(block).for_each(|block| match f {
+            ScanFunction::Sum => run(block, row, reverse, Number::ZERO, Number::plus),
+            ScanFunction::Product => run(block, row, reverse, Number::ONE, Number::times),
+        });
+    });
 }
 
 /// Joins the rows of a block one after the other.

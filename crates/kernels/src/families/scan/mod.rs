@@ -40,6 +40,10 @@ impl<'a> Computation<'a> for Scan<'a> {
         rules.axis(self.axis, checked!(self: out))
     }
 
+    fn supports_half_on_cpu(&self) -> bool {
+        true
+    }
+
     fn work(&self) -> Work {
         Work::over(Class::Scan, self.out.layout())
     }

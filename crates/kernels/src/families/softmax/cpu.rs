@@ -1,10 +1,12 @@
 //! Softmax on the CPU. The maximum of each row is subtracted before exp, so that nothing overflows.
 
+pub(crate) mod halves;
 pub(crate) mod row;
 
 use self::row::{Gradient, LogSoftmax, rows_together};
 use super::{SoftmaxRows, SoftmaxRowsGrad};
 use crate::cpu::dispatch::{float, host_mut};
+use crate::cpu::halves::any_of;
 use crate::cpu::number::Float;
 use crate::cpu::operands::Source;
 use crate::cpu::parallel::{HEAVY, Workers};
@@ -15,6 +17,9 @@ use crate::storage::ViewMut;
 
 impl RunCpu for SoftmaxRows<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        if any_of([self.input.dtype(), self.out.dtype()]) {
+            return halves::softmax(workers, op, self);
+        }
         let Self { log, input, ref mut out } = *self;
         let classes = classes(out);
         float!(op, out.dtype(), T => {
@@ -37,6 +42,9 @@ impl RunCpu for SoftmaxRows<'_> {
 
 impl RunCpu for SoftmaxRowsGrad<'_> {
     fn run_cpu(&mut self, workers: &Workers, op: &'static str) -> Result<()> {
+        if any_of([self.output.dtype(), self.grad.dtype(), self.out.dtype()]) {
+            return halves::gradient(workers, op, self);
+        }
         let Self { log, output, grad, ref mut out } = *self;
         let classes = classes(out);
         float!(op, out.dtype(), T => {

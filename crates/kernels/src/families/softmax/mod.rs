@@ -28,6 +28,10 @@ impl<'a> Computation<'a> for SoftmaxRows<'a> {
         rules.elementwise()
     }
 
+    fn supports_half_on_cpu(&self) -> bool {
+        true
+    }
+
     fn work(&self) -> Work {
         Work::over(Class::Softmax, self.input.layout())
     }
@@ -51,6 +55,10 @@ impl<'a> Computation<'a> for SoftmaxRowsGrad<'a> {
 
     fn check(&self, rules: &Rules<'_>) -> Result<()> {
         rules.elementwise()
+    }
+
+    fn supports_half_on_cpu(&self) -> bool {
+        true
     }
 
     fn work(&self) -> Work {

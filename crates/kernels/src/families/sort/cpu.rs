@@ -6,8 +6,11 @@
 
 use std::cmp::Ordering;
 
+use half::{bf16, f16};
+
 use super::ArgSort;
 use crate::cpu::dispatch::{byte_or_number, host, host_mut};
+use crate::cpu::gemm::f16_to_f32;
 use crate::cpu::loop_nest::LoopNest;
 use crate::cpu::number::Number;
 use crate::cpu::parallel::{Workers, light_runs};
@@ -28,6 +31,20 @@ impl RunCpu for ArgSort<'_> {
         match input.dtype() {
             DType::F32 if short => lines.each(workers, host::<f32>(op, &input)?, out, |line, out| {
                 sort_packed(out, first, descending, |index| rank(line.at(index)));
+            }),
+            DType::F16 if short => lines.each(workers, host::<f16>(op, &input)?, out, |line, out| {
+                sort_packed(out, first, descending, |index| rank(f16_to_f32(line.at(index))));
+            }),
+            DType::BF16 if short => lines.each(workers, host::<bf16>(op, &input)?, out, |line, out| {
+                sort_packed(out, first, descending, |index| rank(line.at(index).to_f32()));
+            }),
+            DType::F16 => lines.each(workers, host::<f16>(op, &input)?, out, |line, out| {
+                let at = |index| f16_to_f32(line.at(index));
+                sort_by_lookup(out, first, descending, |i, j| compare(at(i), at(j)));
+            }),
+            DType::BF16 => lines.each(workers, host::<bf16>(op, &input)?, out, |line, out| {
+                let at = |index| line.at(index).to_f32();
+                sort_by_lookup(out, first, descending, |i, j| compare(at(i), at(j)));
             }),
             DType::I32 if short => lines.each(workers, host::<i32>(op, &input)?, out, |line, out| {
                 sort_packed(out, first, descending, |index| line.at(index).cast_unsigned() ^ SIGN);

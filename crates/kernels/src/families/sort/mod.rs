@@ -37,6 +37,10 @@ impl<'a> Computation<'a> for ArgSort<'a> {
         rules.workspace(workspace, &ArgSortWorkspace { shape: input.shape() })
     }
 
+    fn supports_half_on_cpu(&self) -> bool {
+        true
+    }
+
     fn work(&self) -> Work {
         let shape = self.input.layout().shape();
         let row = shape.dims().last().copied().unwrap_or(1);

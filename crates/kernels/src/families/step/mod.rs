@@ -2,7 +2,7 @@
 
 mod cpu;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(super) mod cuda;
 mod rules;
 
 pub use self::rules::*;
@@ -37,6 +37,19 @@ impl<'a> OptimizerStep<'a> {
     #[must_use]
     pub fn stateless(rule: impl Into<OptimizerRule>, grad: View<'a>, param: ViewMut<'a>) -> Self {
         Self { rule: rule.into(), number: 1, grad, states: [const { None }; MAX_STATES], param }
+    }
+
+    /// Whether a GPU computes both steps in one launch: they have the same formula and types, and contiguous gradients.
+    pub(super) fn shares_launch(&self, other: &Self) -> bool {
+        let types = |step: &Self| {
+            let states = step.states.each_ref().map(|state| state.as_ref().map(ViewMut::dtype));
+            (step.grad.dtype(), step.param.dtype(), states)
+        };
+        let is_contiguous = |step: &Self| step.grad.layout().is_contiguous();
+        (self.rule, self.number) == (other.rule, other.number)
+            && types(self) == types(other)
+            && is_contiguous(self)
+            && is_contiguous(other)
     }
 }
 

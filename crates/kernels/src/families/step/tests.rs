@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::backend::cpu::CpuBackend;
+use crate::backend::{Backend, Checked};
+use crate::families::Kernel;
 use crate::testing::{Buffer, assert_close, backends, noise};
 
 /// The formulas of the papers on single numbers, in f64.
@@ -159,5 +161,32 @@ fn empty_parameters_are_supported() {
     for rule in rules() {
         let mut tensors = [(); 4].map(|()| Buffer::of::<f32>(&[0, 3], &[]));
         backend.run("step", step(rule, 1, grad.view(), &mut tensors)).unwrap();
+    }
+}
+
+#[test]
+fn steps_together_equal_steps_one_after_another() {
+    let counts = [7, 300_000, 0, 40_000, 33_000, 1, 90_000, 65_536, 12];
+    let buffers = |count: usize| -> [Buffer; 4] {
+        let seeds = [1, 2, 3, 4].map(|seed| single(&noise(seed, count)));
+        seeds.map(|values| Buffer::of(&[count], &values.iter().map(|x| x * x).collect::<Vec<_>>()))
+    };
+    let grads = counts.map(|count| Buffer::of(&[count], &single(&noise(5, count))));
+    for rule in rules() {
+        let mut expected = counts.map(buffers);
+        let alone = CpuBackend::new(1).unwrap();
+        for (tensors, grad) in expected.iter_mut().zip(&grads) {
+            alone.run("step", step(rule, 1, grad.view(), tensors)).unwrap();
+        }
+        let values =
+            |all: &[[Buffer; 4]]| all.iter().flatten().map(Buffer::values).collect::<Vec<Vec<f32>>>();
+        for backend in backends() {
+            let mut tensors = counts.map(buffers);
+            let all = tensors.iter_mut().zip(&grads);
+            let mut steps: Vec<Kernel<'_>> =
+                all.map(|(tensors, grad)| step(rule, 1, grad.view(), tensors).into()).collect();
+            Backend::run_together(&backend, "step", &mut steps, Checked::by_test()).unwrap();
+            assert_eq!(values(&tensors), values(&expected));
+        }
     }
 }

@@ -5,6 +5,7 @@ use highwater_tracking::{Phase, phase};
 use super::Gradients;
 use crate::autograd::{Parameter, passes};
 use crate::backend::{Binary, Kernel, kernels};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::op::OpContext;
 use crate::op::no_grad;
@@ -191,7 +192,7 @@ impl Gradients {
         Ok(())
     }
 
-    /// Runs an in-place kernel on each gradient. All gradients change, or none.
+    /// Runs an in-place kernel on all gradients, together on each device. All gradients change, or none.
     fn change_in_place(
         &mut self,
         op: &'static str,
@@ -199,13 +200,18 @@ impl Gradients {
     ) -> Result<()> {
         let _phase = phase(Phase::Optimizer);
         self.make_writable()?;
+        let mut by_device: Vec<(Device, Vec<Kernel<'_>>)> = Vec::new();
         for gradient in self.iter_mut() {
             let device = gradient.device().clone();
-            let ctx = OpContext::backward(op, &device, device.default_allocator()?);
             let values = gradient.view_mut().expect("`make_writable` succeeded");
-            ctx.compute(kernel(values))?;
+            match by_device.iter_mut().find(|(known, _)| *known == device) {
+                Some((_, kernels)) => kernels.push(kernel(values)),
+                None => by_device.push((device, vec![kernel(values)])),
+            }
         }
-        Ok(())
+        by_device.into_iter().try_for_each(|(device, kernels)| {
+            OpContext::backward(op, &device, device.default_allocator()?).compute_together(kernels)
+        })
     }
 }
 

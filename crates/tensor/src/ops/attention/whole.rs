@@ -32,7 +32,8 @@ fn for_each_head(part: &Tensor, axis: usize, heads: usize) -> Result<Tensor> {
 const HIDDEN: Scalar = Scalar::Float(f64::NEG_INFINITY);
 
 impl ScaledDotProduct {
-    /// Returns the gradient of a float mask: p (g·vᵀ - Σ g y). Recomputes p from the logarithms of the sums.
+    /// Returns the gradient of a float mask: p (g·vᵀ - Σ g y), in f32 for 16-bit floats. Recomputes p from the logarithms of
+    /// the sums.
     pub(super) fn mask_gradient(
         &self,
         operands: [&Tensor; 3],
@@ -55,7 +56,7 @@ impl ScaledDotProduct {
         }
         let along = grad.mul(&output)?.sum_keepdim(-1)?;
         let through = grad.matmul(&value.transpose(-2, -1)?)?.sub(&along)?;
-        weights.mul(&through)?.to_dtype(mask.dtype())
+        weights.mul(&through)
     }
 }
 

@@ -203,10 +203,9 @@ impl LinearCrossEntropy {
         }
         let transposed = weight.layout().transposed();
         let rhs = weight.view().with_layout(&transposed);
-        let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
+        let mut workspace = matmul::workspace(ctx, lhs, rhs, out.dtype())?;
         let workspace = workspace.as_mut().map(Buffer::view_mut);
-        let (precision, bias, activation) = (ctx.precision(lhs.dtype()), None, None);
-        ctx.compute(kernels::MatMul { precision, bias, lhs, rhs, activation, workspace, out })
+        ctx.compute(kernels::MatMul { bias: None, lhs, rhs, activation: None, workspace, out })
     }
 
     /// Returns the shape of W's gradient in memory.
@@ -229,11 +228,9 @@ fn add_product(
     [lhs, rhs]: [View<'_>; 2],
     out: ViewMut<'_>,
 ) -> Result<()> {
-    let (dtype, precision) = (lhs.dtype(), ctx.precision(lhs.dtype()));
-    let of = kernels::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, precision };
-    let mut workspace = ctx.workspace(kernels::MatMulSumWorkspace(of))?;
+    let mut workspace = matmul::workspace(ctx, lhs, rhs, out.dtype())?;
     let workspace = workspace.as_mut().map(Buffer::view_mut);
-    ctx.compute(kernels::MatMulSum { precision, accumulate, lhs, rhs, workspace, out })
+    ctx.compute(kernels::MatMulSum { accumulate, lhs, rhs, workspace, out })
 }
 
 /// Computes the rows of `out` from `start` on. Kernels write whole buffers, so a part is computed in a temporary.

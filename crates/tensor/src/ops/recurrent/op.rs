@@ -49,7 +49,7 @@ impl Op for Recurrent {
         let mut workspace = self.workspace(ctx, [sequences, hidden], dtype)?;
         let initial = inputs[INITIAL..].iter().copied();
         ctx.compute(kernels::Recurrent {
-            of: self.recurrence(ctx, of_state, initial),
+            of: self.recurrence(of_state, initial),
             bias: inputs[HIDDEN_BIAS].view(),
             workspace: workspace.as_mut().map(Buffer::view_mut),
             gates: gates.view_mut(),
@@ -90,16 +90,13 @@ impl Op for Recurrent {
 impl Recurrent {
     fn recurrence<'a>(
         &self,
-        ctx: &OpContext<'_>,
         weight: &'a Tensor,
         initial: impl IntoIterator<Item = &'a Tensor>,
     ) -> kernels::Recurrence<'a> {
         let Self { cell, reverse, len, .. } = *self;
         let mut initial = initial.into_iter().map(Tensor::view);
-        let precision = ctx.precision(weight.dtype());
         kernels::Recurrence {
             cell,
-            precision,
             reverse,
             len,
             weight: weight.view(),
@@ -183,7 +180,7 @@ impl Recurrent {
         let (rows, hidden, dtype) = (gates.dims()[0], weight.dims()[0], gates.dtype());
         let sequences = rows / self.len;
         let initial = saved.tensors[2..].iter().take(saved.inputs() - INITIAL);
-        let of = self.recurrence(ctx, weight, initial);
+        let of = self.recurrence(weight, initial);
         let part = |tensor: &Tensor, range| tensor.layout().sliced(self.name(), 0, range, 1);
         let (states, of_states) = (part(out, 0..rows)?, part(grad, 0..rows)?);
         let of_cell = self.returns_cell.then(|| part(grad, rows..rows + sequences)).transpose()?;
@@ -254,10 +251,9 @@ fn multiply(
     [lhs, rhs]: [View<'_>; 2],
     out: ViewMut<'_>,
 ) -> Result<()> {
-    let mut workspace = matmul::workspace(ctx, lhs, rhs)?;
+    let mut workspace = matmul::workspace(ctx, lhs, rhs, lhs.dtype())?;
     let (bias, workspace) = (bias.map(Tensor::view), workspace.as_mut().map(Buffer::view_mut));
-    let precision = ctx.precision(lhs.dtype());
-    ctx.compute(kernels::MatMul { precision, bias, lhs, rhs, activation: None, workspace, out })
+    ctx.compute(kernels::MatMul { bias, lhs, rhs, activation: None, workspace, out })
 }
 
 /// Returns the product of two matrices, which is the gradient of an input.

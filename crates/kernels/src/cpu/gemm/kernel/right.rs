@@ -59,10 +59,9 @@ pub(crate) struct Stored<'a, P> {
 }
 
 impl<P> Stored<'_, P> {
-    /// Whether all elements of all rows exist.
-    pub(crate) fn is_inside(&self) -> bool {
-        let (row, half) = (self.rows.iter().max(), self.halves[0].max(self.halves[1]));
-        row.is_none_or(|row| row + half + HALF <= self.data.len())
+    /// Whether all elements of all rows exist. No row has a larger offset than `last`.
+    pub(crate) fn is_inside(&self, last: usize) -> bool {
+        last + self.halves[0].max(self.halves[1]) + HALF <= self.data.len()
     }
 }
 

@@ -4,6 +4,7 @@
 //! rows, compiled for the widest instruction set. It computes a whole number of [`LANES`] per row, and then sets the
 //! weights of masked keys to 0.
 
+use super::elements::Attended;
 use crate::cpu::number::Number;
 use crate::cpu::simd::{self, Loop};
 use crate::families::matmul::cpu::Gemm;
@@ -31,7 +32,7 @@ pub(super) fn softmax_grad_tile<T: Gemm>(
 }
 
 /// The dot product of each pair of rows of `width` elements.
-pub(super) fn row_products<T: Gemm>(products: &mut [T], [a, b]: [&[T]; 2], width: usize) {
+pub(super) fn row_products<T: Attended>(products: &mut [T::Sum], [a, b]: [&[T]; 2], width: usize) {
     simd::run(RowProducts { products, a, b, width });
 }
 
@@ -130,28 +131,28 @@ impl<T: Gemm, S: Fn(usize) -> usize> Loop for SoftmaxGradTile<'_, T, S> {
     }
 }
 
-struct RowProducts<'a, T> {
-    products: &'a mut [T],
+struct RowProducts<'a, T: Attended> {
+    products: &'a mut [T::Sum],
     a: &'a [T],
     b: &'a [T],
     width: usize,
 }
 
-impl<T: Gemm> Loop for RowProducts<'_, T> {
-    type Element = T;
+impl<T: Attended> Loop for RowProducts<'_, T> {
+    type Element = T::Sum;
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
         let rows = self.a.chunks(self.width).zip(self.b.chunks(self.width));
         for (product, (a, b)) in self.products.iter_mut().zip(rows) {
-            let mut lanes = [T::ZERO; LANES];
+            let mut lanes = [T::Sum::ZERO; LANES];
             for (a, b) in a.chunks(LANES).zip(b.chunks(LANES)) {
                 for (lane, (&a, &b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
-                    *lane += a * b;
+                    *lane += a.widen() * b.widen();
                 }
             }
-            *product = fold(&lanes, T::ZERO, T::plus);
+            *product = fold(&lanes, T::Sum::ZERO, T::Sum::plus);
         }
     }
 }

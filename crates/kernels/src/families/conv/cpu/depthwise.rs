@@ -5,6 +5,8 @@
 //! with its padding, where every output has all taps. The gradient of the input is the same sum over the padded gradient of
 //! the output, with the taps in opposite order.
 //!
+//! 16-bit images are upcast while they are copied, and outputs are rounded in registers.
+//!
 //! For the weights' gradient, the output's gradient is copied without the columns whose tap would wrap into the neighboring
 //! row. Each tap is then one sum of products.
 
@@ -16,9 +18,16 @@ use std::ops::Range;
 use self::correlate::Correlate;
 pub(crate) use self::run::{forward, input_grad, weight_grad, weight_grad_workspace, workspace};
 use super::Sizes;
+use super::element::FromSum;
 use crate::cpu::fold::sum_products;
+use crate::cpu::gemm::PackInto;
 use crate::cpu::{short, simd};
 use crate::families::matmul::cpu::Gemm;
+
+/// An element of images and filters whose sums have type `T`.
+pub(crate) trait Stored<T: Gemm>: PackInto<T> + FromSum<T> {}
+
+impl<T: Gemm, I: PackInto<T> + FromSum<T>> Stored<T> for I {}
 
 /// The depthwise algorithm for one channel.
 #[derive(Clone, Copy)]
@@ -69,12 +78,12 @@ impl<'a> Depthwise<'a> {
 
     /// Overwrites `out`. `space` has room for the taps of all places of a channel, here and below. It starts
     /// [clear](Self::clear), and may then hold other channels.
-    pub(crate) fn forward<T: Gemm>(
+    pub(crate) fn forward<T: Gemm, I: Stored<T>>(
         self,
-        channel: &[T],
-        (filter, offsets): (&[T], &[usize]),
+        channel: &[I],
+        (filter, offsets): (&[I], &[usize]),
         space: &mut [T],
-        out: &mut [T],
+        out: &mut [I],
     ) {
         let padding = self.sizes.conv.windows.map(|window| window.padding);
         self.pad(channel, padding, space);
@@ -82,12 +91,12 @@ impl<'a> Depthwise<'a> {
     }
 
     /// Overwrites `image` with the gradient of the input. `space` as in [`forward`](Self::forward).
-    pub(crate) fn input_grad<T: Gemm>(
+    pub(crate) fn input_grad<T: Gemm, I: Stored<T>>(
         self,
-        grad: &[T],
-        (filter, offsets): (&[T], &[usize]),
+        grad: &[I],
+        (filter, offsets): (&[I], &[usize]),
         space: &mut [T],
-        image: &mut [T],
+        image: &mut [I],
     ) {
         let [down, across] = self.sizes.conv.windows;
         let padding = [self.reach[0] - down.padding, self.reach[1] - across.padding];
@@ -96,28 +105,46 @@ impl<'a> Depthwise<'a> {
     }
 
     /// Copies a plane into the middle of a padded plane.
-    fn pad<T: Gemm>(self, plane: &[T], [above, before]: [usize; 2], padded: &mut [T]) {
+    fn pad<T: Gemm, I: Stored<T>>(self, plane: &[I], [above, before]: [usize; 2], padded: &mut [T]) {
         let rows = padded[above * self.stride()..].chunks_mut(self.stride());
         for (row, values) in rows.zip(plane.chunks(self.width)) {
-            short::copy(&mut row[before..][..self.width], values);
+            let row = &mut row[before..][..self.width];
+            match I::unchanged(values) {
+                Some(values) => short::copy(row, values),
+                None => simd::zip(row, values, |to, from| *to = from.pack(I::default())),
+            }
         }
     }
 
-    fn correlate<T: Gemm>(
+    fn correlate<T: Gemm, I: Stored<T>>(
         self,
         padded: &[T],
-        (filter, offsets, reversed): (&[T], &[usize], bool),
-        out: &mut [T],
+        (filter, offsets, reversed): (&[I], &[usize], bool),
+        out: &mut [I],
     ) {
         let (stride, width) = (self.stride(), self.width);
         simd::run(Correlate { padded, stride, offsets, filter, reversed, width, out });
     }
 
-    /// Adds the weights' gradient to `filter`.
-    pub(crate) fn weight_grad<T: Gemm>(self, channel: &[T], grad: &[T], space: &mut [T], filter: &mut [T]) {
+    /// Adds the weights' gradient to `filter`. `upcast` has memory for the elements of 16-bit images.
+    pub(crate) fn weight_grad<T: Gemm, I: Stored<T>>(
+        self,
+        channel: &[I],
+        grad: &[I],
+        [space, upcast]: [&mut [T]; 2],
+        filter: &mut [T],
+    ) {
         let inside = &mut space[..grad.len()];
+        let channel = match I::unchanged(channel) {
+            Some(channel) => channel,
+            None => {
+                let upcast = &mut upcast[..channel.len()];
+                simd::zip(upcast, channel, |to, from| *to = from.pack(I::default()));
+                &*upcast
+            }
+        };
         for column in self.columns() {
-            inside.copy_from_slice(grad);
+            simd::zip(inside, grad, |to, from| *to = from.pack(I::default()));
             self.clear_beside(&column.to, inside);
             for tap in self.taps(&column) {
                 let (seen, grad) = (&channel[self.rows(&tap.from)], &inside[self.rows(&tap.to)]);

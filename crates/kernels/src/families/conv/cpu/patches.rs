@@ -17,14 +17,16 @@ pub(super) struct Patches<'a, S> {
     pub(super) data: &'a [S],
     pub(super) taps: Taps,
     pub(super) places: Places,
-    /// The offsets of all taps, if products read patches where they are stored.
+    /// The offsets of all taps, if products read patches where they are stored, and the largest one.
     pub(super) rows: Vec<usize>,
+    pub(super) last_row: usize,
 }
 
 impl<S> Patches<'_, S> {
     /// Lets products read the patches where they are stored, if a half of a panel is a run of places.
     pub(super) fn read_directly(self) -> Self {
-        Self { rows: self.taps.from(0).collect(), ..self }
+        let rows: Vec<usize> = self.taps.from(0).collect();
+        Self { last_row: rows.iter().fold(0, |last, &row| last.max(row)), rows, ..self }
     }
 
     /// Exchanges the outer and inner offsets of taps.
@@ -216,7 +218,7 @@ impl<const MOST: usize> Pieces<MOST> {
 
 impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
     fn stored(&self, lane: usize, depth: Range<usize>) -> Option<Stored<'_, P>> {
-        let Self(Patches { data, places, rows, .. }) = self;
+        let Self(Patches { data, places, rows, last_row, .. }) = self;
         let half = |start: usize| {
             let range = start..places.len().min(start + HALF);
             let run = places.runs(range.clone()).next()?;
@@ -225,8 +227,9 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
         let first = half(lane)?;
         // No result depends on a half without places.
         let second = if lane + HALF < places.len() { half(lane + HALF)? } else { first };
-        let stored = Stored { data: S::unchanged(data)?, rows: rows.get(depth)?, halves: [first, second] };
-        stored.is_inside().then_some(stored)
+        let rows = rows.get(depth.start / S::DEPTHS..depth.end.div_ceil(S::DEPTHS))?;
+        let stored = Stored { data: S::unchanged(data)?, rows, halves: [first, second] };
+        stored.is_inside(*last_row).then_some(stored)
     }
 
     fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]) {
@@ -235,7 +238,7 @@ impl<P: Depth, S: PackInto<P>> Operand<P> for ByPlace<'_, S> {
         if pieces.places < width {
             panel.fill(S::default().pack(S::default()));
         }
-        let (pieces, offsets) = (pieces.as_slice(), taps.from(depth.start));
+        let (pieces, offsets) = (pieces.as_slice(), taps.from(depth.start / S::DEPTHS));
         let rows = FillRows { data, pieces, offsets, depth: depth.len(), width, panel };
         match places.row() {
             ..=4 => simd::run(rows.with_copies_of::<4>()),
@@ -277,7 +280,7 @@ impl<P: Depth, S: PackInto<P>, const LEN: usize> Loop for WithCopiesOf<LEN, Fill
         for number in 0..depth.div_ceil(P::PER_ROW) {
             let Some(first) = offsets.next() else { return };
             // The last element of an odd depth is paired with 0.
-            let second = if P::PER_ROW == 1 { None } else { offsets.next() };
+            let second = if S::DEPTHS == P::PER_ROW { None } else { offsets.next() };
             let second = second.filter(|_| number * P::PER_ROW + 1 < depth);
             let panel = &mut panel[number * width..];
             for piece in pieces {

@@ -1,15 +1,15 @@
 //! Staging: copies images to planes with zero padding, so that each tap of each place is an element, and neighboring places
 //! are adjacent.
 //!
-//! The copy also rounds `f32` images to bf16, once per element instead of once per tap. Images without padding and strides
-//! are read directly if their elements need no conversion.
+//! For products of bf16 pairs, the copy also joins the elements of two neighboring channels, once per element instead of once per
+//! tap. Images without padding and strides are read directly if their elements are not joined.
 
 use std::ops::Range;
 
 use half::{bf16, f16};
 
 use super::patches::{Patches, Places, Taps};
-use crate::cpu::gemm::{HALF, Unrounded, to_bf16};
+use crate::cpu::gemm::{HALF, PackInto, Pair};
 use crate::cpu::short;
 use crate::cpu::simd::{self, Loop};
 use crate::window::Window;
@@ -17,18 +17,11 @@ use crate::window::Window;
 /// An axis has a part for each tap if it would otherwise be this many times longer.
 const SPARSE: usize = 4;
 
-/// The most elements of a plane that is converted before its rows are copied. The compiler vectorizes a conversion of many
-/// elements, but not of short rows.
-const CONVERTED: usize = 1024;
-
 /// The most filters whose product takes less time than packing the patches.
 pub(super) const FILTERS: usize = 64;
 
 /// Rows have gaps if they add at most one such part to a product.
 const GAPS: usize = 6;
-
-/// The number of pairs of elements of which the first ones are copied at once, in registers.
-const PAIRS: usize = 8;
 
 /// One axis of the patches of a convolution or of its input gradient: parts of equal length.
 #[derive(Clone, Debug)]
@@ -218,7 +211,7 @@ struct CopyPlanes<'a, I, S> {
     to: &'a mut [S],
 }
 
-impl<I: StageAs<S>, S: StageAs<S> + Default> Loop for CopyPlanes<'_, I, S> {
+impl<I: StageAs<S>, S: Copy + Default> Loop for CopyPlanes<'_, I, S> {
     type Element = S;
     type Output = ();
 
@@ -229,35 +222,29 @@ impl<I: StageAs<S>, S: StageAs<S> + Default> Loop for CopyPlanes<'_, I, S> {
         if size == 0 {
             return;
         }
-        let mut converted = [S::default(); CONVERTED];
-        for (plane, to) in self.from.chunks(height * width).zip(self.to.chunks_mut(size)) {
+        for (from, to) in self.from.chunks(I::CHANNELS * height * width).zip(self.to.chunks_mut(size)) {
             // The whole plane, because single zeros between rows take longer.
             to.fill(S::default());
-            match I::unchanged(plane) {
-                Some(plane) => copy_plane(to, plane, self.planes),
-                None if plane.len() <= CONVERTED => {
-                    let converted = &mut converted[..plane.len()];
-                    converted.iter_mut().zip(plane).for_each(|(to, from)| *to = from.staged());
-                    copy_plane(to, converted, self.planes);
-                }
-                None => copy_plane(to, plane, self.planes),
-            }
+            let (first, second) = from.split_at(height * width);
+            copy_plane(to, first, Some(second).filter(|second| !second.is_empty()), self.planes);
         }
     }
 }
 
-/// Copies a plane between the zeros of a staged plane.
+/// Copies the planes of one channel, or of two, between the zeros of a staged plane.
 #[inline(always)]
-fn copy_plane<I: StageAs<S>, S: Copy>(to: &mut [S], plane: &[I], planes: Planes<'_>) {
+fn copy_plane<I: StageAs<S>, S: Copy>(to: &mut [S], first: &[I], second: Option<&[I]>, planes: Planes<'_>) {
     let Planes { from: [_, width], axes: [rows, columns] } = planes;
     let row_len = columns.part_len;
     let mut parts = to.chunks_mut(rows.part_len * row_len);
     for down in &rows.parts {
         for (across, to) in columns.parts.iter().zip(&mut parts) {
             for index in 0..down.count {
-                let row = &plane[(down.first + index * rows.stride) * width..][..width];
+                let start = (down.first + index * rows.stride) * width;
+                let row = start + across.first..start + width;
                 let to = &mut to[(down.zeros + index) * row_len + across.zeros..][..across.count];
-                copy_part(to, &row[across.first..], columns.stride);
+                let second = second.map(|second| &second[row.clone()]);
+                copy_part(to, &first[row], second, columns.stride);
             }
         }
     }
@@ -265,25 +252,44 @@ fn copy_plane<I: StageAs<S>, S: Copy>(to: &mut [S], plane: &[I], planes: Planes<
 
 /// Copies elements that are `stride` apart.
 #[inline(always)]
-fn copy_part<I: StageAs<S>, S: Copy>(to: &mut [S], from: &[I], stride: usize) {
-    match stride {
-        1 => match I::unchanged(from) {
-            Some(from) => short::copy(to, from),
-            None => to.iter_mut().zip(from).for_each(|(to, from)| *to = from.staged()),
-        },
-        2 if to.len() >= PAIRS => copy_pairs(to, from),
-        _ => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, from)| *to = from.staged()),
+fn copy_part<I: StageAs<S>, S: Copy>(to: &mut [S], first: &[I], second: Option<&[I]>, stride: usize) {
+    if let (1, Some(first)) = (stride, I::unchanged(first)) {
+        return short::copy(to, first);
+    }
+    match (stride, to.len()) {
+        (1, 16..) => join::<I, S, 16, 1>(to, first, second),
+        (1, 8..) => join::<I, S, 8, 1>(to, first, second),
+        (1, 4..) => join::<I, S, 4, 1>(to, first, second),
+        (2, 8..) => join::<I, S, 8, 2>(to, first, second),
+        _ => {
+            for (index, to) in to.iter_mut().enumerate() {
+                *to = first[stride * index]
+                    .staged(second.map_or(I::default(), |second| second[stride * index]));
+            }
+        }
     }
 }
 
-/// Copies the first elements of at least [`PAIRS`] pairs. The last pieces overlap, like those of [`short::copy`].
+/// Copies at least `LEN` elements that are `STRIDE` apart, in pieces of constant length. The last ones overlap, like those of
+/// [`short::copy`].
 #[inline(always)]
-fn copy_pairs<I: StageAs<S>, S: Copy>(to: &mut [S], from: &[I]) {
-    for piece in 0..to.len().div_ceil(PAIRS) {
-        let start = (piece * PAIRS).min(to.len() - PAIRS);
+fn join<I: StageAs<S>, S: Copy, const LEN: usize, const STRIDE: usize>(
+    to: &mut [S],
+    first: &[I],
+    second: Option<&[I]>,
+) {
+    for piece in 0..to.len().div_ceil(LEN) {
+        let start = (piece * LEN).min(to.len() - LEN);
+        let to = &mut to[start..start + LEN];
         // The last element may have no neighbor.
-        let (to, from) = (&mut to[start..start + PAIRS], &from[2 * start..2 * (start + PAIRS) - 1]);
-        (0..PAIRS).for_each(|index| to[index] = from[2 * index].staged());
+        let (start, len) = (STRIDE * start, STRIDE * (LEN - 1) + 1);
+        let first = &first[start..start + len];
+        match second.map(|second| &second[start..start + len]) {
+            Some(second) => {
+                (0..LEN).for_each(|index| to[index] = first[STRIDE * index].staged(second[STRIDE * index]));
+            }
+            None => (0..LEN).for_each(|index| to[index] = first[STRIDE * index].staged(I::default())),
+        }
     }
 }
 
@@ -293,20 +299,22 @@ pub(super) struct Images<'a, S> {
     data: &'a [S],
     planes: Planes<'a>,
     count: usize,
+    /// Channels, or pairs of channels.
     channels: usize,
     /// Elements from one image to the next.
     step: usize,
 }
 
 /// Stages some channels of some images. `stored` has the shape `[images, all channels, rows, columns]`.
-pub(super) fn stage<'a, I: StageAs<S>, S: StageAs<S> + Default>(
+pub(super) fn stage<'a, I: StageAs<S>, S: Copy + Default>(
     stored: &'a [I],
     all_channels: usize,
     [images, channels]: [Range<usize>; 2],
     planes: Planes<'a>,
     staged: &'a mut [S],
 ) -> Images<'a, S> {
-    let (plane, step) = (planes.from[0] * planes.from[1], channels.len() * planes.size());
+    let (plane, step) =
+        (planes.from[0] * planes.from[1], channels.len().div_ceil(I::CHANNELS) * planes.size());
     if !is_unchanged::<I, S>(planes) {
         for (image, staged) in images.clone().zip(staged.chunks_mut(step.max(1))) {
             let from = &stored[(image * all_channels + channels.start) * plane..][..channels.len() * plane];
@@ -325,7 +333,7 @@ pub(super) fn staged_images<'a, I: StageAs<S>, S>(
     staged: &'a [S],
 ) -> Images<'a, S> {
     let plane = planes.from[0] * planes.from[1];
-    let (count, of_image) = (images.len(), channels.len());
+    let (count, of_image) = (images.len(), channels.len().div_ceil(I::CHANNELS));
     let first = &stored[(images.start * all_channels + channels.start) * plane..];
     match I::unchanged(first).filter(|_| is_unchanged::<I, S>(planes)) {
         Some(data) => Images { data, planes, count, channels: of_image, step: all_channels * plane },
@@ -339,12 +347,18 @@ fn is_unchanged<I: StageAs<S>, S>(planes: Planes<'_>) -> bool {
 }
 
 impl<'a, S> Images<'a, S> {
-    /// The patches at the places and taps of two axes, with the channels as outer taps.
+    /// The patches at the places and taps of two axes, with the channels, or pairs of them, as outer taps.
     pub(super) fn patches(&self, axes: [&Axis; 2], gap: usize) -> Patches<'a, S> {
         let planes = Planes { axes, ..self.planes };
         let outer = (0..self.channels).map(|channel| channel * planes.size()).collect();
         let places = planes.places(self.count, self.step, gap);
-        Patches { data: self.data, taps: Taps { outer, inner: planes.taps() }, places, rows: Vec::new() }
+        Patches {
+            data: self.data,
+            taps: Taps { outer, inner: planes.taps() },
+            places,
+            rows: Vec::new(),
+            last_row: 0,
+        }
     }
 
     pub(super) const fn data(&self) -> &'a [S] {
@@ -353,24 +367,29 @@ impl<'a, S> Images<'a, S> {
 }
 
 /// A stored element that is staged as an `S`.
-pub(super) trait StageAs<S>: Copy + Send + Sync {
+pub(super) trait StageAs<S>: Copy + Default + Send + Sync {
+    /// The number of neighboring channels whose elements are staged as one.
+    const CHANNELS: usize;
+
     /// The elements themselves, if they are staged unchanged.
     fn unchanged(elements: &[Self]) -> Option<&[S]>;
 
-    /// The converted element.
-    fn staged(self) -> S;
+    /// The staged element. The one of the second channel is ignored if there is one channel.
+    fn staged(self, second: Self) -> S;
 }
 
 /// Implements [`StageAs`] for types that are staged unchanged.
 macro_rules! unchanged {
     ($($type:ty)+) => {$(
         impl StageAs<$type> for $type {
+            const CHANNELS: usize = 1;
+
             fn unchanged(elements: &[Self]) -> Option<&[Self]> {
                 Some(elements)
             }
 
             #[inline(always)]
-            fn staged(self) -> Self {
+            fn staged(self, _: Self) -> Self {
                 self
             }
         }
@@ -379,24 +398,15 @@ macro_rules! unchanged {
 
 unchanged!(f32 f64 f16 bf16);
 
-impl StageAs<bf16> for f32 {
-    fn unchanged(_: &[Self]) -> Option<&[bf16]> {
+impl StageAs<Pair> for bf16 {
+    const CHANNELS: usize = 2;
+
+    fn unchanged(_: &[Self]) -> Option<&[Pair]> {
         None
     }
 
     #[inline(always)]
-    fn staged(self) -> bf16 {
-        to_bf16(self)
-    }
-}
-
-impl StageAs<bf16> for Unrounded {
-    fn unchanged(_: &[Self]) -> Option<&[bf16]> {
-        None
-    }
-
-    #[inline(always)]
-    fn staged(self) -> bf16 {
-        to_bf16(self.0)
+    fn staged(self, second: Self) -> Pair {
+        self.pack(second)
     }
 }

@@ -54,9 +54,10 @@ pub(super) fn image_tasks<'a, T>(
 }
 
 /// The memory of a task.
-pub(super) struct Scratch<'a, S, P> {
+pub(super) struct Scratch<'a, T, S, P> {
     pub(super) staged: &'a mut [S],
     pub(super) transposed: &'a mut [P],
+    pub(super) sums: &'a mut [T],
     pub(super) panels: &'a mut [P],
 }
 
@@ -65,12 +66,14 @@ impl Slot {
     pub(super) fn split<T: bytemuck::Pod, S: bytemuck::Pod, P: bytemuck::Pod>(
         self,
         scratch: &mut [T],
-    ) -> Scratch<'_, S, P> {
-        let (staged, panels) = scratch.split_at_mut(self.staged);
-        let (transposed, panels) = panels.split_at_mut(self.transposed);
+    ) -> Scratch<'_, T, S, P> {
+        let (staged, rest) = scratch.split_at_mut(self.staged);
+        let (transposed, rest) = rest.split_at_mut(self.transposed);
+        let (sums, panels) = rest.split_at_mut(self.sums);
         Scratch {
-            staged: &mut bytemuck::cast_slice_mut(staged)[..self.staged],
+            staged: bytemuck::cast_slice_mut(staged),
             transposed: bytemuck::cast_slice_mut(transposed),
+            sums,
             panels: bytemuck::cast_slice_mut(panels),
         }
     }

@@ -2,10 +2,13 @@
 
 use half::{bf16, f16};
 
+mod half_precision;
+
+use super::element::FromSum;
 use super::stage::StageAs;
 use super::*;
-use crate::cpu::gemm::{Depth, PackInto};
-use crate::cpu::number::Number;
+use crate::cpu::gemm::PackInto;
+use crate::shape::RawElement;
 use crate::testing::noise;
 use crate::window::Window;
 
@@ -36,24 +39,22 @@ type Operands<S> = [Vec<S>; 3];
 /// The output and the gradients of input and weight.
 type Results<T> = [Vec<T>; 3];
 
-fn direct<P, S>(sizes: Sizes, [input, weight, grad]: &Operands<S>) -> Results<P::Sum>
+fn direct<T>(sizes: Sizes, [input, weight, grad]: &Operands<T>, dtype: DType) -> Results<T>
 where
-    P: Depth,
-    S: PackInto<P> + StageAs<S> + bytemuck::Pod,
+    T: winograd::Element + StageAs<T> + FromSum<T> + RawElement,
 {
     let workers = Workers::new(1).unwrap();
-    let run = ConvolutionRun { workers: &workers, sizes, precision: Precision::Full };
-    let space = |slot: Slot, more: usize| vec![P::Sum::ZERO; slot.elements() * sizes.slots() + more];
-    let mut out = [grad.len(), input.len(), weight.len()].map(|len| vec![P::Sum::ZERO; len]);
+    let run = ConvolutionRun { workers: &workers, sizes, dtype };
+    let space = |slot: Slot, more: usize| vec![T::NAN; slot.elements() * sizes.slots() + more];
+    let mut out = [grad.len(), input.len(), weight.len()].map(|len| vec![T::ZERO; len]);
     let [forward, input_grad, weight_grad] = &mut out;
     let (axes, grad_axes) = (sizes.forward_axes(), sizes.input_grad_axes());
-    let mut workspace = space(Slot::of_forward(&sizes, &axes, Precision::Full), 0);
-    run.forward::<P, S, S>([input, weight], forward, &mut workspace);
-    let mut workspace = space(Slot::of_input_grad(&sizes, &grad_axes, Precision::Full), sizes.weights());
-    run.input_grad::<P, S, S>([weight, grad], input_grad, &mut workspace);
-    let slot = Slot::of_weight_grad(&sizes, &axes, Precision::Full);
-    let mut workspace = space(slot, sizes.reordered_elements());
-    run.weight_grad::<P, S, S>([input, grad], weight_grad, &mut workspace);
+    let mut workspace = space(Slot::of_forward(&sizes, &axes, dtype), 0);
+    run.forward::<T, T, T>([input, weight], forward, &mut workspace);
+    let mut workspace = space(Slot::of_input_grad(&sizes, &grad_axes, dtype), sizes.weights());
+    run.input_grad::<T, T, T>([weight, grad], input_grad, &mut workspace);
+    let mut workspace = space(Slot::of_weight_grad(&sizes, &axes, dtype), sizes.reordered_elements());
+    run.weight_grad::<T, T>([input, grad], weight_grad, &mut workspace);
     out
 }
 
@@ -105,11 +106,11 @@ fn replacements(large: f64) -> Vec<Vec<(usize, isize, f64)>> {
     all
 }
 
-fn compare<P, S>(large: f64, tolerance: f64, convert: fn(f64) -> S)
+/// 16-bit operands are compared with the direct algorithm for the same operands in f32, which sums the same products.
+fn compare<T, S>(large: f64, tolerance: f64, dtype: DType, convert: fn(f64) -> S)
 where
-    P: Depth,
-    P::Sum: winograd::Element + Into<f64>,
-    S: PackInto<P> + PackInto<P::Sum> + StageAs<S> + bytemuck::Pod,
+    T: winograd::Element + StageAs<T> + FromSum<T> + RawElement + Into<f64>,
+    S: PackInto<T>,
 {
     for (number, sizes) in cases().into_iter().enumerate() {
         for (replaced, threads) in replacements(large).into_iter().zip([1, 2, 3].into_iter().cycle()) {
@@ -118,8 +119,11 @@ where
                 continue;
             }
             let operands = operands(&sizes, &replaced, convert);
-            let expected = direct::<P, S>(sizes, &operands);
-            let found = winograd::<P::Sum, S>(&sizes, threads, &operands);
+            let exact = operands
+                .each_ref()
+                .map(|values| values.iter().map(|&value| value.pack(S::default())).collect::<Vec<T>>());
+            let expected = direct::<T>(sizes, &exact, dtype);
+            let found = winograd::<T, S>(&sizes, threads, &operands);
             for (pass, (found, expected)) in
                 ["output", "input", "weight"].iter().zip(found.iter().zip(&expected))
             {
@@ -139,16 +143,16 @@ where
 
 #[test]
 fn winograd_s_algorithm_returns_the_infinities_and_nan_of_the_direct_one() {
-    compare::<f32, f32>(2e38, 1e-5, |value| value as f32);
+    compare::<f32, f32>(2e38, 1e-5, DType::F32, |value| value as f32);
 }
 
 #[test]
 fn so_it_does_in_f64() {
-    compare::<f64, f64>(1.2e308, 1e-13, |value| value);
+    compare::<f64, f64>(1.2e308, 1e-13, DType::F64, |value| value);
 }
 
 #[test]
 fn so_it_does_for_16_bit_operands() {
-    compare::<f32, f16>(6e4, 1e-5, f16::from_f64);
-    compare::<f32, bf16>(2e38, 1e-5, bf16::from_f64);
+    compare::<f32, f16>(6e4, 1e-5, DType::F32, f16::from_f64);
+    compare::<f32, bf16>(2e38, 1e-5, DType::F32, bf16::from_f64);
 }

@@ -2,22 +2,23 @@
 //!
 //! Its columns are input channels and taps, and its depth are places of the output. With few channels, each tap of each
 //! channel is packed from the staged image ([`ByTap`]). With more channels, the staged image is first transposed, so that
-//! [`LANES`] channels of a place are adjacent. Packing a tap then copies whole registers ([`ByChannel`]). The columns are in
-//! the order of blocks of channels, taps, and channels of the block. A last pass restores the order of the weight.
+//! [`LANES`] channels of a place are adjacent. Products then read the taps where they are stored, or pack whole registers
+//! ([`ByChannel`]). The columns are in the order of blocks of channels, taps, and channels of the block. A last pass restores the
+//! order of the weight.
 
 use std::ops::Range;
 
-use super::patches::{self, ByTap, Patches, Places, Taps};
+use super::patches::{ByTap, Patches, PlaceRun, Places, Taps};
 use super::run::ConvolutionRun;
 use super::stage::{Axis, Planes, StageAs, stage};
 use super::tasks::Scratch;
 use super::{SLOTS, Sizes, Slot};
-use crate::cpu::gemm::{self, Block, COLUMNS, Depth, Operand, Output, PackInto, Strided};
+use crate::cpu::gemm::{self, Block, COLUMNS, Depth, Operand, Output, PackInto, Stored, Strided};
 use crate::cpu::parallel::Workers;
 use crate::cpu::simd::{self, Loop};
 use crate::families::grid::product;
 use crate::families::matmul::cpu::block_sizes;
-use crate::precision::Precision;
+use crate::shape::DType;
 
 /// The channels of a block.
 const LANES: usize = 16;
@@ -45,45 +46,44 @@ impl Sizes {
 }
 
 impl Slot {
-    pub(super) fn of_weight_grad(sizes: &Sizes, axes: &[Axis; 2], precision: Precision) -> Self {
+    pub(super) fn of_weight_grad(sizes: &Sizes, axes: &[Axis; 2], dtype: DType) -> Self {
         let planes = Planes::new(sizes.from, axes.each_ref());
         let (images, blocks) = (sizes.staged_images(), sizes.blocks(&planes));
         let places = images.saturating_mul(sizes.places());
         if blocks == 0 {
             let product_sizes = [sizes.outputs, sizes.depth(), places];
-            return Self::new(planes, [images, sizes.inputs], precision, product_sizes);
+            return Self::new(planes, [images, sizes.inputs], (dtype, false), product_sizes);
         }
         let product_sizes = [sizes.outputs, product(&[blocks, LANES, sizes.taps()]), places];
-        let slot = Self::new(planes, [1, sizes.inputs.min(LANES)], precision, product_sizes);
+        let slot = Self::new(planes, [1, sizes.inputs.min(LANES)], (dtype, false), product_sizes);
         Self { transposed: product(&[images, blocks, LANES, planes.size().next_multiple_of(2)]), ..slot }
     }
 }
 
 impl ConvolutionRun<'_> {
-    pub(super) fn weight_grad<P, S, I>(
+    pub(super) fn weight_grad<P, I>(
         &self,
         [input, grad]: [&[I]; 2],
         out: &mut [P::Sum],
         workspace: &mut [P::Sum],
     ) where
         P: Depth,
-        S: PackInto<P> + StageAs<S> + bytemuck::Pod,
-        I: PackInto<P> + StageAs<S>,
+        I: PackInto<P> + StageAs<I> + bytemuck::Pod,
     {
         let Self { sizes, workers, .. } = self;
         let axes = sizes.forward_axes();
-        let slot = Slot::of_weight_grad(sizes, &axes, self.precision);
+        let slot = Slot::of_weight_grad(sizes, &axes, self.dtype);
         let (reordered, workspace) = workspace.split_at_mut(sizes.reordered_elements());
         if reordered.is_empty() {
-            self.by_tap::<P, S, I>([input, grad], &axes, slot, out, workspace);
+            self.by_tap::<P, I>([input, grad], &axes, slot, out, workspace);
         } else {
-            self.by_channel::<P, S, I>([input, grad], &axes, slot, reordered, workspace);
+            self.by_channel::<P, I>([input, grad], &axes, slot, reordered, workspace);
             restore_order(sizes, workers, reordered, out);
         }
     }
 
     /// Computes the product, with channels and taps as columns.
-    fn by_tap<P, S, I>(
+    fn by_tap<P, I>(
         &self,
         [input, grad]: [&[I]; 2],
         axes: &[Axis; 2],
@@ -92,15 +92,14 @@ impl ConvolutionRun<'_> {
         workspace: &mut [P::Sum],
     ) where
         P: Depth,
-        S: PackInto<P> + StageAs<S> + bytemuck::Pod,
-        I: PackInto<P> + StageAs<S>,
+        I: PackInto<P> + StageAs<I> + bytemuck::Pod,
     {
         let Self { sizes, workers, .. } = self;
         let (planes, taps) = (Planes::new(sizes.from, axes.each_ref()), sizes.taps());
         let blocks = blocks(sizes, workers, out, sizes.depth());
         workers.share_with_scratch(blocks, sizes.slots(), workspace, slot.elements(), &|task, scratch| {
             let (group, mut block) = task;
-            let Scratch { staged, panels, .. } = slot.split::<_, S, P>(scratch);
+            let Scratch { staged, panels, .. } = slot.split::<_, I, P>(scratch);
             // The input channels that the columns of the block belong to.
             let channels = block.columns().start / taps..block.columns().end.div_ceil(taps);
             let first = group * sizes.inputs;
@@ -118,7 +117,7 @@ impl ConvolutionRun<'_> {
     }
 
     /// Computes the product, with blocks of channels, taps and the channels of a block as columns.
-    fn by_channel<P, S, I>(
+    fn by_channel<P, I>(
         &self,
         [input, grad]: [&[I]; 2],
         axes: &[Axis; 2],
@@ -127,15 +126,14 @@ impl ConvolutionRun<'_> {
         workspace: &mut [P::Sum],
     ) where
         P: Depth,
-        S: PackInto<P> + StageAs<S> + bytemuck::Pod,
-        I: PackInto<P> + StageAs<S>,
+        I: PackInto<P> + StageAs<I> + bytemuck::Pod,
     {
         let Self { sizes, workers, .. } = self;
         let (planes, of_block) = (Planes::new(sizes.from, axes.each_ref()), sizes.taps() * LANES);
         let blocks = blocks(sizes, workers, out, out.len() / (sizes.groups * sizes.outputs));
         workers.share_with_scratch(blocks, sizes.slots(), workspace, slot.elements(), &|task, scratch| {
             let (group, mut block) = task;
-            let Scratch { staged, transposed, panels } = slot.split::<_, S, P>(scratch);
+            let Scratch { staged, transposed, panels, .. } = slot.split::<_, I, P>(scratch);
             // The input channels that the columns of the block belong to.
             let blocks = block.columns().start / of_block..block.columns().end.div_ceil(of_block);
             for (images, output) in self.batches() {
@@ -164,7 +162,7 @@ impl ConvolutionRun<'_> {
         let data = &grad[images.start * image + group * sizes.outputs * places..];
         let outer = (0..sizes.outputs).map(|output| output * places).collect();
         let places = Places::new([images.len(), 1, places], [image, places, 1]);
-        Patches { data, taps: Taps { outer, inner: vec![0] }, places, rows: Vec::new() }
+        Patches { data, taps: Taps { outer, inner: vec![0] }, places, rows: Vec::new(), last_row: 0 }
     }
 }
 
@@ -219,22 +217,25 @@ struct Source<'a, I> {
 struct ByChannel<'a, P> {
     /// `[PER_ROW, images, blocks, elements of a plane / PER_ROW]`.
     data: &'a [[P; LANES]],
-    /// The number of the first block.
+    /// The number of the first block, and the number of blocks.
     first: usize,
+    blocks: usize,
     /// The elements of a plane.
     plane: usize,
     /// The offsets of taps in a plane.
     taps: Vec<usize>,
     places: Places,
+    /// The offsets of the places of each packed element, if products read the taps where they are stored.
+    rows: Vec<usize>,
 }
 
 impl<'a, P: Depth> ByChannel<'a, P> {
     /// Stages and transposes one block of channels of one image after another.
-    fn transpose<I: StageAs<S>, S: PackInto<P> + StageAs<S>>(
+    fn transpose<I: PackInto<P> + StageAs<I>>(
         sizes: &Sizes,
         source: &Source<'_, I>,
         planes: Planes<'_>,
-        staged: &mut [S],
+        staged: &mut [I],
         space: &'a mut [P],
     ) -> Self {
         let Source { stored, group, ref images, ref blocks } = *source;
@@ -252,34 +253,88 @@ impl<'a, P: Depth> ByChannel<'a, P> {
                 let range = [image..image + 1, first + channels.start..first + channels.end];
                 let images = stage(stored, sizes.groups * sizes.inputs, range, planes, &mut *staged);
                 let lanes = Strided { data: images.data(), lanes, lane_stride: size, depth_stride: 1 };
-                for start in 0..P::PER_ROW {
-                    let at = start * copy + (image_number * blocks.len() + number) * rows;
-                    let panel = &mut data[at..][..P::rows(size - start)];
-                    Operand::<P>::pack(&lanes, 0, start..size, LANES, panel.as_flattened_mut());
+                let at = (image_number * blocks.len() + number) * rows;
+                let (panel, later) = data.split_at_mut(copy);
+                let panel = &mut panel[at..][..P::rows(size)];
+                Operand::<P>::pack(&lanes, 0, 0..size, LANES, panel.as_flattened_mut());
+                if P::PER_ROW > 1 {
+                    simd::run(StartLater { panel, later: &mut later[at..][..P::rows(size - 1)] });
                 }
             }
         }
         let places = planes.places(images.len(), blocks.len() * plane, 0);
-        Self { data, first: blocks.start, plane, taps: planes.taps(), places }
+        let (first, blocks, taps) = (blocks.start, blocks.len(), planes.taps());
+        let mut by_channel = Self { data, first, blocks, plane, taps, places, rows: Vec::new() };
+        by_channel.read_directly();
+        by_channel
+    }
+
+    /// Lets products read the taps where they are stored, if each packed element starts at a multiple of its places.
+    fn read_directly(&mut self) {
+        let mut rows = Vec::with_capacity(P::rows(self.places.len()));
+        for PlaceRun { len, offset, .. } in self.places.runs(0..self.places.len()) {
+            if !offset.is_multiple_of(P::PER_ROW) || !len.is_multiple_of(P::PER_ROW) {
+                return;
+            }
+            rows.extend((0..len / P::PER_ROW).map(|row| (offset / P::PER_ROW + row) * LANES));
+        }
+        self.rows = rows;
     }
 
     /// The number of the row that starts with the element at an offset.
     fn row(&self, offset: usize) -> usize {
         offset % P::PER_ROW * (self.data.len() / P::PER_ROW) + offset / P::PER_ROW
     }
+
+    /// The offset of a tap and of a block, by the number of the lanes that they fill.
+    fn offset(&self, number: usize) -> usize {
+        let (block, tap) = (number / self.taps.len(), number % self.taps.len());
+        block * self.plane + self.taps[tap]
+    }
+}
+
+/// Fills rows of packed elements that start one element later than those of a panel.
+struct StartLater<'a, P> {
+    panel: &'a [[P; LANES]],
+    later: &'a mut [[P; LANES]],
+}
+
+impl<P: Depth> Loop for StartLater<'_, P> {
+    type Element = P;
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let zeros = [P::zeroed(); LANES];
+        for (number, later) in self.later.iter_mut().enumerate() {
+            let (row, next) = (&self.panel[number], self.panel.get(number + 1).unwrap_or(&zeros));
+            for ((later, &element), &next) in later.iter_mut().zip(row).zip(next) {
+                *later = element.one_later(next);
+            }
+        }
+    }
 }
 
 impl<P: Depth> Operand<P> for ByChannel<'_, P> {
+    fn stored(&self, lane: usize, depth: Range<usize>) -> Option<Stored<'_, P>> {
+        let rows = self.rows.get(depth.start / P::PER_ROW..P::rows(depth.end))?;
+        let first = lane / LANES - self.first * self.taps.len();
+        let half = |number: usize| self.row(self.offset(number)) * LANES;
+        // No result depends on a half behind the last block.
+        let second = if first + 1 < self.blocks * self.taps.len() { first + 1 } else { first };
+        let stored = Stored { data: self.data.as_flattened(), rows, halves: [half(first), half(second)] };
+        (!rows.is_empty()).then_some(stored)
+    }
+
     fn pack(&self, lane: usize, depth: Range<usize>, width: usize, panel: &mut [P]) {
         debug_assert_eq!(width, COLUMNS, "taps are columns");
         let (panel, _) = panel.as_chunks_mut::<COLUMNS>();
         let (mut filled, first) = (0, lane / LANES - self.first * self.taps.len());
-        for patches::PlaceRun { len, offset, .. } in self.places.runs(depth) {
+        for PlaceRun { len, offset, .. } in self.places.runs(depth) {
             let rows = len.div_ceil(P::PER_ROW);
             let (panel, filled_to) = (&mut panel[filled..filled + rows], filled + rows);
             for (number, lanes) in (first..).zip((0..COLUMNS).step_by(LANES)) {
-                let (block, tap) = (number / self.taps.len(), number % self.taps.len());
-                let start = self.row(offset + block * self.plane + self.taps[tap]);
+                let start = self.row(offset + self.offset(number));
                 let from = self.data.get(start..start + rows).unwrap_or_default();
                 simd::run(CopyLanes { from, panel: &mut *panel, lanes });
             }

@@ -1,5 +1,6 @@
 //! Tests of gather, scatter and one-hot.
 
+use half::{bf16, f16};
 use proptest::prelude::*;
 
 use crate::backend::cpu::CpuBackend;
@@ -198,4 +199,32 @@ fn empty_gathers_and_scatters_are_supported() {
     );
     let mut out = Buffer::output(&[1, 0], DType::F32);
     assert!(cpu().run("one_hot", families::OneHot { indices: zero.view(), out: out.out() }).is_err());
+}
+
+#[test]
+fn half_precision_elements_are_added_in_f32() {
+    // Rows that are longer than a block of converted elements, single elements, and many elements per index.
+    for (dims, axis, size) in [([3, 700], 0, 4), ([4, 5], 1, 6), ([300, 7], 0, 2)] {
+        let count = dims[0] * dims[1];
+        let indices: Vec<i64> = (0..count as i64)
+            .map(|i| if axis == 0 && dims[0] == 3 { i / 700 * 3 % 4 } else { i * 7 % 11 % size as i64 })
+            .collect();
+        let indices = match axis == 0 && dims[0] == 3 {
+            true => Buffer::of(&[3, 1], &[indices[0], indices[700], indices[1400]]).broadcast(&dims),
+            false => Buffer::of(&dims, &indices),
+        };
+        let noise = noise(3, count);
+        let halves: Vec<bf16> = noise.iter().map(|&x| bf16::from_f64(x)).collect();
+        let f16s: Vec<f16> = noise.iter().map(|&x| f16::from_f64(x)).collect();
+        let floats = |values: Vec<f32>| {
+            scatter_add::<f32>(Buffer::of(&dims, &values).view(), indices.view(), axis, size)
+        };
+        let expected = floats(halves.iter().map(|x| x.to_f32()).collect());
+        assert_eq!(
+            scatter_add::<f32>(Buffer::of(&dims, &halves).view(), indices.view(), axis, size),
+            expected
+        );
+        let expected = floats(f16s.iter().map(|x| x.to_f32()).collect());
+        assert_eq!(scatter_add::<f32>(Buffer::of(&dims, &f16s).view(), indices.view(), axis, size), expected);
+    }
 }

@@ -23,11 +23,36 @@ impl<T: Float> Loop for Normalize<'_, T> {
 
     #[inline(always)]
     fn run(self) -> Statistics<T> {
-        let Self { x, affine: [weight, bias], places, out, centered, epsilon } = self;
+        let Self { x, affine, places, out, centered, epsilon } = self;
         let count = T::from_f64(x.len() as f64);
-        let mean = if centered { fold::<T, Sum, 1>([x], |[x]| x) / count } else { T::ZERO };
+        let mean = match x {
+            // The differences from an element are small, and so is their rounding error, however large the mean is.
+            &[first, ..] if centered => first + fold::<T, Sum, 1>([x], |[x]| x - first) / count,
+            _ => T::ZERO,
+        };
         let squares = fold::<T, Sum, 1>([x], |[x]| (x - mean) * (x - mean));
-        let scale = T::ONE / (squares / count + epsilon).sqrt();
+        let statistics = [mean, T::ONE / (squares / count + epsilon).sqrt()];
+        Scaled { x, affine, places, out, statistics }.run();
+        statistics
+    }
+}
+
+/// `out = x̂ · weight + bias` for known statistics.
+pub(super) struct Scaled<'a, T> {
+    pub(super) x: &'a [T],
+    pub(super) affine: [&'a [T]; 2],
+    pub(super) places: usize,
+    pub(super) out: &'a mut [T],
+    pub(super) statistics: Statistics<T>,
+}
+
+impl<T: Float> Loop for Scaled<'_, T> {
+    type Element = T;
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { x, affine: [weight, bias], places, out, statistics: [mean, scale] } = self;
         let normal = |x: T| (x - mean) * scale;
         match (weight, bias) {
             ([], []) => out.iter_mut().zip(x).for_each(|(out, &x)| *out = normal(x)),
@@ -48,7 +73,6 @@ impl<T: Float> Loop for Normalize<'_, T> {
                 }
             }
         }
-        [mean, scale]
     }
 }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::{Statistics, width};
 use crate::cpu::dispatch::{float, host, host_mut, scratch};
 use crate::cpu::fold::{Cascade, RADIX, Sum, fold_slice, loops, sum_products};
+use crate::cpu::halves::Floats;
 use crate::cpu::number::{Float, Number};
 use crate::cpu::operands::Source;
 use crate::cpu::parallel::{Workers, light_runs};
@@ -60,8 +61,8 @@ pub(crate) fn layer_norm_sums(
             return Ok(());
         }
         let terms = Terms {
-            x: Source::<T>::new(op, of.input)?,
-            grad: Source::<T>::new(op, grad)?,
+            x: Elements::<T>::new(op, of.input)?,
+            grad: Elements::<T>::new(op, grad)?,
             statistics: &host::<T>(op, &of.statistics)?[of.statistics.layout().offset()..],
             width: width(&of.input, of.statistics.layout()),
             parameters: weight.len(),
@@ -98,10 +99,57 @@ pub(crate) fn layer_norm_sums(
     })
 }
 
+/// The elements of a view: those of the type of the sums, or 16-bit floats, whose sums are f32.
+enum Elements<'a, T> {
+    Same(Source<'a, T>),
+    Halves(Floats<'a>),
+}
+
+impl<'a, T: Float> Elements<'a, T> {
+    fn new(op: &'static str, view: View<'a>) -> Result<Self> {
+        if view.dtype().is_half() {
+            Floats::new(op, view).map(Self::Halves)
+        } else {
+            Source::new(op, view).map(Self::Same)
+        }
+    }
+
+    /// See [`Source::slice`].
+    fn slice(&self, range: Range<usize>) -> Option<&'a [T]> {
+        match self {
+            Self::Same(source) => source.slice(range),
+            Self::Halves(_) => None,
+        }
+    }
+
+    /// See [`Floats::load_rows`].
+    fn load_rows(&self, [start, step]: [usize; 2], [rows, len]: [usize; 2], out: &mut [T], out_step: usize) {
+        match self {
+            Self::Same(source) => {
+                for row in 0..rows {
+                    source.load(start + row * step, &mut out[row * out_step..][..len]);
+                }
+            }
+            Self::Halves(floats) => {
+                floats.load_rows([start, step], [rows, len], bytemuck::cast_slice_mut(out), out_step);
+            }
+        }
+    }
+
+    /// The elements as a slice, copied to `buffer` if necessary.
+    fn part<'b>(&'b self, range: Range<usize>, buffer: &'b mut [T]) -> &'b [T] {
+        let len = range.len();
+        self.slice(range.clone()).unwrap_or_else(|| {
+            self.load_rows([range.start, 0], [1, len], buffer, len);
+            &buffer[..len]
+        })
+    }
+}
+
 /// The terms of the sums.
 struct Terms<'a, T> {
-    x: Source<'a, T>,
-    grad: Source<'a, T>,
+    x: Elements<'a, T>,
+    grad: Elements<'a, T>,
     statistics: &'a [T],
     /// The number of elements that share statistics.
     width: usize,
@@ -131,11 +179,9 @@ impl<T: Float> Terms<'_, T> {
                 let (x, g, step) = match (self.x.slice(all.clone()), self.grad.slice(all)) {
                     (Some(x), Some(g)) => (x, g, self.parameters),
                     _ => {
-                        let [x, g] = &mut loaded;
-                        for row in 0..count {
-                            self.x.load(number(row), &mut x[row * TILE..][..len]);
-                            self.grad.load(number(row), &mut g[row * TILE..][..len]);
-                        }
+                        let ([x, g], rows) = (&mut loaded, [number(0), self.parameters]);
+                        self.x.load_rows(rows, [count, len], x, TILE);
+                        self.grad.load_rows(rows, [count, len], g, TILE);
                         (&x[..], &g[..], TILE)
                     }
                 };
@@ -159,7 +205,7 @@ impl<T: Float> Terms<'_, T> {
 
     /// Sums all rows, for parameters with several places each, starting at parameter `first`. The bias may be empty.
     fn sum_places(&self, rows: usize, first: usize, [weight, bias]: [&mut [T]; 2]) {
-        let mut loaded = [Vec::new(), Vec::new()];
+        let mut loaded = [[T::ZERO; BLOCK]; 2];
         for (parameter, weight) in weight.iter_mut().enumerate() {
             let mut sums = [Cascade::<T, 1>::new(loops::<_, Sum>(), 1), Cascade::new(loops::<_, Sum>(), 1)];
             for row in 0..rows {

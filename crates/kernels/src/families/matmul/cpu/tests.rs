@@ -2,41 +2,37 @@
 
 use ndarray::{Array2, ArrayView2};
 
+use super::output::SLOTS;
 use super::*;
 use crate::backend::cpu::CpuBackend;
-use crate::families;
-use crate::precision::Precision;
+use crate::cpu::gemm::ROWS;
+use crate::families::{self, Activated, Activation, Map};
 use crate::shape::{DType, Element};
 use crate::testing::{Buffer, assert_close, backends, noise};
 use crate::workspace::Workspace;
 
 fn product<T: Element>(backend: &CpuBackend, lhs: View<'_>, rhs: View<'_>) -> Vec<T> {
+    applied(backend, [lhs, rhs], None, None)
+}
+
+/// The product with an optional bias and activation.
+fn applied<T: Element>(
+    backend: &CpuBackend,
+    [lhs, rhs]: [View<'_>; 2],
+    bias: Option<View<'_>>,
+    function: Option<Activation>,
+) -> Vec<T> {
     let (a, b) = (lhs.layout().shape(), rhs.layout().shape());
     let dims = a.with_dim(a.rank() - 1, b[b.rank() - 1]);
     let mut out = Buffer::output(dims.dims(), T::DTYPE);
-    let request = families::MatMulWorkspace {
-        lhs: lhs.layout(),
-        rhs: rhs.layout(),
-        dtype: T::DTYPE,
-        precision: Precision::Full,
-    };
+    let request =
+        families::MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype: lhs.dtype(), out: T::DTYPE };
     let bytes = request.cpu_bytes();
     let mut room = (bytes > 0).then(|| Buffer::output(&[bytes], DType::U8));
     let workspace = room.as_mut().map(Buffer::out);
-    backend
-        .run(
-            "matmul",
-            families::MatMul {
-                precision: Precision::Full,
-                bias: None,
-                lhs,
-                rhs,
-                activation: None,
-                workspace,
-                out: out.out(),
-            },
-        )
-        .unwrap();
+    let activation = function.map(|function| Activated { function, arguments: None });
+    let kernel = families::MatMul { bias, lhs, rhs, activation, workspace, out: out.out() };
+    backend.run("matmul", kernel).unwrap();
     out.values()
 }
 
@@ -75,47 +71,35 @@ fn products_add_a_bias_of_any_layout() {
             .map(|(place, sum)| sum + bias[place % n])
             .collect();
         for bias in Buffer::arrangements(&[n], &bias) {
-            let mut out = Buffer::output(&[stack, &[m, n]].concat(), DType::F64);
-            let (bias, lhs, rhs) = (Some(bias.view()), lhs.view(), rhs.view());
-            let bytes = workspace(lhs.layout(), rhs.layout(), DType::F64, Precision::Full);
-            let mut room = (bytes > 0).then(|| Buffer::output(&[bytes], DType::U8));
-            backend
-                .run(
-                    "linear",
-                    families::MatMul {
-                        precision: Precision::Full,
-                        bias,
-                        lhs,
-                        rhs,
-                        activation: None,
-                        workspace: room.as_mut().map(Buffer::out),
-                        out: out.out(),
-                    },
-                )
-                .unwrap();
-            assert_close(&out.values::<f64>(), &expected, 1e-12, "matmul with a bias");
+            let values = applied::<f64>(&backend, [lhs.view(), rhs.view()], Some(bias.view()), None);
+            assert_close(&values, &expected, 1e-12, "matmul with a bias");
         }
     }
 }
 
 #[test]
 fn workspaces_hold_the_panels_of_each_block() {
-    let bytes = |dims: [&[usize]; 2], dtype, precision| {
+    let bytes = |dims: [&[usize]; 2], dtype, out| {
         let [lhs, rhs] = dims
             .map(|dims| Layout::contiguous("test", crate::shape::Shape::new(dims).unwrap(), dtype).unwrap());
-        workspace(&lhs, &rhs, dtype, precision)
+        workspace(&lhs, &rhs, dtype, out)
     };
-    // Simple loops multiply few elements, unless they are rounded first, and integers.
+    // Simple loops multiply few floats of at least 32 bits, vectors, and integers.
     let few: [&[usize]; 2] = [&[4, 16], &[16, 16]];
-    assert_eq!(bytes(few, DType::F32, Precision::Full), 0);
-    assert_eq!(bytes(few, DType::F32, Precision::BF16), 16 * (12 + 32) * 4);
-    assert_eq!(bytes([&[600, 300], &[300, 600]], DType::I64, Precision::Full), 0);
+    assert_eq!(bytes(few, DType::F32, DType::F32), 0);
+    assert_eq!(bytes(few, DType::BF16, DType::BF16), 16 * (12 + 32) * 4);
+    assert_eq!(bytes([&[1, 5000], &[5000, 300]], DType::BF16, DType::BF16), 0);
+    assert_eq!(bytes([&[600, 300], &[300, 600]], DType::I64, DType::I64), 0);
     // One block of few elements; eight blocks of the largest panels.
-    assert_eq!(bytes([&[64, 100], &[100, 40]], DType::F64, Precision::Full), 100 * (72 + 64) * 8);
+    assert_eq!(bytes([&[64, 100], &[100, 40]], DType::F64, DType::F64), 100 * (72 + 64) * 8);
     let large: [&[usize]; 2] = [&[4096, 4096], &[4096, 4096]];
-    assert_eq!(bytes(large, DType::F32, Precision::Full), 8 * 256 * (192 + 512) * 4);
-    assert_eq!(bytes(large, DType::F32, Precision::BF16), bytes(large, DType::F32, Precision::Full));
-    assert_eq!(bytes([&[0, 4, 3], &[0, 3, 4]], DType::F32, Precision::Full), 0);
+    assert_eq!(bytes(large, DType::F32, DType::F32), 8 * 256 * (192 + 512) * 4);
+    assert_eq!(bytes(large, DType::BF16, DType::F32), bytes(large, DType::F32, DType::F32));
+    // Products of 16-bit floats keep partial sums only if panels do not cover the depth.
+    assert_eq!(bytes(large, DType::BF16, DType::BF16), 8 * (256 * (192 + 512) + 768 * 512) * 4);
+    let flat: [&[usize]; 2] = [&[4096, 256], &[256, 4096]];
+    assert_eq!(bytes(flat, DType::BF16, DType::BF16), 8 * 256 * (192 + 512) * 4);
+    assert_eq!(bytes([&[0, 4, 3], &[0, 3, 4]], DType::F32, DType::F32), 0);
 }
 
 const SHAPES: &[[usize; 3]] = &[
@@ -189,6 +173,91 @@ fn large_products_have_the_same_bits_for_any_number_of_threads() {
             assert_close(&first.1, &expected, 1e-4, "matmul");
         }
     }
+}
+
+/// Products of few elements and of vectors, with depths of one and of several panels.
+const HALVES: &[[usize; 3]] = &[
+    [1, 1, 1],
+    [4, 16, 16],
+    [1, 1500, 70],
+    [70, 1500, 1],
+    [1, 3, 2100],
+    [3, 0, 5],
+    [5, 17, 3],
+    [33, 200, 65],
+    [30, 700, 40],
+    [800, 1700, 530],
+];
+
+/// Compares products of 16-bit floats in each layout with f64. `epsilon` is half of the distance from 1 to the next float.
+fn compare_halves<T: Element>(of: fn(f64) -> T, to: fn(T) -> f64, epsilon: f64) {
+    for &shape in HALVES {
+        let [m, k, n] = shape;
+        let rounded = |seed, len: usize| noise(seed, len).into_iter().map(of).collect::<Vec<T>>();
+        let wide = |values: &[T]| values.iter().map(|&value| to(value)).collect::<Vec<f64>>();
+        let (a, b, bias) = (rounded(1, m * k), rounded(2, k * n), rounded(3, n));
+        let expected = reference(shape, &wide(&a), &wide(&b));
+        let bias_values = wide(&bias);
+        let biased: Vec<f64> =
+            expected.iter().enumerate().map(|(at, sum)| sum + bias_values[at % n]).collect();
+        let (lhs, rhs) = (Buffer::arrangements(&[m, k], &a), Buffer::arrangements(&[k, n], &b));
+        let bias = Buffer::of(&[n], &bias);
+        let pairs: &[(usize, usize)] =
+            if m * k * n > 1 << 20 { &[(0, 0), (1, 1)] } else { &[(0, 0), (0, 1), (1, 0), (1, 1), (2, 3)] };
+        for &(i, j) in pairs {
+            let factors = [lhs[i].view(), rhs[j].view()];
+            let [first, others @ ..] = backends().map(|backend| {
+                let sums = applied::<f32>(&backend, factors, None, None);
+                let values = applied::<T>(&backend, factors, Some(bias.view()), None);
+                (sums, values, product::<T>(&backend, factors[0], factors[1]))
+            });
+            let what = format!("{shape:?} {i} {j}");
+            assert!(others.iter().all(|other| *other == first), "{what}");
+            let error = 1e-6 * (k as f64).sqrt();
+            for (sum, expected) in first.0.iter().zip(&expected) {
+                assert!((f64::from(*sum) - expected).abs() <= error, "{what}: {sum} {expected}");
+            }
+            // One rounding of the complete sum.
+            for (values, expected) in [(&first.1, &biased), (&first.2, &expected)] {
+                for (value, expected) in values.iter().zip(expected) {
+                    let value = to(*value);
+                    let bound = error + epsilon * (expected.abs() + error);
+                    assert!((value - expected).abs() <= bound, "{what}: {value} {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_16_bit_floats_are_rounded_once() {
+    compare_halves::<bf16>(bf16::from_f64, f64::from, 1.0 / 256.0);
+    compare_halves::<f16>(f16::from_f64, f64::from, 1.0 / 2048.0);
+}
+
+#[test]
+fn activations_of_16_bit_products_equal_those_of_the_rounded_products() {
+    fn compare<T: Element>(of: fn(f64) -> T) {
+        let backend = CpuBackend::new(1).unwrap();
+        for [m, k, n] in [[1, 30, 40], [20, 30, 70], [3, 700, 33]] {
+            let buffer = |seed, dims: [usize; 2]| {
+                let values: Vec<T> = noise(seed, dims.iter().product()).into_iter().map(of).collect();
+                Buffer::of(&dims, &values)
+            };
+            let (lhs, rhs) = (buffer(1, [m, k]), buffer(2, [k, n]));
+            let factors = [lhs.view(), rhs.view()];
+            let sums = Buffer::of(&[m, n], &product::<T>(&backend, factors[0], factors[1]));
+            for function in Activation::ALL {
+                let mut expected = Buffer::output(&[m, n], T::DTYPE);
+                let map = Map { f: function.function(), input: sums.view(), out: expected.out() };
+                backend.run("map", map).unwrap();
+                let values = applied::<T>(&backend, factors, None, Some(function));
+                assert_eq!(values, expected.values::<T>(), "{function:?} of {m} {k} {n}");
+            }
+        }
+    }
+    compare::<bf16>(bf16::from_f64);
+    compare::<f16>(f16::from_f64);
 }
 
 #[test]

@@ -25,7 +25,6 @@ fn workspace(of: &impl Workspace) -> Option<Buffer> {
 
 /// Products of all sizes and formats, with values of `T` that `round` rounds from f32.
 fn products<T: Element + Into<f64>>(
-    precision: Precision,
     tolerance: f64,
     round: impl Fn(f64) -> T + Copy,
     of_matrix: impl Fn(f32) -> f64 + Copy,
@@ -51,11 +50,8 @@ fn products<T: Element + Into<f64>>(
                 let expected: Vec<f64> = (0..m * n)
                     .map(|at| {
                         let (row, column) = (at / n, at % n);
-                        let sum: f64 = (0..k)
-                            .map(|depth| {
-                                of_matrix_of(x[row * k + depth].into(), precision) * value(depth, column)
-                            })
-                            .sum();
+                        let sum: f64 =
+                            (0..k).map(|depth| x[row * k + depth].into() * value(depth, column)).sum();
                         sum + bias[column].into()
                     })
                     .collect();
@@ -69,11 +65,9 @@ fn products<T: Element + Into<f64>>(
                             outputs: n,
                             transposed,
                             dtype: T::DTYPE,
-                            precision,
                         });
                         let workspace: Option<ViewMut<'_>> = room.as_mut().map(Buffer::out);
                         let kernel = MatMulQuantized {
-                            precision,
                             format,
                             transposed,
                             bias: Some(bias.view()),
@@ -98,80 +92,63 @@ fn products<T: Element + Into<f64>>(
     }
 }
 
-/// A factor as the precision has it.
-fn of_matrix_of(x: f64, precision: Precision) -> f64 {
-    match precision {
-        Precision::Full => x,
-        Precision::BF16 => f64::from(bf16::from_f64(x).to_f32()),
-    }
-}
-
 #[test]
 fn products_are_those_of_the_dequantized_matrix() {
-    products::<f32>(Precision::Full, 1e-6, |x| x as f32, f64::from);
-    products::<f64>(Precision::Full, 1e-14, |x| x, f64::from);
+    products::<f32>(1e-6, |x| x as f32, f64::from);
+    products::<f64>(1e-14, |x| x, f64::from);
 }
 
 #[test]
 fn products_of_16_bit_floats_are_summed_in_f32() {
-    products::<f16>(Precision::Full, 1e-3, f16::from_f64, f64::from);
-    products::<bf16>(Precision::Full, 8e-3, bf16::from_f64, f64::from);
-    // One row is multiplied in full precision.
-    products::<f32>(Precision::BF16, 4e-3, |x| x as f32, f64::from);
+    products::<f16>(1e-3, f16::from_f64, f64::from);
+    products::<bf16>(8e-3, bf16::from_f64, f64::from);
+}
+
+/// Compares a product with that of the dequantized matrix, of elements that `round` rounds from f32.
+fn compare_with_dense<T: Element>(round: fn(f32) -> T) {
+    let [m, n, k] = [40, 96, 640];
+    for format in BlockFormat::ALL {
+        let (blocks, dequantized) = matrix(format, n, k);
+        let x: Vec<T> = noise(9, m * k).into_iter().map(|x| round(x as f32)).collect();
+        let dense: Vec<T> = dequantized.into_iter().map(round).collect();
+        let (lhs, dense) = (Buffer::of(&[m, k], &x), Buffer::of(&[n, k], &dense));
+        let [backend, ..] = backends();
+        let (mut expected, mut out) = (Buffer::output(&[m, n], T::DTYPE), Buffer::output(&[m, n], T::DTYPE));
+        let (lhs, dense) = (lhs.view(), dense.view());
+        let transposed = dense.layout().transposed();
+        let rhs = dense.with_layout(&transposed);
+        let (dtype, out_dtype) = (T::DTYPE, T::DTYPE);
+        let mut room =
+            workspace(&MatMulWorkspace { lhs: lhs.layout(), rhs: rhs.layout(), dtype, out: out_dtype });
+        let product = MatMul {
+            bias: None,
+            lhs,
+            rhs,
+            activation: None,
+            workspace: room.as_mut().map(Buffer::out),
+            out: expected.out(),
+        };
+        backend.run("test", product).unwrap();
+        let of = MatMulQuantizedWorkspace { lhs: lhs.layout(), outputs: n, transposed: true, dtype };
+        let mut room = workspace(&of);
+        let product = MatMulQuantized {
+            format,
+            transposed: true,
+            bias: None,
+            lhs,
+            blocks: blocks.view(),
+            workspace: room.as_mut().map(Buffer::out),
+            out: out.out(),
+        };
+        backend.run("test", product).unwrap();
+        assert_eq!(out.values::<T>(), expected.values::<T>(), "{format}, {dtype}");
+    }
 }
 
 #[test]
 fn a_product_equals_the_dense_product_bit_for_bit() {
-    let [m, n, k] = [40, 96, 640];
-    for format in BlockFormat::ALL {
-        let (blocks, dequantized) = matrix(format, n, k);
-        let x: Vec<f32> = noise(9, m * k).into_iter().map(|x| x as f32).collect();
-        let (lhs, dense) = (Buffer::of(&[m, k], &x), Buffer::of(&[n, k], &dequantized));
-        for precision in [Precision::Full, Precision::BF16] {
-            let [backend, ..] = backends();
-            let (mut expected, mut out) =
-                (Buffer::output(&[m, n], DType::F32), Buffer::output(&[m, n], DType::F32));
-            let (lhs, dense) = (lhs.view(), dense.view());
-            let turned = dense.layout().transposed();
-            let rhs = dense.with_layout(&turned);
-            let mut room = workspace(&MatMulWorkspace {
-                lhs: lhs.layout(),
-                rhs: rhs.layout(),
-                dtype: DType::F32,
-                precision,
-            });
-            let product = MatMul {
-                precision,
-                bias: None,
-                lhs,
-                rhs,
-                activation: None,
-                workspace: room.as_mut().map(Buffer::out),
-                out: expected.out(),
-            };
-            backend.run("test", product).unwrap();
-            let of = MatMulQuantizedWorkspace {
-                lhs: lhs.layout(),
-                outputs: n,
-                transposed: true,
-                dtype: DType::F32,
-                precision,
-            };
-            let mut room = workspace(&of);
-            let product = MatMulQuantized {
-                precision,
-                format,
-                transposed: true,
-                bias: None,
-                lhs,
-                blocks: blocks.view(),
-                workspace: room.as_mut().map(Buffer::out),
-                out: out.out(),
-            };
-            backend.run("test", product).unwrap();
-            assert_eq!(out.values::<f32>(), expected.values::<f32>(), "{format}, {precision:?}");
-        }
-    }
+    compare_with_dense::<f32>(|value| value);
+    compare_with_dense::<bf16>(bf16::from_f32);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Each block of outputs stays in registers while all taps are added. A block covers parts of several rows, so that several
 //! additions run at a time.
 
+use super::Stored;
 use crate::cpu::simd::Loop;
 use crate::families::matmul::cpu::Gemm;
 
@@ -10,21 +11,21 @@ use crate::families::matmul::cpu::Gemm;
 const ROWS: usize = 4;
 
 /// `out[y][x] = Σ filter[tap] · padded[y][x + offset of the tap]`.
-pub(super) struct Correlate<'a, T> {
+pub(super) struct Correlate<'a, T, I> {
     pub(super) padded: &'a [T],
     /// The length of a row of the padded plane.
     pub(super) stride: usize,
     /// The offsets of the taps, or only those of the first taps of each three that are adjacent.
     pub(super) offsets: &'a [usize],
-    pub(super) filter: &'a [T],
+    pub(super) filter: &'a [I],
     /// Whether the filter's taps have the opposite order.
     pub(super) reversed: bool,
     /// The length of a row of the output.
     pub(super) width: usize,
-    pub(super) out: &'a mut [T],
+    pub(super) out: &'a mut [I],
 }
 
-impl<T: Gemm> Loop for Correlate<'_, T> {
+impl<T: Gemm, I: Stored<T>> Loop for Correlate<'_, T, I> {
     type Element = T;
     type Output = ();
 
@@ -38,7 +39,7 @@ impl<T: Gemm> Loop for Correlate<'_, T> {
     }
 }
 
-impl<T: Gemm> Correlate<'_, T> {
+impl<T: Gemm, I: Stored<T>> Correlate<'_, T, I> {
     #[inline(always)]
     fn of_width<const LEN: usize>(&mut self) {
         if self.filter.len() == 3 * self.offsets.len() {
@@ -67,7 +68,8 @@ impl<T: Gemm> Correlate<'_, T> {
             let column = column.min(self.width - LEN);
             let sums = self.block::<LEN, ACROSS, COUNT>(first * self.stride + column);
             for (row, sums) in (first..).zip(&sums) {
-                self.out[row * self.width + column..][..LEN].copy_from_slice(sums);
+                let out = &mut self.out[row * self.width + column..][..LEN];
+                out.iter_mut().zip(sums).for_each(|(out, &sum)| *out = I::from_sum(sum));
             }
         }
     }
@@ -82,7 +84,8 @@ impl<T: Gemm> Correlate<'_, T> {
         let mut sums = [[T::ZERO; LEN]; COUNT];
         let taps = self.filter.as_chunks::<ACROSS>().0;
         for (number, &offset) in self.offsets.iter().enumerate() {
-            let mut factors = taps[if self.reversed { taps.len() - 1 - number } else { number }];
+            let factors = taps[if self.reversed { taps.len() - 1 - number } else { number }];
+            let mut factors = factors.map(|factor| factor.pack(I::default()));
             if self.reversed {
                 factors.reverse();
             }
