@@ -146,18 +146,32 @@ impl Op for Attend {
     }
 
     fn backward(&self, ctx: &OpContext<'_>, saved: &mut Saved, grad: Tensor) -> Result<Vec<Option<Tensor>>> {
-        let (query, key, value) = (saved.tensor(0)?, saved.tensor(1)?, saved.tensor(2)?);
-        let (output, log_sums) = (saved.tensor(3)?, saved.tensor(4)?);
-        let mask = if saved.inputs() > 3 { Some(saved.tensor(5)?) } else { None };
-        let grad = grad.contiguous()?;
-        let gradient = |input: usize, of: &Tensor| ctx.gradient(input, of.shape(), of.dtype());
-        let made = self.of.gradients(ctx, [query, key, value], mask, [output, log_sums], &grad, gradient)?;
-        let mut made: Vec<_> = made.into_iter().map(Some).collect();
-        if let Some(mask) = mask {
+        // The gradient of a mask needs all scores in f32 anyway. So the other gradients are of f32 scores too, as PyTorch's.
+        let of_mask = saved.needs_grad(3);
+        let operand = |index: usize| {
+            let operand = saved.tensor(index)?;
+            if of_mask { operand.upcast() } else { Ok(operand.clone()) }
+        };
+        let (query, key, value, output) = (operand(0)?, operand(1)?, operand(2)?, operand(3)?);
+        let log_sums = saved.tensor(4)?;
+        let mask = if saved.inputs() > 3 { Some(operand(5)?) } else { None };
+        let grad = if of_mask { grad.upcast()? } else { grad }.contiguous()?;
+        let gradient = |input: usize, of: &Tensor| {
+            if of.dtype() == saved.input_dtype(input) {
+                ctx.gradient(input, of.shape(), of.dtype())
+            } else {
+                ctx.temp(of.shape(), of.dtype())
+            }
+        };
+        let (operands, results) = ([&query, &key, &value], [&output, log_sums]);
+        let made = self.of.gradients(ctx, operands, mask.as_ref(), results, &grad, gradient)?;
+        let rounded = |(input, made): (usize, Tensor)| made.to_dtype(saved.input_dtype(input)).map(Some);
+        let mut made = made.into_iter().enumerate().map(rounded).collect::<Result<Vec<_>>>()?;
+        if let Some(mask) = &mask {
             made.push(if_needed(saved, 3, || {
-                let scores = self.of.mask_gradient([query, key, value], mask, [output, log_sums], &grad)?;
+                let scores = self.of.mask_gradient(operands, mask, results, &grad)?;
                 // Rounds once, after the sum.
-                scores.reshape(self.scores)?.sum_to(saved.input_shape(3))?.to_dtype(mask.dtype())
+                scores.reshape(self.scores)?.sum_to(saved.input_shape(3))?.to_dtype(saved.input_dtype(3))
             })?);
         }
         Ok(made)
