@@ -188,11 +188,6 @@ impl Parameter {
         Ok(copy)
     }
 
-    /// The address that all handles of the parameter share.
-    pub(super) fn address(&self) -> usize {
-        Arc::as_ptr(&self.shared).addr()
-    }
-
     pub(super) fn downgrade(&self) -> WeakParameter {
         WeakParameter(Arc::downgrade(&self.shared))
     }
