@@ -40,7 +40,6 @@ fn layers(device: &Device) -> Result<Vec<(&'static str, Vec<usize>, Box<dyn Modu
             images.clone(),
             Box::new(ConvTranspose2d::new(device, 4, 3, [2, 2], Conv2dOptions::default(), &rng)?),
         ),
-        ("batch norm", images.clone(), Box::new(BatchNorm::new(device, 4)?)),
         ("layer norm", tokens.clone(), Box::new(LayerNorm::new(device, 16)?)),
         ("rms norm", tokens.clone(), Box::new(RmsNorm::new(device, 16)?)),
         ("group norm", images.clone(), Box::new(GroupNorm::new(device, 2, 4)?)),
