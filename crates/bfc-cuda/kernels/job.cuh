@@ -51,7 +51,7 @@ struct Job {
 };
 
 // The elements of one chunk of a row, and the most rows of a table.
-#define CHUNK 4096
+#define TABLE_CHUNK 4096
 #define TABLE_ROWS 60
 
 // Tensors of one length, contiguous. The job says what kernels do with them.

@@ -50,7 +50,7 @@ DEVICE void handfuls(const Job& job, Body body) {
 // of a row are aligned, or if the job is packed.
 template <u32 N, typename Body>
 DEVICE void row_handfuls(const Job& job, const JobTable& table, Body body) {
-    static_assert(CHUNK % N == 0, "packs would cross chunks");
+    static_assert(TABLE_CHUNK % N == 0, "packs would cross chunks");
     for (u64 chunk = blockIdx.x; chunk < (u64)job.k[1]; chunk += gridDim.x) {
         // The last row that does not start behind the chunk.
         u32 at = 0;
@@ -63,7 +63,7 @@ DEVICE void row_handfuls(const Job& job, const JobTable& table, Body body) {
             }
         }
         const JobRow& row = table.rows[at];
-        u64 first = (chunk - row.chunk) * CHUNK, end = row.count - first < CHUNK ? row.count : first + CHUNK;
+        u64 first = (chunk - row.chunk) * TABLE_CHUNK, end = row.count - first < TABLE_CHUNK ? row.count : first + TABLE_CHUNK;
         u64 addresses = row.in | row.out[0] | row.out[1] | row.out[2] | row.out[3];
         bool packed = job.in[0].contiguous ? addresses % 16 == 0 : job.packed;
         handfuls<N>(first, end, packed, threadIdx.x, BLOCK, [&](const Handful& few) { body(row, few); });

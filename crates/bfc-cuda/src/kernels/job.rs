@@ -61,7 +61,7 @@ pub struct Job {
 }
 
 /// The elements of one chunk of a [`JobRow`]. A block processes a chunk at a time.
-pub const CHUNK: u64 = 4096;
+pub const TABLE_CHUNK: u64 = 4096;
 
 /// The most rows of a [`JobTable`].
 pub const TABLE_ROWS: usize = 60;

@@ -8,7 +8,7 @@ mod job;
 mod source;
 
 pub use element::ElementType;
-pub use job::{CHUNK, Job, JobInput, JobOutput, JobRow, JobTable, MAX_RANK, TABLE_ROWS, named};
+pub use job::{Job, JobInput, JobOutput, JobRow, JobTable, MAX_RANK, TABLE_CHUNK, TABLE_ROWS, named};
 pub use source::{KernelId, KernelSource};
 
 /// The most bytes that a thread reads or writes at once, and the alignment that this needs.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bfc_cuda::kernels::{
-    BLOCK, CHUNK, ElementType, Job, JobInput, JobOutput, JobRow, JobTable, KernelId, PACK, TABLE_ROWS,
+    BLOCK, ElementType, Job, JobInput, JobOutput, JobRow, JobTable, KernelId, PACK, TABLE_CHUNK, TABLE_ROWS,
 };
 use bfc_cuda::{Compute, ComputeError, Product};
 
@@ -86,7 +86,7 @@ impl Launcher {
         let (mut used, mut chunks) = (0, 0);
         for (to, row) in table.rows.iter_mut().zip(rows.filter(|row| row.count > 0)) {
             *to = JobRow { chunk: chunks, ..row };
-            (used, chunks) = (used + 1, chunks + row.count.div_ceil(CHUNK));
+            (used, chunks) = (used + 1, chunks + row.count.div_ceil(TABLE_CHUNK));
         }
         if chunks == 0 {
             return Ok(());

@@ -61,7 +61,7 @@ impl Drop for MixedGuard {
 /// - f32 that meets the 16-bit type becomes the 16-bit type, and matrix products, convolutions and attention take f32 operands
 ///   as 16 bits. So all activations, saved tensors and gradients of activations are 16-bit.
 /// - Ops sum, normalize and exponentiate in f32 and round their result once. Losses return f32.
-/// - Backward passes and optimizers do the same with and without a guard.
+/// - Backward passes and optimizers do the same under a guard as without one.
 ///
 /// bf16 has the range of f32. With f16, gradients underflow unless the loss is scaled.
 ///

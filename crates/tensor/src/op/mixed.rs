@@ -1,7 +1,7 @@
 //! The element type of mixed precision on this thread, and how it changes the promotion of element types.
 //!
 //! Only the methods of tensors read it. Ops do not: their inputs have the final types, and what they compute within does not
-//! depend on the mode. So a backward pass is the same with and without a guard.
+//! depend on the mode. So a backward pass is the same under a guard as without one.
 
 use bfc_core::{ThreadScopedGuard, ThreadVariable, thread_scoped};
 

@@ -11,7 +11,7 @@
 //! | of the batch | s w (g - mean(g) - x̂ mean(g x̂)) |
 //! | fixed | s w g |
 //!
-//! x̂ = (x - μ) s and s = 1/√(σ² + ε), with μ and σ² per channel, which is axis 1; g = ∂L/∂y, and 0 where a ReLU's y is 0.
+//! Here x̂ = (x - μ) s and s = 1/√(σ² + ε), with μ and σ² per channel, which is axis 1. g is ∂L/∂y, and 0 where a ReLU's y is 0.
 //! ∂L/∂w = Σ x̂ g, ∂L/∂b = Σ g and ∂L/∂r = g.
 //!
 //! Saves x and two values per channel, in f32 for 16-bit floats. With a ReLU, it also saves y. Weight, bias and fixed statistics
@@ -75,7 +75,7 @@ impl RunningStatistics {
     }
 }
 
-/// What follows the normalization in the same kernel.
+/// The function after the normalization, in the same kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Nothing,
