@@ -9,7 +9,6 @@ use bfc_cuda::{Compute, ComputeError, Product};
 
 use crate::cuda::Family;
 use crate::error::{KernelError, Result};
-use crate::families::MAX_TOGETHER;
 use crate::layout::Layout;
 use crate::shape::{DType, Scalar};
 use crate::storage::{View, ViewMut};
@@ -311,9 +310,6 @@ pub(crate) fn set_constant(job: &mut Job, n: usize, dtype: DType, value: Scalar)
         (_, value) => value.as_i64(),
     };
 }
-
-// `together::launches` makes no more rows than a table has.
-const _: () = assert!(MAX_TOGETHER == TABLE_ROWS);
 
 #[cfg(test)]
 mod tests {

@@ -63,8 +63,6 @@ pub use self::scan::ScanFunction;
 pub use self::sort::ArgSortWorkspace;
 pub use self::step::*;
 #[cfg(feature = "cuda")]
-pub(crate) use self::together::MAX_TOGETHER;
-#[cfg(feature = "cuda")]
 pub(crate) use self::together::run_on_cuda;
 pub(crate) use self::together::{run_on_cpu, work_of_launches};
 pub use self::zip::functions::{Binary, Compare};

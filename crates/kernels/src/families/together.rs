@@ -17,7 +17,10 @@ use crate::cuda::launch::Launcher;
 use crate::error::{KernelError, Result};
 
 /// The most kernels of a launch.
-pub(crate) const MAX_TOGETHER: usize = 60;
+const MAX_TOGETHER: usize = 60;
+
+#[cfg(feature = "cuda")]
+const _: () = assert!(MAX_TOGETHER == bfc_cuda::kernels::TABLE_ROWS);
 
 impl Kernel<'_> {
     /// Whether a GPU computes both kernels in one launch.
