@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bfc_cuda::kernels::{
-    BLOCK, ElementType, Job, JobInput, JobOutput, JobRow, JobTable, KernelId, PACK, TABLE_CHUNK, TABLE_ROWS,
+    BLOCK, ElementType, Job, JobInput, JobOutput, JobRow, JobTable, KernelId, PACK, TABLE_CHUNK,
 };
 use bfc_cuda::{Compute, ComputeError, Product};
 
@@ -72,8 +72,8 @@ impl Launcher {
         self.launch_blocks(op, kernel, blocks.div_ceil(ELEMENTS_PER_THREAD).max(blocks.min(FULL_GRID)), job)
     }
 
-    /// Launches a kernel that takes a table, with a block per chunk. Numbers the chunks of the rows, of which there are at most
-    /// [`TABLE_ROWS`]; leaves out empty rows. `job` describes a row.
+    /// Launches a kernel that takes a table, with a block per chunk. Numbers the chunks of the rows, of which there are no more
+    /// than a [`JobTable`] has; leaves out empty rows. `job` describes a row.
     pub(crate) fn launch_table(
         &self,
         op: &'static str,
