@@ -9,23 +9,23 @@
 #define VALUES 3
 
 template <typename Wide>
-struct Sums {
+struct ChannelSums {
     Wide a, b;
 };
 
-// term(i), a Sums, over this thread's elements of a slab; i is the index of an element of the channel in all images. In
+// term(i), a ChannelSums, over this thread's elements of a slab; i is the index of an element of the channel in all images. In
 // runs, as in reduce.cu.
 template <typename Wide, typename Term>
-DEVICE Sums<Wide> sum_slab(const Job& job, u64 channel, u64 slab, Term term) {
+DEVICE ChannelSums<Wide> sum_slab(const Job& job, u64 channel, u64 slab, Term term) {
     const u64 RUN = 256;
     u64 from = slab * job.k[4], to = from + job.k[4] < job.k[2] ? from + job.k[4] : job.k[2];
-    Sums<Wide> whole = {};
+    ChannelSums<Wide> whole = {};
     for (u64 e = from + threadIdx.x; e < to;) {
         u64 end = to - e > RUN * BLOCK ? e + RUN * BLOCK : to;
-        Sums<Wide> run = {};
+        ChannelSums<Wide> run = {};
         for (; e < end; e += BLOCK) {
             u64 image = quotient(e, job.k[1]);
-            Sums<Wide> one = term((image * job.k[0] + channel) * job.k[1] + (e - image * job.k[1]));
+            ChannelSums<Wide> one = term((image * job.k[0] + channel) * job.k[1] + (e - image * job.k[1]));
             run.a += one.a;
             run.b += one.b;
         }
@@ -65,13 +65,13 @@ BLOCK_KERNEL(channel_moments, 4) {
         u64 slab = quotient(n, job.k[0]), channel = n - slab * job.k[0];
         u64 from = slab * job.k[4], to = from + job.k[4] < job.k[2] ? from + job.k[4] : job.k[2];
         WIDE first = first_of<T>(job, channel);
-        Sums<WIDE> own = sum_slab<WIDE>(job, channel, slab, [&](u64 i) {
-            return Sums<WIDE>{value<T>(job, 0, i) - first, (WIDE)0};
+        ChannelSums<WIDE> own = sum_slab<WIDE>(job, channel, slab, [&](u64 i) {
+            return ChannelSums<WIDE>{value<T>(job, 0, i) - first, (WIDE)0};
         });
         WIDE mean = to > from ? join(shared, own.a, true) / (WIDE)(to - from) : join(shared, own.a, true);
         own = sum_slab<WIDE>(job, channel, slab, [&](u64 i) {
             WIDE d = value<T>(job, 0, i) - first - mean;
-            return Sums<WIDE>{d * d, d};
+            return ChannelSums<WIDE>{d * d, d};
         });
         WIDE squares = join(shared, own.a, true);
         if (threadIdx.x == 0) {
@@ -147,9 +147,9 @@ BLOCK_KERNEL(channel_grad_sums, 4) {
     for (u64 n = blockIdx.x; n < job.count; n += gridDim.x) {
         u64 slab = quotient(n, job.k[0]), channel = n - slab * job.k[0];
         WIDE mean = ((const WIDE*)job.also[0])[2 * channel];
-        Sums<WIDE> own = sum_slab<WIDE>(job, channel, slab, [&](u64 i) {
+        ChannelSums<WIDE> own = sum_slab<WIDE>(job, channel, slab, [&](u64 i) {
             WIDE g = masked<T>(job, i);
-            return Sums<WIDE>{(value<T>(job, 0, i) - mean) * g, g};
+            return ChannelSums<WIDE>{(value<T>(job, 0, i) - mean) * g, g};
         });
         WIDE along = join(shared, own.a, true), total = join(shared, own.b, true);
         if (threadIdx.x == 0) {

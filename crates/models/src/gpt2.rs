@@ -10,7 +10,7 @@ use highwater_tensor::{
 
 use crate::error::{ModelError, TensorShape};
 use crate::fields::{Fields, check_divides};
-use crate::language_model::{LanguageModel, hidden_states};
+use crate::language_model::{LanguageModel, cache_dtype, hidden_states};
 use crate::parameters::{Names, Path, Random, Source, from_file, shapes_of};
 
 const OP: &str = "gpt2";
@@ -319,7 +319,7 @@ impl LanguageModel for Gpt2 {
 
     fn cache_options(&self, batch: usize, capacity: usize) -> KeyValueCacheOptions {
         let Gpt2Config { layers, heads, width, .. } = self.config;
-        let dtype = self.transformer.wte.weight().value().dtype();
+        let dtype = cache_dtype(self.transformer.wte.weight().value().dtype());
         KeyValueCacheOptions { layers, batch, heads, capacity, width: width / heads, dtype }
     }
 

@@ -2,7 +2,9 @@
 
 use highwater_nn::data::IGNORED_TARGET;
 use highwater_nn::modules::{KeyValueCache, KeyValueCacheOptions, Module};
-use highwater_tensor::{Device, Error, LinearCrossEntropyOptions, Result, Tensor, error::ShapeRule};
+use highwater_tensor::{
+    DType, Device, Error, LinearCrossEntropyOptions, Result, Tensor, error::ShapeRule, mixed_dtype,
+};
 
 /// A model that predicts the next token of a text: [`Llama`](crate::Llama) and [`Gpt2`](crate::Gpt2).
 ///
@@ -75,7 +77,7 @@ pub trait LanguageModel: Module {
     /// Returns the tokens that end a text, such as `<|im_end|>`. Empty if the configuration names none.
     fn stop_tokens(&self) -> &[u32];
 
-    /// Returns the sizes of a cache for this model, in the element type of its weights.
+    /// Returns the sizes of a cache for this model, in the type that its layers compute: that of the weights, or of mixed precision.
     fn cache_options(&self, batch: usize, capacity: usize) -> KeyValueCacheOptions;
 
     /// Returns the device of the weights.
@@ -101,6 +103,14 @@ pub trait LanguageModel: Module {
     /// See [`hidden`](Self::hidden).
     fn forward_cached(&self, tokens: &Tensor, cache: &mut KeyValueCache) -> Result<Tensor> {
         self.logits(&self.hidden(tokens, Some(cache))?)
+    }
+}
+
+/// Returns the element type of keys and values for weights of a type. In mixed precision, f32 weights compute 16-bit ones.
+pub(crate) fn cache_dtype(weights: DType) -> DType {
+    match mixed_dtype() {
+        Some(half) if weights == DType::F32 => half,
+        _ => weights,
     }
 }
 

@@ -9,7 +9,7 @@ use highwater_tensor::{Device, LinearCrossEntropyOptions, Result, Rng, Tensor};
 
 use crate::error::{ModelError, TensorShape};
 use crate::gguf::GgufWeights;
-use crate::language_model::{LanguageModel, hidden_states};
+use crate::language_model::{LanguageModel, cache_dtype, hidden_states};
 use crate::llama_config::LlamaConfig;
 use crate::parameters::{Names, Path, Random, Source, from_file, shapes_of};
 
@@ -323,7 +323,7 @@ impl LanguageModel for Llama {
 
     fn cache_options(&self, batch: usize, capacity: usize) -> KeyValueCacheOptions {
         let LlamaConfig { layers, key_heads, head_width, .. } = self.config;
-        let dtype = self.model.embed_tokens.dtype();
+        let dtype = cache_dtype(self.model.embed_tokens.dtype());
         KeyValueCacheOptions { layers, batch, heads: key_heads, capacity, width: head_width, dtype }
     }
 
