@@ -368,8 +368,7 @@ fn initial_values_that_find_no_memory_draw_no_key() {
     let device = Runtime::builder().pool(Bytes::mib(1)).threads(1).build().unwrap().cpu().unwrap();
     let (rng, fans) = (Rng::new(5), Fans { inputs: 1, outputs: 1 });
     let init = Init::Uniform { low: 0.0, high: 1.0 };
-    // The pool has memory for the 16-bit values and for some of their temporaries.
-    let error = init.parameter(&device, 200 << 10, DType::F16, fans, &rng).unwrap_err();
+    let error = init.parameter(&device, 1 << 20, DType::F16, fans, &rng).unwrap_err();
     assert!(error.out_of_memory().is_some(), "{error}");
     assert_eq!(rng.state(), Rng::new(5).state());
     init.parameter(&device, 100, DType::F16, fans, &Rng::new(5)).unwrap();

@@ -151,7 +151,7 @@ impl Parameter {
     /// let weight = Parameter::new(Tensor::full(&Device::cpu()?, [1], 1.001)?)?;
     /// let guard = mixed(DType::BF16)?;
     /// let rounded = weight.operand()?;
-    /// assert_eq!((rounded.dtype(), rounded.item::<f32>()?), (DType::BF16, 1.0));
+    /// assert_eq!((rounded.dtype(), rounded.to_dtype(DType::F32)?.item::<f32>()?), (DType::BF16, 1.0));
     /// drop(guard);
     /// assert_eq!(weight.operand()?.item::<f32>()?, 1.001);
     /// # Ok::<(), highwater::Error>(())
