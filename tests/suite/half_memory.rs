@@ -2,9 +2,8 @@
 
 use highwater::{MixedGuard, Report, Result, dry_run, mixed, prelude::*};
 
-#[path = "../../examples/predict_gpt/model.rs"]
-#[allow(dead_code, reason = "the examples use the rest")]
-mod gpt;
+use crate::scale_out::model as gpt;
+
 #[path = "../../examples/make_it_fit/resnet.rs"]
 #[allow(dead_code, reason = "the example uses the rest")]
 mod resnet;

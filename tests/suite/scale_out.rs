@@ -7,7 +7,7 @@ use serde_json::Value;
 
 #[path = "../../examples/predict_gpt/model.rs"]
 #[allow(dead_code, reason = "the examples use the rest")]
-mod model;
+pub(crate) mod model;
 #[path = "../../examples/scale_out/ranks.rs"]
 #[allow(dead_code, reason = "the example uses the rest")]
 mod ranks;

@@ -182,7 +182,7 @@ impl Workers {
         slices: [&mut [T]; N],
         sizes: [usize; N],
         (scratch, per_chunk): (&mut [U], usize),
-        work: &(dyn Fn(usize, [&mut [T]; N], &mut [U]) + Sync),
+        work: impl Fn(usize, [&mut [T]; N], &mut [U]) + Sync,
     ) {
         let count = zipped_count(&slices, sizes);
         let chunks = zipped_chunks(slices, sizes).zip(scratch.chunks_mut(per_chunk.max(1))).enumerate();

@@ -14,8 +14,10 @@ fn device() -> Device {
     Runtime::builder().threads(1).build().unwrap().cpu().unwrap()
 }
 
-/// Makes the layers with a shape of their input; tokens for an empty shape.
-fn layers(device: &Device) -> Result<Vec<(&'static str, Vec<usize>, Box<dyn Module>)>> {
+/// A layer with its name and a shape of its input; an empty shape stands for tokens.
+type Case = (&'static str, Vec<usize>, Box<dyn Module>);
+
+fn layers(device: &Device) -> Result<Vec<Case>> {
     let rng = Rng::new(3);
     let rotary = RotaryEmbedding::new(device, 8, 6, RotaryOptions::default())?;
     let attention = GroupedQueryAttention::new(device, 16, [2, 1, 8], &rng)?.with_rotary(rotary);

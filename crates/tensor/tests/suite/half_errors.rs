@@ -116,8 +116,7 @@ fn check(line: &str, device: &Device, faults: &mut Vec<String>) {
         let rounded = Tensor::from_slice(device, exact, exact.len()).unwrap().to_dtype(dtype).unwrap();
         let (theirs, once): (f64, f64) = (theirs.parse().unwrap(), error(&numbers(&rounded), exact));
         let ours = error(found, exact);
-        // Not `>`, so that NaN is a fault.
-        if !(ours <= MOST * theirs.max(once)) {
+        if ours.is_nan() || ours > MOST * theirs.max(once) {
             let what = if number == 0 { "result".to_owned() } else { format!("gradient {number}") };
             faults.push(format!(
                 "{dtype} {name}, {what}: {ours:.3e}, PyTorch {theirs:.3e}, rounded once {once:.3e}"

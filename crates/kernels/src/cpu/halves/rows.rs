@@ -85,7 +85,7 @@ pub(crate) fn parts<const N: usize>(
 pub(crate) fn pieces<const N: usize>(
     sources: [Option<&dyn Load>; N],
     row: Range<usize>,
-    visit: &mut dyn FnMut(Range<usize>, [&mut [f32]; N]),
+    mut visit: impl FnMut(Range<usize>, [&mut [f32]; N]),
 ) {
     let mut loaded = [[0.0; ROW]; N];
     for start in row.clone().step_by(ROW) {
@@ -110,6 +110,6 @@ pub(crate) fn sum<const N: usize>(
     f: &dyn Fn([&mut [f32]; N]) -> f32,
 ) -> f32 {
     let mut sums = Cascade::<f32, 1>::new(loops::<_, Sum>(), 1);
-    pieces(sources, row, &mut |_, pieces| sums.push_folded(&[f(pieces)]));
+    pieces(sources, row, |_, pieces| sums.push_folded(&[f(pieces)]));
     sums.finish().first().copied().unwrap_or(0.0)
 }

@@ -200,7 +200,7 @@ pub(crate) fn forward(
         let (layer, scratch) = prepare::<P, S, T>(workers, op, of, (sizes, false), scratch)?;
         let rows = group * sizes.len;
         let chunks = [rows * sizes.width(), rows * hidden, rows * hidden];
-        workers.zipped_with([gates, extra, out], chunks, (scratch, sizes.per_group()), &|number, slices, scratch| {
+        workers.zipped_with([gates, extra, out], chunks, (scratch, sizes.per_group()), |number, slices, scratch| {
             layer.forward(number * group, bias, slices, scratch);
         });
         Ok(())
@@ -304,7 +304,7 @@ pub(crate) fn backward(
         let [of_gates, of_extra] = [rows * sizes.width(), rows * hidden];
         let chunks = [of_gates, of_extra, group * hidden, group * hidden];
         let outputs = [gates, extra, state_grads, first_cell_grads];
-        workers.zipped_with(outputs, chunks, (scratch, sizes.per_group()), &|number, slices, scratch| {
+        workers.zipped_with(outputs, chunks, (scratch, sizes.per_group()), |number, slices, scratch| {
             layer.backward(number * group, &inputs, slices, scratch);
         });
         Ok(())

@@ -155,7 +155,7 @@ where
         let rounded = |values: Vec<f64>| values.into_iter().map(&round).collect::<Vec<T>>();
         let wide = |values: &[T]| values.iter().map(|&x| x.into()).collect::<Vec<f64>>();
         // The first element of each channel, from which sums subtract, is far from the others.
-        let far = |i: usize| if i < channels * places && i % places == 0 { 20.0 } else { 0.0 };
+        let far = |i: usize| if i < channels * places && i.is_multiple_of(places) { 20.0 } else { 0.0 };
         let x = noise(1, elements).iter().enumerate().map(|(i, x)| mean + x + far(i)).collect();
         let [x, residual, grad] = [x, noise(2, elements), noise(3, elements)].map(rounded);
         let [weight, bias] = [noise(4, channels), noise(5, channels)].map(rounded);

@@ -66,7 +66,7 @@ pub(super) fn gradient(
             }
             let [largest, sum] = long_exponentials(&logits, start..start + classes);
             let scale = 1.0 / sum;
-            pieces([Some(&logits)], start..start + classes, &mut |range, [x]| {
+            pieces([Some(&logits)], start..start + classes, |range, [x]| {
                 simd::each(x, |x| *x = (*x - largest).exp_of_negative() * scale * factor);
                 if range.contains(&target) {
                     let of_target = (logits.get(start + target) - largest).exp_of_negative() * scale;

@@ -74,7 +74,7 @@ pub(super) fn normalize(workers: &Workers, op: &'static str, of: &mut NormalizeR
             if width > ROW {
                 let of_row = long_statistics(&x, start, width, centered, epsilon);
                 let sources = [Some(&x as &dyn Load), source(weight.as_ref()), source(bias.as_ref())];
-                pieces(sources, start..start + width, &mut |range, [x, w, b]| {
+                pieces(sources, start..start + width, |range, [x, w, b]| {
                     let out_here = &mut normal[..x.len()];
                     simd::run(Scaled { x, affine: [w, b], places: 1, out: out_here, statistics: of_row });
                     out.store(number * width + range.start, out_here);
@@ -165,7 +165,7 @@ fn long_gradient(
     } else {
         0.0
     };
-    pieces(sources, row, &mut |range, [x, g, w]| {
+    pieces(sources, row, |range, [x, g, w]| {
         weigh(g, w);
         simd::zip(g, x, |g, x| *g = scale * (*g - shift - (x - mean) * scale * along));
         store(range.start, g);

@@ -52,7 +52,7 @@ pub(super) fn softmax(workers: &Workers, op: &'static str, of: &mut SoftmaxRows<
 fn long_softmax(x: &Floats<'_>, row: Range<usize>, log: bool, store: &mut dyn FnMut(Range<usize>, &[f32])) {
     let [largest, sum] = long_exponentials(x, row.clone());
     let (scale, log_sum) = (1.0 / sum, Float::ln(sum));
-    pieces([Some(x)], row, &mut |range, [x]| {
+    pieces([Some(x)], row, |range, [x]| {
         if log {
             simd::each(x, |x| *x = *x - largest - log_sum);
         } else {
@@ -75,7 +75,7 @@ pub(crate) fn exponentials(x: &dyn Load, row: Range<usize>, loaded: &mut [f32; R
 /// Like [`exponentials`], for rows that do not fit the stack.
 pub(crate) fn long_exponentials(x: &dyn Load, row: Range<usize>) -> [f32; 2] {
     let mut largest = f32::NEG_INFINITY;
-    pieces([Some(x)], row.clone(), &mut |_, [x]| {
+    pieces([Some(x)], row.clone(), |_, [x]| {
         let of_piece = fold_slice::<f32, FastMax>(x);
         largest = if of_piece > largest { of_piece } else { largest };
     });
@@ -124,7 +124,7 @@ fn long_gradient(
     let of_row = sum(sources, row.clone(), &|[s, g]| {
         if log { fold_slice::<f32, Sum>(g) } else { sum_products(s, g, |s, g| s * g) }
     });
-    pieces(sources, row, &mut |range, [s, g]| {
+    pieces(sources, row, |range, [s, g]| {
         if log {
             simd::zip(g, s, |g, s| *g -= s.exp_of_negative() * of_row);
         } else {
