@@ -35,7 +35,7 @@ const MOMENTUM: f64 = 0.1;
 /// stay f32 when the model is [converted](Module::convert).
 ///
 /// [`forward_relu`](Self::forward_relu) and [`forward_add_relu`](Self::forward_add_relu) apply ReLU in the same op, which saves
-/// passes over memory. In a [`Sequential`](super::Sequential), a [`Relu`](super::Relu) after this layer does.
+/// passes over memory. In a [`Sequential`](super::Sequential), a `Relu` after this layer does.
 ///
 /// ```
 /// use highwater::{Device, Tensor, no_grad};

@@ -15,7 +15,7 @@ use crate::recompute::{self, Input};
 
 /// Applies modules in sequence. Each module has its name in paths.
 ///
-/// `Sequential` fuses an activation into a preceding [`Linear`](super::Linear), and a [`Relu`](super::Relu) into a preceding
+/// `Sequential` fuses an activation into a preceding [`Linear`](super::Linear), and a `Relu` into a preceding
 /// [`BatchNorm`](super::BatchNorm): one op computes both, with bit-identical results. Reports then show `linear_relu` in `fc1`, and no separate `relu`. To keep two ops, put a
 /// custom module between them or call the layers individually.
 ///
