@@ -14,7 +14,9 @@ use highwater::prelude::*;
 const SIZES: [[usize; 3]; 5] = [[512; 3], [1024; 3], [2048; 3], [4096; 3], [8192, 512, 512]];
 
 /// The fused multiply-adds of a chain. 12 chains of vectors hide the latency, and fit into the registers.
+#[cfg(target_arch = "x86_64")]
 const CHAIN: usize = 1 << 16;
+#[cfg(target_arch = "x86_64")]
 const CHAINS: usize = 12;
 
 fn main() -> Result<(), Box<dyn Error>> {
