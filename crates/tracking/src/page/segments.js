@@ -76,10 +76,12 @@ function segments(data) {
     const sum = (rows, of) => rows.reduce((sum, row) => sum + of(row), 0), free = row => row.length - row.live;
     const empty = rows.filter(row => row.live === 0), sparse = rows.filter(row => row.live > 0 && part(row) <= NEARLY_EMPTY);
     const reserved = sum(rows, row => row.length), live = sum(rows, row => row.live);
+    const parts = [
+      [empty, "without a block"], [sparse, "at most " + NEARLY_EMPTY * 100 + " % in use"],
+      [rows.filter(row => part(row) > NEARLY_EMPTY && row.live < row.length), "more in use"],
+    ].filter(([rows]) => rows.length > 0).map(([rows, how]) => bytes(sum(rows, free)) + " in " + counted(rows.length, noun) + " " + how);
     element("segments-sum").textContent = counted(rows.length, noun) + ", " + bytes(reserved) + " reserved, " + bytes(live) + " " + word +
-      ", difference " + bytes(reserved - live) + ": " + bytes(sum(empty, free)) + " in " + counted(empty.length, noun) + " without a block, " +
-      bytes(sum(rows, free) - sum(empty, free)) + " in the others, of which " + bytes(sum(sparse, free)) + " in " + counted(sparse.length, noun) + " at most " +
-      NEARLY_EMPTY * 100 + " % in use.";
+      ", difference " + bytes(reserved - live) + (parts.length > 0 ? ": " + parts.join(", ") : "") + ".";
     const off = Math.abs(at - view.moment) > (view.end - view.begin) / 1000;
     element("moment-shown").textContent = "At " + time(at, view.end) + (off ? ", the nearest moment that the page has" : "");
     element("moment").value = Math.round((view.moment - view.begin) / (view.end - view.begin) * 1000);
@@ -211,6 +213,7 @@ function segments(data) {
     scroll.scrollTop = Math.min(Math.max(scroll.scrollTop, (number + 1) * ROW - room), number * ROW);
     tell(number);
   });
+  element("segments-by").parentElement.hidden = map.regions.length < 2;
   element("segments-note").textContent = "A click in the timeline or on the map chooses the moment; the triangle on the time axis shows it. " +
     "Every bar has the same length: what counts is its filled part. Red: at most " + NEARLY_EMPTY * 100 + " % in use.";
   view.listeners.push(draw);
