@@ -32,7 +32,7 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::{CharEscape, Formatter};
 
-pub use allocator::{AllocatorFacts, CauseRow, GapRow, ReplayedSettings};
+pub use allocator::{AllocatorFacts, CauseRow, GapRow, KeeperRow, ReplayedSettings};
 pub use oom::oom_page;
 
 use self::data::Extras;

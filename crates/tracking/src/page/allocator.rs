@@ -26,6 +26,8 @@ pub struct AllocatorFacts {
     pub streams: Vec<String>,
     /// Moments with the causes of their differences. All have the same causes in the same order.
     pub gaps: Vec<GapRow>,
+    /// The blocks that keep the most free bytes at the first of these moments.
+    pub keepers: Vec<KeeperRow>,
     /// The reserved bytes of replays with some settings.
     pub options: Vec<ReplayedSettings>,
     /// Sentences about these figures.
@@ -56,6 +58,22 @@ pub struct CauseRow {
     pub name: String,
     /// The bytes that it accounts for.
     pub bytes: u64,
+}
+
+/// Blocks of one owner that keep the regions in which they lie, with their free bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeeperRow {
+    /// The path of the owner.
+    pub owner: String,
+    /// The name of the blocks' category.
+    pub category: String,
+    /// The number of regions.
+    pub regions: u64,
+    /// The bytes of the blocks in them.
+    pub block_bytes: u64,
+    /// The free bytes in them.
+    pub free_bytes: u64,
 }
 
 /// The result of a replay with some settings.
@@ -101,6 +119,14 @@ impl GapRow {
     pub fn with_cause(mut self, name: impl Into<String>, bytes: u64) -> Self {
         self.causes.push(CauseRow { name: name.into(), bytes });
         self
+    }
+}
+
+impl KeeperRow {
+    /// Creates a row without figures.
+    #[must_use]
+    pub fn new(owner: impl Into<String>, category: impl Into<String>) -> Self {
+        Self { owner: owner.into(), category: category.into(), ..Self::default() }
     }
 }
 

@@ -155,7 +155,7 @@ function timeline(data) {
   const free_figure = make("b"), free_swatch = make("span", "", { class: "swatch reserved" });
   if (reserved) {
     const line = make("li");
-    line.append(free_swatch, make("span", "reserved, not " + word), free_figure);
+    line.append(free_swatch, make("span", "reserved, free"), free_figure);
     element("legend").append(line);
   }
 

@@ -75,10 +75,13 @@ function draw_cursor({ context, plot, x }) {
   if (view.moment !== null && view.moment >= view.from && view.moment <= view.to) {
     const place = x(view.moment), foot = plot.top + plot.height;
     context.beginPath();
-    context.moveTo(place, foot - 7);
-    context.lineTo(place - 5, foot + 1);
-    context.lineTo(place + 5, foot + 1);
+    context.moveTo(place, foot - 8);
+    context.lineTo(place - 6, foot + 2);
+    context.lineTo(place + 6, foot + 2);
+    context.closePath();
     context.fill();
+    context.strokeStyle = palette.paper;
+    context.stroke();
   }
   if (view.cursor === null || view.cursor < view.from || view.cursor > view.to) return;
   context.fillRect(Math.round(x(view.cursor)), plot.top, 1, plot.height);
