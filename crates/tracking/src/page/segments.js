@@ -78,7 +78,7 @@ function segments(data) {
     const reserved = sum(rows, row => row.length), live = sum(rows, row => row.live);
     const parts = [
       [empty, "without a block"], [sparse, "at most " + NEARLY_EMPTY * 100 + " % in use"],
-      [rows.filter(row => part(row) > NEARLY_EMPTY && row.live < row.length), "more in use"],
+      [rows.filter(row => part(row) > NEARLY_EMPTY && row.live < row.length), "more than " + NEARLY_EMPTY * 100 + " % in use"],
     ].filter(([rows]) => rows.length > 0).map(([rows, how]) => bytes(sum(rows, free)) + " in " + counted(rows.length, noun) + " " + how);
     element("segments-sum").textContent = counted(rows.length, noun) + ", " + bytes(reserved) + " reserved, " + bytes(live) + " " + word +
       ", difference " + bytes(reserved - live) + (parts.length > 0 ? ": " + parts.join(", ") : "") + ".";
