@@ -42,10 +42,15 @@ mod export;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod replay;
+mod snapshot;
 mod trace;
 
 pub use export::{ExportError, ExportFormat, export};
 pub use replay::{NoPacking, ReplayError, ReplaySummary, Replayer, Step, find_step, packing_of, replay};
+pub use snapshot::{
+    AllocatorReport, AnnotationRow, FreeBytes, GapCauses, GapMoment, MemoryLevel, SegmentKeeper,
+    SettingsAdvice, SettingsRow, SingleBlockSegments, SnapshotReport, StreamMemory, setting_variations,
+};
 pub use trace::{
     CompressedProblem, ProfileProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError,
     TraceEvent, TraceLimits, TracePlace, TraceProblem, read_recording,
