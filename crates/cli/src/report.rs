@@ -1,6 +1,7 @@
 //! `highwater report`: shows where the memory of a recorded run went, or compares the ranks of one run.
 
 mod ranks;
+mod snapshot;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -8,12 +9,13 @@ use std::process::ExitCode;
 
 use bfc_core::{Bytes, printable};
 use clap::{Args, ValueEnum};
+use highwater_traces::{RunFile, SnapshotReport};
 use highwater_tracking::{Report, TextOptions, TrainingLog, TrainingLogLimits, write_page};
 
 use crate::error::CommandError;
 use crate::files::input::{self, remark};
 use crate::files::output::{OutputFile, print};
-use crate::files::read::{ReadArguments, cut_remark};
+use crate::files::read::{ReadArguments, cut_remark, recording_of};
 
 /// How several recordings are reported.
 const AFTER_HELP: &str = "\
@@ -90,14 +92,18 @@ fn report(arguments: &ReportArguments, run: &Path) -> Result<(), CommandError> {
     let read_log =
         |path| input::read(path, |source| TrainingLog::read(source, &TrainingLogLimits::default()));
     let log = log.map(read_log).transpose()?;
-    let recording = arguments.read.recording(run)?;
+    let file = arguments.read.run(run)?;
+    let recording = recording_of(&file);
     if let (Some(path), Some(mut page)) = (&arguments.html, page) {
-        let written = write_page(&recording, log.as_ref(), &mut page);
+        let written = write_page(recording, log.as_ref(), &mut page);
         if let Some(size) = page.finish(written)? {
             writeln!(io::stdout(), "{}: {}", printable(path.display()), Bytes(size))?;
         }
+    } else if let RunFile::Snapshot(snapshot) = &file {
+        let report = SnapshotReport::of(snapshot);
+        print(&report, arguments.json, || snapshot::text(&report, arguments.text_options()))?;
     } else {
-        let report = Report::from_recording(&recording);
+        let report = Report::from_recording(recording);
         print(&report, arguments.json, || report.text(arguments.text_options()).to_string())?;
     }
     Ok(remark(run, recording.cut().map(cut_remark))?)

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bfc_core::{Bytes, Packing};
 use clap::Args;
-use highwater_traces::{ReadOptions, Trace, TraceError, TraceLimits, TraceProblem, read_recording};
+use highwater_traces::{
+    ReadOptions, RunFile, Trace, TraceError, TraceLimits, TraceProblem, read_recording, read_run,
+};
 use highwater_tracking::{BlockProblem, Cut, HwmProblem, PackingLimits, Recording, parse_packing};
 
 use crate::error::CommandError;
@@ -71,9 +73,22 @@ impl ReadArguments {
         input::read(path, |source| read_recording(source, &self.options()).map_err(with_advice))
     }
 
+    /// Reads a recording as [`recording`](Self::recording), and keeps PyTorch snapshots as snapshots.
+    pub(crate) fn run(&self, path: &Path) -> Result<RunFile, CommandError> {
+        input::read(path, |source| read_run(source, &self.options()).map_err(with_advice))
+    }
+
     /// Reads the trace in a file of any format.
     pub(crate) fn trace(&self, path: &Path) -> Result<Trace, CommandError> {
         input::read(path, |source| Trace::read(source, &self.options()).map_err(with_advice))
+    }
+}
+
+/// The recording of a file.
+pub(crate) const fn recording_of(run: &RunFile) -> &Recording {
+    match run {
+        RunFile::Snapshot(snapshot) => snapshot.recording(),
+        RunFile::Recording(recording) => recording,
     }
 }
 
