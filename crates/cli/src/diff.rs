@@ -90,8 +90,9 @@ struct RunDiff {
 impl RunDiff {
     fn text(&self, top: usize, wide: bool) -> String {
         match &self.pytorch {
+            Some(pytorch) if !pytorch.is_empty() && self.report.is_empty() => pytorch.text(wide),
             Some(pytorch) if !pytorch.is_empty() => {
-                format!("{}{}", text(&self.report, top, wide), pytorch.text(wide))
+                format!("{}\n{}", text(&self.report, top, wide), pytorch.text(wide))
             }
             _ => text(&self.report, top, wide),
         }
@@ -138,7 +139,7 @@ impl AllocatorDiff {
                 line(&format!("  {name}"), change);
             }
         }
-        format!("\n{table}")
+        table.to_string()
     }
 }
 

@@ -150,7 +150,7 @@ impl SnapshotReport {
 
 /// The blocks that waited for other streams after their free.
 fn pending(snapshot: &Snapshot) -> HashMap<u32, u32> {
-    snapshot.pending().iter().map(|pending| (pending.block, pending.requested)).collect()
+    snapshot.pending().iter().map(|pending| (pending.block, pending.event)).collect()
 }
 
 /// Explains the moments with the largest gap and with the most reserved bytes, and the end.
@@ -160,7 +160,7 @@ fn explain(snapshot: &Snapshot, pending: &HashMap<u32, u32>, levels: &Levels) ->
     let explainer = Explainer { recording, pending, private: &private, rounding: snapshot.rounding() };
     let moments = [levels.largest_gap, levels.peak_reserved, levels.end];
     let mut explained: [Option<GapMoment>; 3] = [const { None }; 3];
-    let mut pieces = Pieces::new(snapshot.segments(), snapshot.is_expandable());
+    let mut pieces = Pieces::new(snapshot.segments(), is_expandable(snapshot));
     let last = moments.iter().map(|level| level.event).max().unwrap_or(0);
     for (index, event) in (0_u32..).zip(recording.events()) {
         if index > last {
@@ -184,6 +184,12 @@ fn explain(snapshot: &Snapshot, pending: &HashMap<u32, u32>, levels: &Levels) ->
         }
     }
     explained.map(Option::unwrap_or_default)
+}
+
+/// Returns whether the run used expandable segments.
+fn is_expandable(snapshot: &Snapshot) -> bool {
+    let setting = snapshot.settings().iter().find(|(name, _)| name == "expandable_segments");
+    setting.is_some_and(|(_, value)| value == "True")
 }
 
 /// The stream that allocates at an event: that of the next allocation, otherwise of the last one.
