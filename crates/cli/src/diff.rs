@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::error::CommandError;
 use crate::files::input::remark;
 use crate::files::output::print;
-use crate::files::read::{ReadArguments, cut_remark, recording_of};
+use crate::files::read::{ReadArguments, cut_remark};
 
 /// The arguments of `highwater diff`.
 #[derive(Args, Clone, Debug)]
@@ -66,13 +66,13 @@ struct Side {
 impl Side {
     fn read(arguments: &DiffArguments, path: &Path) -> Result<Self, CommandError> {
         let run = arguments.read.run(path)?;
-        let cut = recording_of(&run).cut().map(cut_remark);
+        let cut = run.recording().cut().map(cut_remark);
         Ok(match &run {
             RunFile::Snapshot(snapshot) => {
                 let SnapshotReport { report, pytorch, .. } = SnapshotReport::without_replays(snapshot);
                 Self { report, pytorch: Some(pytorch), cut }
             }
-            _ => Self { report: Report::from_recording(recording_of(&run)), pytorch: None, cut },
+            _ => Self { report: Report::from_recording(run.recording()), pytorch: None, cut },
         })
     }
 }

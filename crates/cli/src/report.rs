@@ -15,7 +15,7 @@ use highwater_tracking::{Report, TextOptions, TrainingLog, TrainingLogLimits, wr
 use crate::error::CommandError;
 use crate::files::input::{self, remark};
 use crate::files::output::{OutputFile, print};
-use crate::files::read::{ReadArguments, cut_remark, recording_of};
+use crate::files::read::{ReadArguments, cut_remark};
 
 /// How several recordings are reported.
 const AFTER_HELP: &str = "\
@@ -93,7 +93,7 @@ fn report(arguments: &ReportArguments, run: &Path) -> Result<(), CommandError> {
         |path| input::read(path, |source| TrainingLog::read(source, &TrainingLogLimits::default()));
     let log = log.map(read_log).transpose()?;
     let file = arguments.read.run(run)?;
-    let recording = recording_of(&file);
+    let recording = file.recording();
     if let (Some(path), Some(mut page)) = (&arguments.html, page) {
         let written = write_page(recording, log.as_ref(), &mut page);
         if let Some(size) = page.finish(written)? {

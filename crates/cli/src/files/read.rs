@@ -84,14 +84,6 @@ impl ReadArguments {
     }
 }
 
-/// The recording of a file.
-pub(crate) const fn recording_of(run: &RunFile) -> &Recording {
-    match run {
-        RunFile::Snapshot(snapshot) => snapshot.recording(),
-        RunFile::Recording(recording) => recording,
-    }
-}
-
 /// Reads the packing in a file, if there is one.
 pub(crate) fn packing(path: Option<&Path>) -> Result<Option<Arc<Packing>>, CommandError> {
     let read = |path| input::read(path, |source| parse_packing(source, &PackingLimits::default()));

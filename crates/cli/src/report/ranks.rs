@@ -12,7 +12,7 @@ use super::ReportArguments;
 use crate::error::{CommandError, FAILED, input_name};
 use crate::files::input::remark;
 use crate::files::output::print;
-use crate::files::read::{cut_remark, recording_of};
+use crate::files::read::cut_remark;
 
 /// Compares the ranks that can be read. The others are errors at the end.
 pub(super) fn compare(arguments: &ReportArguments, runs: &[PathBuf]) -> Result<ExitCode, CommandError> {
@@ -62,9 +62,9 @@ fn read(
             let reserved = pytorch.peak_reserved.level.reserved_bytes;
             RankReport::new(&file, position, &report)?.with_peak_reserved(reserved)
         }
-        _ => RankReport::new(&file, position, &Report::from_recording(recording_of(&run)))?,
+        _ => RankReport::new(&file, position, &Report::from_recording(run.recording()))?,
     };
-    Ok((rank, recording_of(&run).cut().map(cut_remark)))
+    Ok((rank, run.recording().cut().map(cut_remark)))
 }
 
 /// Prints lines on standard error.

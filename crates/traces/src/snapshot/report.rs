@@ -211,7 +211,8 @@ fn pool(snapshot: &Snapshot, levels: &Levels, end: &GapMoment) -> PoolRow {
         (levels.peak_allocated.allocated_bytes, levels.peak_reserved.reserved_bytes);
     let blocks = snapshot.segments().iter().flat_map(|segment| &segment.blocks);
     let free = blocks.filter(|block| block.state == BlockState::Free).map(|block| block.bytes);
-    let (free, largest) = free.fold((0_u64, 0), |(sum, most), bytes| (sum.saturating_add(bytes), most.max(bytes)));
+    let (free, largest) =
+        free.fold((0_u64, 0), |(sum, most), bytes| (sum.saturating_add(bytes), most.max(bytes)));
     row.largest_free_block = largest;
     row.fragmentation = if free == 0 { 0.0 } else { 1.0 - largest as f64 / free as f64 };
     row.allocations = recording.blocks().len() as u64;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use bfc_core::{AddressOnlyMemory, Bytes, PoolConfig, PolicyAllocator, Pytorch, PytorchOptions, printable};
+use bfc_core::{AddressOnlyMemory, Bytes, PolicyAllocator, PoolConfig, Pytorch, PytorchOptions, printable};
 use highwater_tracking::Recording;
 use serde::Serialize;
 
@@ -148,7 +148,10 @@ fn deviations(report: &AllocatorReport, snapshot: &Snapshot) -> Vec<String> {
     let has_returned = recording.regions().iter().any(|region| !region.taken);
     let is_private = snapshot.streams().iter().any(|stream| stream.pool != (0, 0));
     [
-        (report.lost_beginning, "the beginning of the history is lost, and with it the order of earlier blocks"),
+        (
+            report.lost_beginning,
+            "the beginning of the history is lost, and with it the order of earlier blocks",
+        ),
         (report.alloc_conf.is_none(), "the file has no settings, so the replay uses the defaults"),
         (has_returned, "PyTorch returned segments (empty_cache, or before it ran out of memory)"),
         (is_private, "private pools keep segments that the replay shares"),
