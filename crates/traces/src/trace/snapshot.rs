@@ -194,13 +194,8 @@ impl Snapshot {
 
     /// Reads a snapshot in a pickle.
     pub(super) fn read_pickle(reader: &mut dyn BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
-        let mut bytes = Vec::new();
-        let read = reader.read_to_end(&mut bytes);
-        read.map_err(|error| TracePlace::Byte(bytes.len() as u64).of(error))?;
-        let mut memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
-        memory.note_input(bytes.len() as u64);
-        let (heap, root) = pickle::read(&bytes[..], memory)?;
-        drop(bytes);
+        let memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
+        let (heap, root) = pickle::read_counted(reader, memory)?;
         Self::of(heap, root, options)
     }
 

@@ -7,7 +7,7 @@ use highwater_files::lean::{self, HeldMemory};
 use highwater_files::pickle::{Heap, Value};
 
 use super::SnapshotProblem;
-use super::fields::Fields;
+use super::fields::{Fields, FieldsProblem, Key, Layouts};
 use super::file::Device;
 use super::labels::Labels;
 use super::segments::Segments;
@@ -110,6 +110,7 @@ impl Collected {
         let mut collector = Collector {
             heap,
             limits,
+            layouts: Layouts::default(),
             stacks: StackReader::default(),
             labels: Labels::new(limits),
             earlier: Vec::new(),
@@ -160,6 +161,7 @@ impl Collected {
 struct Collector<'a> {
     heap: &'a Heap,
     limits: &'a TraceLimits,
+    layouts: Layouts,
     stacks: StackReader,
     labels: Labels,
     /// The blocks that are older than the first event.
@@ -179,9 +181,9 @@ struct Collector<'a> {
 
 impl Collector<'_> {
     fn event(&mut self, event: Value) -> Result<(), TraceProblem> {
-        let fields = Fields::of(self.heap, event, "an event")?;
+        let fields = self.layouts.fields(self.heap, event, "an event", &mut self.collected.memory)?;
         let shape = SnapshotProblem::Shape { what: "an event's `action`", expected: "a text" };
-        let action = fields.text("action").ok_or(shape)?;
+        let action = fields.text(Key::Action).ok_or(shape)?;
         self.note_wait(action, &fields)?;
         let effect = match action {
             "alloc" => self.alloc(&fields)?,
@@ -196,14 +198,14 @@ impl Collector<'_> {
         };
         self.check_room()?;
         self.collected.memory.charge(lean::cost::<Step>())?;
-        let time_us = fields.number("time_us").unwrap_or(0);
+        let time_us = fields.number(Key::TimeUs).unwrap_or(0);
         lean::push(&mut self.collected.steps, Step { time_us, effect });
         Ok(())
     }
 
     /// Notes a block whose free does not follow its request at once.
     fn note_wait(&mut self, action: &str, fields: &Fields<'_>) -> Result<(), TraceProblem> {
-        let address = fields.number("addr");
+        let address = fields.number(Key::Addr);
         if let Some((waiting, step)) = self.requested_free.take() {
             if action != "free_completed" || address != Some(waiting) {
                 self.collected.memory.charge(2 * ENTRY_BYTES)?;
@@ -262,18 +264,18 @@ impl Collector<'_> {
             freed_stack: NONE,
             born: None,
             freed: None,
-            stated: fields.text("category").and_then(category_named),
+            stated: fields.text(Key::Category).and_then(category_named),
             label: self.label(fields, stack)?,
             stream: self.stream(fields)?,
         })
     }
 
     fn stack(&mut self, fields: &Fields<'_>) -> Result<u32, TraceProblem> {
-        Ok(self.stacks.stack(self.heap, fields.get("frames"), &mut self.collected.memory)?)
+        Ok(self.stacks.stack(self.heap, fields.get(Key::Frames), &mut self.collected.memory)?)
     }
 
     fn label(&mut self, fields: &Fields<'_>, stack: u32) -> Result<u32, TraceProblem> {
-        let metadata = match fields.get("user_metadata") {
+        let metadata = match fields.get(Key::UserMetadata) {
             Some(value @ Value::Text(number)) => match self.heap.as_text(value) {
                 Some("") | None => (NONE, None),
                 text => (number, text),
@@ -281,12 +283,12 @@ impl Collector<'_> {
             _ => (NONE, None),
         };
         let (stacks, memory) = (&self.stacks.stacks, &mut self.collected.memory);
-        Ok(self.labels.of_stack(stacks, stack, metadata, fields.text("category"), memory)?)
+        Ok(self.labels.of_stack(stacks, stack, metadata, fields.text(Key::Category), memory)?)
     }
 
     /// Returns the number of the event's stream and pool.
     fn stream(&mut self, fields: &Fields<'_>) -> Result<u32, TraceProblem> {
-        let stream = (fields.number("stream").unwrap_or(0), fields.pair("pool_id"));
+        let stream = (fields.number(Key::Stream).unwrap_or(0), fields.pair(Key::PoolId));
         self.stream_number(stream)
     }
 
@@ -389,13 +391,13 @@ impl Collector<'_> {
         let (address, bytes) = fields.address_and_bytes()?;
         let span = Span { address, bytes };
         self.collected.memory.charge(lean::cost::<RegionChange>())?;
-        let change = RegionChange { span, taken, is_expandable, pool: fields.pair("pool_id") };
+        let change = RegionChange { span, taken, is_expandable, pool: fields.pair(Key::PoolId) };
         lean::push(&mut self.collected.regions, change);
         Ok(Effect::Region(self.collected.regions.len() as u32 - 1))
     }
 
     fn oom(&mut self, fields: &Fields<'_>) -> Result<Effect, TraceProblem> {
-        let bytes = fields.number("size").unwrap_or(0);
+        let bytes = fields.number(Key::Size).unwrap_or(0);
         let stack = self.stack(fields)?;
         let label = self.label(fields, stack)?;
         self.collected.memory.charge(lean::cost::<Oom>())?;
@@ -413,7 +415,7 @@ impl Collector<'_> {
             let fields = Fields::of(self.heap, live.stacked, "an entry of a history").ok();
             let requested = live.block.requested;
             let life =
-                match fields.filter(|fields| fields.list("frames").is_some_and(|list| !list.is_empty())) {
+                match fields.filter(|fields| fields.list(Key::Frames).is_some_and(|list| !list.is_empty())) {
                     Some(fields) => self.life(&fields, address, requested)?,
                     None => {
                         let label = self.labels.earlier(&mut self.collected.memory)?;
@@ -453,6 +455,15 @@ impl Collector<'_> {
             stacks: self.stacks.stacks,
             labels: self.labels.texts,
             ..collected
+        }
+    }
+}
+
+impl From<FieldsProblem> for TraceProblem {
+    fn from(problem: FieldsProblem) -> Self {
+        match problem {
+            FieldsProblem::Shape(problem) => problem.into(),
+            FieldsProblem::TooMuchHeld(problem) => problem.into(),
         }
     }
 }
