@@ -1,7 +1,6 @@
 //! `highwater report`: shows where the memory of a recorded run went, or compares the ranks of one run.
 
 mod ranks;
-mod snapshot;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -101,7 +100,7 @@ fn report(arguments: &ReportArguments, run: &Path) -> Result<(), CommandError> {
         }
     } else if let RunFile::Snapshot(snapshot) = &file {
         let report = SnapshotReport::of(snapshot);
-        print(&report, arguments.json, || snapshot::text(&report, arguments.text_options()))?;
+        print(&report, arguments.json, || report.text(arguments.text_options()))?;
     } else {
         let report = Report::from_recording(recording);
         print(&report, arguments.json, || report.text(arguments.text_options()).to_string())?;

@@ -12,6 +12,7 @@ mod annotations;
 mod causes;
 mod levels;
 mod settings;
+mod text;
 mod units;
 
 use std::collections::HashMap;

@@ -5,13 +5,10 @@
 
 use std::fmt::Write as _;
 
-use highwater_traces::{
-    AllocatorReport, GapMoment, MemoryLevel, SettingsAdvice, SettingsRow, SnapshotReport,
-};
 use highwater_tracking::TextOptions;
-use highwater_tracking::table::{Table, WIDTH, bytes, count, duration, plain, share};
+use highwater_tracking::table::{Table, WIDTH, bytes, count, duration, plain, share, sparkline};
 
-use crate::sparkline::sparkline;
+use super::{AllocatorReport, GapMoment, MemoryLevel, SettingsAdvice, SettingsRow, SnapshotReport};
 
 /// How to record a history.
 const HOW_TO_RECORD: &str = "\
@@ -26,8 +23,15 @@ the effect of settings:
 /// The length of settings that a table keeps at the cost of columns.
 const SETTINGS_LENGTH: usize = 48;
 
-/// Returns the report as text.
-pub(super) fn text(report: &SnapshotReport, options: TextOptions) -> String {
+impl SnapshotReport {
+    /// Returns the report as text.
+    #[must_use]
+    pub fn text(&self, options: TextOptions) -> String {
+        text(self, options)
+    }
+}
+
+fn text(report: &SnapshotReport, options: TextOptions) -> String {
     let pytorch = &report.pytorch;
     let mut text = head(pytorch, options.wide);
     let mut part = |part: String| {
@@ -203,9 +207,11 @@ fn keepers(report: &AllocatorReport, TextOptions { top, wide, .. }: TextOptions)
     let single = &moment.single_block_segments;
     if single.segments > 0 {
         let (used, free) = (size(single.block_bytes), size(single.free_bytes));
-        let what = if single.segments == 1 { "1 segment has" } else { "segments have" };
-        let number = if single.segments == 1 { String::new() } else { format!("{} ", single.segments) };
-        let _ = writeln!(text, "{number}{what} a single live block each: {used} in use keep {free} free");
+        let segments = match single.segments {
+            1 => "1 segment has".to_owned(),
+            many => format!("{many} segments have"),
+        };
+        let _ = writeln!(text, "{segments} only one live block: {used} in use keep {free} free");
     }
     text
 }
