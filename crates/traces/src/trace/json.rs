@@ -21,7 +21,13 @@ const MAX_KEPT_BYTES: usize = 64;
 pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), TraceProblem> {
     let bytes = Cell::new(0);
     let reader = BufReader::new(Counted { reader, bytes: &bytes });
-    let state = KeptValues { heap: Heap::new(memory), kept: HashMap::new(), noted: 0, problem: None };
+    let state = KeptValues {
+        heap: Heap::new(memory),
+        kept: HashMap::new(),
+        stack: Vec::new(),
+        noted: 0,
+        problem: None,
+    };
     let node = Node { state: &RefCell::new(state), bytes: &bytes };
     let mut parser = serde_json::Deserializer::from_reader(reader);
     let read = node.deserialize(&mut parser).and_then(|root| parser.end().map(|()| root));
@@ -38,6 +44,8 @@ pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Va
 struct KeptValues {
     heap: Heap,
     kept: HashMap<String, Value>,
+    /// The items of the collections that are not complete yet.
+    stack: Vec<Value>,
     /// The bytes of input that the memory limit includes.
     noted: u64,
     /// The error of the heap, which the parser cannot return.
@@ -54,13 +62,42 @@ struct Node<'a> {
 impl Node<'_> {
     /// Changes the objects.
     fn change<T, E: Error>(self, change: impl FnOnce(&mut Heap) -> Result<T, TooMuchHeld>) -> Result<T, E> {
+        self.change_with_stack(|heap, _| change(heap))
+    }
+
+    /// Changes the objects and the stack.
+    fn change_with_stack<T, E: Error>(
+        self,
+        change: impl FnOnce(&mut Heap, &mut Vec<Value>) -> Result<T, TooMuchHeld>,
+    ) -> Result<T, E> {
         let state = &mut *self.state.borrow_mut();
         let bytes = self.bytes.get();
         state.heap.note_input(bytes - std::mem::replace(&mut state.noted, bytes));
-        change(&mut state.heap).map_err(|problem| {
+        change(&mut state.heap, &mut state.stack).map_err(|problem| {
             let error = E::custom(problem);
             state.problem = Some(problem);
             error
+        })
+    }
+
+    fn height(self) -> usize {
+        self.state.borrow().stack.len()
+    }
+
+    fn push<E: Error>(self, items: &[Value]) -> Result<(), E> {
+        self.change_with_stack(|heap, stack| heap.push_to(stack, items))
+    }
+
+    /// Makes a collection of the items from `start` on.
+    fn collect<E: Error>(
+        self,
+        start: usize,
+        collect: impl FnOnce(&mut Heap, &[Value]) -> Result<Value, TooMuchHeld>,
+    ) -> Result<Value, E> {
+        self.change_with_stack(|heap, stack| {
+            let collected = collect(heap, &stack[start..])?;
+            stack.truncate(start);
+            Ok(collected)
         })
     }
 }
@@ -104,10 +141,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         if let Some(&kept) = self.state.borrow().kept.get(text) {
             return Ok(kept);
         }
-        let value = self.change(|heap| {
-            heap.charge(text.len() as u64)?;
-            heap.text(text.to_owned())
-        })?;
+        let value = self.change(|heap| heap.text(text))?;
         let kept = &mut self.state.borrow_mut().kept;
         if kept.len() < MAX_KEPT && text.len() <= MAX_KEPT_BYTES {
             kept.insert(text.to_owned(), value);
@@ -116,18 +150,18 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let list = self.change(|heap| heap.list(&[]))?;
+        let start = self.height();
         while let Some(item) = items.next_element_seed(self)? {
-            self.change(|heap| heap.extend(list, &[item]))?;
+            self.push(&[item])?;
         }
-        Ok(list)
+        self.collect(start, |heap, items| heap.list(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let dict = self.change(|heap| heap.dict(&[]))?;
+        let start = self.height();
         while let Some((key, value)) = entries.next_entry_seed(self, self)? {
-            self.change(|heap| heap.set(dict, &[key, value]))?;
+            self.push(&[key, value])?;
         }
-        Ok(dict)
+        self.collect(start, |heap, pairs| heap.dict(pairs))
     }
 }

@@ -38,6 +38,7 @@ mod stacks;
 mod to_trace;
 
 pub use annotations::Annotation;
+pub(crate) use rounding::Rounding;
 pub use segments::{BlockState, Segment, SegmentBlock};
 
 use collect::Collected;
@@ -78,6 +79,7 @@ pub struct Snapshot {
     annotations: Vec<Annotation>,
     settings: Vec<(String, String)>,
     streams: Vec<StreamName>,
+    pending: Vec<PendingFree>,
     /// Descriptions of the parts that the recording lacks.
     skipped: Vec<String>,
     has_events: bool,
@@ -95,6 +97,16 @@ pub struct StreamName {
     pub pool: (u64, u64),
 }
 
+/// A block that the program freed while other streams used it (`record_stream`). It stays live until they are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PendingFree {
+    /// The block, as an index into [`Recording::blocks`].
+    pub block: u32,
+    /// The event of the recording before which the program freed it; the number of events at the end.
+    pub event: u32,
+}
+
 /// A file with the memory of a run.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -103,6 +115,17 @@ pub enum RunFile {
     Snapshot(Box<Snapshot>),
     /// A file of any other format.
     Recording(Recording),
+}
+
+impl RunFile {
+    /// Returns the recording of the file.
+    #[must_use]
+    pub const fn recording(&self) -> &Recording {
+        match self {
+            Self::Snapshot(snapshot) => snapshot.recording(),
+            Self::Recording(recording) => recording,
+        }
+    }
 }
 
 /// Reads a file of any format, as [`read_recording`](super::read_recording), and keeps PyTorch snapshots as snapshots.
@@ -171,13 +194,8 @@ impl Snapshot {
 
     /// Reads a snapshot in a pickle.
     pub(super) fn read_pickle(reader: &mut dyn BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
-        let mut bytes = Vec::new();
-        let read = reader.read_to_end(&mut bytes);
-        read.map_err(|error| TracePlace::Byte(bytes.len() as u64).of(error))?;
-        let mut memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
-        memory.note_input(bytes.len() as u64);
-        let (heap, root) = pickle::read(&bytes[..], memory)?;
-        drop(bytes);
+        let memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
+        let (heap, root) = pickle::read_counted(reader, memory)?;
         Self::of(heap, root, options)
     }
 
@@ -209,6 +227,7 @@ impl Snapshot {
             annotations: Vec::new(),
             settings: settings::read(&file),
             streams: Vec::new(),
+            pending: Vec::new(),
             skipped: if has_events { Vec::new() } else { vec![NO_EVENTS.to_owned()] },
             has_events,
             lost_beginning: false,
@@ -283,6 +302,17 @@ impl Snapshot {
     #[must_use]
     pub fn streams(&self) -> &[StreamName] {
         &self.streams
+    }
+
+    /// Returns the blocks that waited for other streams after their free, in the order of their frees.
+    #[must_use]
+    pub fn pending(&self) -> &[PendingFree] {
+        &self.pending
+    }
+
+    /// Returns how the allocator rounds requests.
+    pub(crate) fn rounding(&self) -> Rounding {
+        settings::rounding(&self.settings)
     }
 
     /// Returns whether the file has events. Otherwise the recording consists of the blocks that are live at the end.
