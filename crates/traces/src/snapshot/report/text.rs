@@ -252,7 +252,7 @@ fn or_defaults(settings: &str) -> &str {
 }
 
 /// Whether the replay agrees with the run, and the best settings.
-fn conclusion(report: &AllocatorReport) -> String {
+pub(super) fn conclusion(report: &AllocatorReport) -> String {
     let Some(recorded) = report.tried.first() else { return String::new() };
     let (run, replay) = (report.peak_reserved.level.reserved_bytes, recorded.peak_reserved_bytes);
     let check = match replay {
