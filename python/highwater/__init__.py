@@ -23,7 +23,8 @@ import subprocess
 import sysconfig
 import tempfile
 import warnings
-from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any, Union, cast
 
 __all__ = ["HighwaterError", "HighwaterWarning", "Option", "Snapshot", "find_command", "report"]
 
@@ -38,7 +39,7 @@ _Path = Union[str, "os.PathLike[str]"]
 
 #: A snapshot: a path, an open binary file, the contents of a file, or the value of a function of PyTorch; several paths are the
 #: ranks of one run.
-Snapshot = Union[_Path, bytes, bytearray, memoryview, IO[bytes], Dict[str, Any], List[Dict[str, Any]], Iterable[_Path]]
+Snapshot = Union[_Path, bytes, bytearray, memoryview, IO[bytes], dict[str, Any], list[dict[str, Any]], Iterable[_Path]]
 
 #: The value of an option of the command.
 Option = Union[None, bool, int, float, _Path]
@@ -61,12 +62,12 @@ class HighwaterError(RuntimeError):
     message: str
     #: The exit code of the command: 2 for an invalid option or an unreadable file, 1 for other failures, -N after signal N.
     #: ``None`` if the command did not run.
-    exit_code: Optional[int]
+    exit_code: int | None
     #: The figures that the command printed before it failed: those of the other ranks if one rank is unreadable.
-    report: Optional[Dict[str, Any]]
+    report: dict[str, Any] | None
 
     def __init__(
-        self, message: str, exit_code: Optional[int] = None, report: Optional[Dict[str, Any]] = None
+        self, message: str, exit_code: int | None = None, report: dict[str, Any] | None = None
     ) -> None:
         super().__init__(message, exit_code, report)
         self.message, self.exit_code, self.report = message, exit_code, report
@@ -79,7 +80,7 @@ class HighwaterWarning(UserWarning):
     """A remark of the command on a report, such as where a damaged recording ends."""
 
 
-def report(snapshot: Snapshot, **options: Option) -> Dict[str, Any]:
+def report(snapshot: Snapshot, **options: Option) -> dict[str, Any]:
     """Returns the figures of ``highwater report --json`` as a dictionary.
 
     ``snapshot`` is one of:
@@ -106,11 +107,12 @@ def report(snapshot: Snapshot, **options: Option) -> Dict[str, Any]:
     # The names of files follow `--`, so that they may begin with `-`.
     arguments = [find_command(), "report", "--json", *_arguments(options), "--", *paths]
     code, stdout, stderr = _run(arguments, write)
+    figures: dict[str, Any] | None = None
     try:
-        figures = json.loads(stdout) if stdout else None
+        figures = json.loads(stdout)
     except ValueError:
-        # The output of an interrupted command, or text: `help=True`.
-        figures = None
+        # The command printed nothing, was interrupted, or printed text: `help=True`.
+        pass
     if code != 0:
         raise HighwaterError(_message(code, stderr), code, figures)
     if figures is None:
@@ -147,7 +149,7 @@ def _script_folders() -> Iterator[str]:
     yield os.path.join(packages, "bin")
 
 
-def _inputs(snapshot: Snapshot) -> Tuple[List[str], Optional[Callable[[_Input], None]]]:
+def _inputs(snapshot: Snapshot) -> tuple[list[str], Callable[[_Input], None] | None]:
     """Returns the inputs of the command, and the function that writes its standard input, if it reads that."""
     if isinstance(snapshot, (bytes, bytearray, memoryview)):
         contents = snapshot
@@ -157,15 +159,16 @@ def _inputs(snapshot: Snapshot) -> Tuple[List[str], Optional[Callable[[_Input], 
     if isinstance(snapshot, dict):
         return ["-"], lambda target: pickle.dump(snapshot, target, _PROTOCOL)
     if hasattr(snapshot, "read"):
-        return ["-"], lambda target: _copy(snapshot, target)
+        file = cast("IO[bytes]", snapshot)
+        return ["-"], lambda target: _copy(file, target)
     try:
-        values = list(snapshot)
+        values: list[Any] = list(snapshot)
     except TypeError:
         raise TypeError(f"expected a path, a binary file, bytes or a snapshot, not {type(snapshot).__name__}") from None
     if not values:
         raise ValueError("expected at least one path")
-    # The segments of `torch.cuda.memory_snapshot()`.
     if all(isinstance(value, dict) for value in values):
+        # The segments of `torch.cuda.memory_snapshot()`.
         return ["-"], lambda target: pickle.dump(values, target, _PROTOCOL)
     for value in values:
         if not isinstance(value, (str, os.PathLike)):
@@ -189,7 +192,7 @@ def _copy(file: IO[bytes], target: _Input) -> None:
         target.write(chunk)
 
 
-def _arguments(options: Dict[str, Option]) -> Iterator[str]:
+def _arguments(options: dict[str, Option]) -> Iterator[str]:
     """Yields the options of the command."""
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
@@ -211,7 +214,7 @@ class _Input:
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
 
-    def write(self, data: Union[bytes, bytearray, memoryview]) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         rest = memoryview(data).cast("B")
         try:
             while rest:
@@ -220,7 +223,7 @@ class _Input:
             raise _Closed from error
 
 
-def _run(arguments: List[str], write: Optional[Callable[[_Input], None]]) -> Tuple[int, bytes, str]:
+def _run(arguments: list[str], write: Callable[[_Input], None] | None) -> tuple[int, bytes, str]:
     """Runs a command without a shell. Returns its exit code, output and messages."""
     stdin = subprocess.PIPE if write else subprocess.DEVNULL
     # The outputs are files, because the command could wait for a reader of full pipes while this thread writes its input.
