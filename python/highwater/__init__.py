@@ -237,6 +237,7 @@ def _run(arguments: list[str], write: Callable[[_Input], None] | None) -> tuple[
                 process.wait()
             except BaseException:
                 process.kill()
+                process.wait()
                 raise
         stdout.seek(0)
         stderr.seek(0)

@@ -202,6 +202,22 @@ class Errors(Case):
         with self.assertRaises((AttributeError, pickle.PicklingError)):
             highwater.report({"segments": lambda: None})
 
+    def test_errors_of_the_caller_end_the_command(self):
+        class File:
+            def read(self, size):
+                raise KeyboardInterrupt
+
+        started = []
+        popen = subprocess.Popen
+
+        def start(*arguments, **options):
+            started.append(popen(*arguments, **options))
+            return started[-1]
+
+        with unittest.mock.patch("subprocess.Popen", start), self.assertRaises(KeyboardInterrupt):
+            highwater.report(File())
+        self.assertIsNotNone(started[0].returncode)
+
     def test_remarks_are_warnings(self):
         # A recording whose end is missing.
         path = self.folder / "cut.hwm"
