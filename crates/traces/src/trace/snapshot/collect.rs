@@ -89,6 +89,9 @@ pub(super) struct Collected {
     pub(super) steps: Vec<Step>,
     pub(super) regions: Vec<RegionChange>,
     pub(super) ooms: Vec<Oom>,
+    /// The blocks that waited for other streams after their free, by their index, with the step before which they were
+    /// freed.
+    pub(super) pending: Vec<(u32, u32)>,
     pub(super) streams: Vec<EventStream>,
     pub(super) stacks: Stacks,
     pub(super) labels: Vec<String>,
@@ -116,12 +119,15 @@ impl Collected {
             last_stream: None,
             earlier_bytes: 0,
             live_bytes: 0,
+            requested_free: None,
+            waiting: HashMap::new(),
             collected: Self {
                 lives: Vec::new(),
                 earlier_count: 0,
                 steps: Vec::new(),
                 regions: Vec::new(),
                 ooms: Vec::new(),
+                pending: Vec::new(),
                 streams: Vec::new(),
                 stacks: Stacks::default(),
                 labels: Vec::new(),
@@ -166,6 +172,10 @@ struct Collector<'a> {
     last_stream: Option<(EventStream, u32)>,
     earlier_bytes: u64,
     live_bytes: u64,
+    /// The address of the last event if that requests a free, and its step. The free usually follows at once.
+    requested_free: Option<(u64, u32)>,
+    /// The blocks that wait for other streams, by address, with the steps of their frees.
+    waiting: HashMap<u64, u32>,
     collected: Collected,
 }
 
@@ -173,7 +183,9 @@ impl Collector<'_> {
     fn event(&mut self, event: Value) -> Result<(), TraceProblem> {
         let fields = self.layouts.fields(self.heap, event, "an event", &mut self.collected.memory)?;
         let shape = SnapshotProblem::Shape { what: "an event's `action`", expected: "a text" };
-        let effect = match fields.text(Key::Action).ok_or(shape)? {
+        let action = fields.text(Key::Action).ok_or(shape)?;
+        self.note_wait(action, &fields)?;
+        let effect = match action {
             "alloc" => self.alloc(&fields)?,
             // Some backends free in one step.
             "free_completed" | "free" => self.free(&fields)?,
@@ -189,6 +201,32 @@ impl Collector<'_> {
         let time_us = fields.number(Key::TimeUs).unwrap_or(0);
         lean::push(&mut self.collected.steps, Step { time_us, effect });
         Ok(())
+    }
+
+    /// Notes a block whose free does not follow its request at once.
+    fn note_wait(&mut self, action: &str, fields: &Fields<'_>) -> Result<(), TraceProblem> {
+        let address = fields.number(Key::Addr);
+        if let Some((waiting, step)) = self.requested_free.take() {
+            if action != "free_completed" || address != Some(waiting) {
+                self.collected.memory.charge(2 * ENTRY_BYTES)?;
+                self.waiting.insert(waiting, step);
+            }
+        }
+        if action == "free_requested" {
+            self.requested_free = address.map(|address| (address, self.collected.steps.len() as u32));
+        } else if action == "free_completed" && !self.waiting.is_empty() {
+            if let Some(step) = address.and_then(|address| self.waiting.remove(&address)) {
+                self.add_pending(address.unwrap_or_default(), step);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the live block at an address to those that wait. Its memory is charged.
+    fn add_pending(&mut self, address: u64, step: u32) {
+        if let Some(&Some(number)) = self.live.get(&address) {
+            lean::push(&mut self.collected.pending, (number, step));
+        }
     }
 
     fn check_room(&self) -> Result<(), TraceProblem> {
@@ -393,19 +431,25 @@ impl Collector<'_> {
     }
 
     /// Puts the blocks that are older than the first event in front.
-    fn finish(self) -> Collected {
+    fn finish(mut self) -> Collected {
+        // The events end before these are free.
+        let waiting: Vec<(u64, u32)> = self.waiting.drain().chain(self.requested_free.take()).collect();
+        waiting.into_iter().for_each(|(address, step)| self.add_pending(address, step));
         let Self { mut earlier, mut collected, .. } = self;
         let (count, lives) = (earlier.len() as u32, collected.lives.len() as u32);
         if count > 0 {
             earlier.reserve_exact(collected.lives.len());
             earlier.append(&mut collected.lives);
             collected.lives = earlier;
-            for step in &mut collected.steps {
-                if let Effect::Free(number) = &mut step.effect {
-                    *number = if *number < lives { *number + count } else { u32::MAX - *number };
-                }
+            let frees = collected.steps.iter_mut().filter_map(|step| match &mut step.effect {
+                Effect::Free(number) => Some(number),
+                _ => None,
+            });
+            for number in frees.chain(collected.pending.iter_mut().map(|(number, _)| number)) {
+                *number = if *number < lives { *number + count } else { u32::MAX - *number };
             }
         }
+        collected.pending.sort_unstable_by_key(|&(_, step)| step);
         Collected {
             earlier_count: count as usize,
             stacks: self.stacks.stacks,
