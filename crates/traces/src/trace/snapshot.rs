@@ -19,7 +19,7 @@ use highwater_tracking::Recording;
 
 use super::formats::Reader;
 use super::read::{self, Opened};
-use super::{ReadOptions, Trace, TraceError, TracePlace, TraceProblem, json};
+use super::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem, json};
 
 mod annotations;
 mod categories;
@@ -84,6 +84,8 @@ pub struct Snapshot {
     skipped: Vec<String>,
     has_events: bool,
     lost_beginning: bool,
+    /// The bytes of the memory limit that results may use besides the recording.
+    left_bytes: u64,
     /// Whether Highwater wrote the file, so that labels are names of ops with their phases.
     is_exported: bool,
 }
@@ -229,6 +231,7 @@ impl Snapshot {
             skipped: if has_events { Vec::new() } else { vec![NO_EVENTS.to_owned()] },
             has_events,
             lost_beginning: false,
+            left_bytes: 0,
             is_exported: file.is_exported(),
         };
         // The objects are gone before the recording needs their memory.
@@ -262,7 +265,7 @@ impl Snapshot {
     /// # Errors
     /// A [`TraceProblem`] for a snapshot beyond a limit.
     pub fn to_trace(&self, options: &ReadOptions) -> Result<Trace, TraceProblem> {
-        to_trace::trace_of(self, options.limits)
+        to_trace::trace_of(self, TraceLimits { held_bytes: self.left_bytes, ..options.limits })
     }
 
     /// Returns the device of the events.
