@@ -9,8 +9,10 @@ use bfc_core::{
 use crate::trace::{Trace, TraceEvent};
 
 mod packing;
+mod recorded;
 
 pub use packing::{NoPacking, Step, find_step, packing_of};
+pub(crate) use recorded::{ReservedBytes, replay_recording};
 
 /// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -88,10 +88,10 @@ pub use record::{
     Recording, RecordingLimits, Region, Retag, RunSummary, Timeline, Written, write_trace,
 };
 pub use report::{
-    CategoryRow, Change, Cut, FailureRow, GrowthRow, LiveRow, MarkRow, OpRow, OutsideRow, PeakPart,
-    PeakParts, PeakRow, PhaseRow, PoolRow, ProcessMemory, RankBytes, RankComparison, RankError, RankReport,
-    RankRow, RanksText, RecordedRun, Report, ReportDiff, ReportText, RunFacts, SavedRow, ScopeRow, StreamRow,
-    TextOptions, ThreadRow, table,
+    CategoryRow, Change, Cut, FailureRow, GrowthRow, HoldersText, LiveRow, MarkRow, OpRow, OutsideRow,
+    PeakPart, PeakParts, PeakRow, PhaseRow, PoolRow, ProcessMemory, RankBytes, RankComparison, RankError,
+    RankReport, RankRow, RanksText, RecordedRun, Report, ReportDiff, ReportText, RunFacts, SavedRow,
+    ScopeRow, StreamRow, TextOptions, ThreadRow, table,
 };
 pub use scope::{
     ModuleGuard, ModulePath, Phase, PhaseGuard, Scope, ScopeGuard, ScopePath, enter_path, here, intern_path,
