@@ -40,6 +40,12 @@ impl HeldMemory {
         self.input_bytes = self.input_bytes.saturating_add(bytes);
     }
 
+    /// Returns an account of the same file, with nothing charged and no reserved part.
+    #[must_use]
+    pub const fn emptied(self) -> Self {
+        Self { held: 0, eighths: 8, ..self }
+    }
+
     const fn total(&self) -> u64 {
         let of_input = self.input_bytes.saturating_mul(HELD_PER_BYTE);
         if self.limit > of_input { self.limit } else { of_input }

@@ -148,7 +148,7 @@ impl Pickle {
     /// key, the last value counts.
     #[must_use]
     pub fn entries(&self, value: Value) -> Option<&[Value]> {
-        self.heap.pairs(value)
+        self.heap.alternating(value)
     }
 
     /// Returns the module and the name of a function or class.
@@ -191,7 +191,7 @@ impl Pickle {
             Value::None => "NoneType",
             Value::Bool(_) => "bool",
             Value::Natural(_) | Value::Integer => "int",
-            Value::Float => "float",
+            Value::Float(_) => "float",
             Value::Bytes => "bytes",
             Value::Text(_) => "str",
             Value::List(_) => "list",

@@ -42,13 +42,15 @@ mod export;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod replay;
+mod snapshot;
 mod trace;
 
 pub use export::{ExportError, ExportFormat, export};
 pub use replay::{NoPacking, ReplayError, ReplaySummary, Replayer, Step, find_step, packing_of, replay};
 pub use trace::{
-    CompressedProblem, ProfileProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError,
-    TraceEvent, TraceLimits, TracePlace, TraceProblem, read_recording,
+    Annotation, BlockState, CompressedProblem, ProfileProblem, ReadOptions, RunFile, Segment, SegmentBlock,
+    Snapshot, SnapshotProblem, StreamName, Trace, TraceComment, TraceError, TraceEvent, TraceLimits,
+    TracePlace, TraceProblem, read_recording, read_run,
 };
 
 /// The examples of the README compile and run.

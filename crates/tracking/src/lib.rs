@@ -84,8 +84,8 @@ pub use page::{category_colors, oom_page, write_page, write_page_with_plans, wri
 pub use plan_chart::{PlanChart, PlanRow};
 pub use record::{
     BlockLife, BlockProblem, Composer, Event, EventKind, EventProblem, Execution, Failure, Follower,
-    HwmError, HwmProblem, LiveBlock, Moment, NewBlock, Owner, OwnerName, Peak, PoolName, Recording,
-    RecordingLimits, Region, Retag, RunSummary, Timeline, Written, write_trace,
+    HwmError, HwmProblem, LiveBlock, Moment, NewBlock, Owner, OwnerName, Peak, PlacedBlock, PoolName,
+    Recording, RecordingLimits, Region, Retag, RunSummary, Timeline, Written, write_trace,
 };
 pub use report::{
     CategoryRow, Change, Cut, FailureRow, GrowthRow, LiveRow, MarkRow, OpRow, OutsideRow, PeakPart,

@@ -4,7 +4,7 @@ use super::account::Account;
 use crate::lean::{HeldMemory, TooMuchHeld};
 
 /// A simple value, or the index of an object in its pickle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
     /// `None`.
@@ -16,7 +16,7 @@ pub enum Value {
     /// A negative integer, or one from 2⁶⁴ on.
     Integer,
     /// A float.
-    Float,
+    Float(f64),
     /// Bytes, whose contents are skipped.
     Bytes,
     /// A text.
@@ -77,6 +77,13 @@ impl Heap {
     #[must_use]
     pub const fn reserved(&self) -> u64 {
         self.account.memory.reserved()
+    }
+
+    /// Drops all objects, and returns the memory account of the file with no bytes charged. All of its limit is free for
+    /// results.
+    #[must_use]
+    pub fn into_memory(self) -> HeldMemory {
+        self.account.memory.emptied()
     }
 
     /// Charges for bytes before the caller allocates them.
@@ -173,13 +180,13 @@ impl Heap {
     /// Returns the number of entries that were set in a dictionary.
     #[must_use]
     pub fn entries(&self, value: Value) -> Option<usize> {
-        self.pairs(value).map(|pairs| pairs.len() / 2)
+        self.alternating(value).map(|pairs| pairs.len() / 2)
     }
 
     /// Returns the value of a dictionary for a key. The last value counts, as in Python.
     #[must_use]
     pub fn get(&self, value: Value, key: &str) -> Option<Value> {
-        let mut pairs = self.pairs(value)?.rchunks_exact(2);
+        let mut pairs = self.alternating(value)?.rchunks_exact(2);
         pairs.find(|pair| self.as_text(pair[0]) == Some(key)).map(|pair| pair[1])
     }
 
@@ -201,8 +208,15 @@ impl Heap {
         self.persistents.get(number as usize).copied()
     }
 
+    /// Returns the keys and values of a dictionary, in the order in which they were set. For a duplicate key, the last
+    /// value counts.
+    #[must_use]
+    pub fn pairs(&self, value: Value) -> Option<impl DoubleEndedIterator<Item = (Value, Value)>> {
+        Some(self.alternating(value)?.chunks_exact(2).map(|pair| (pair[0], pair[1])))
+    }
+
     /// Returns the alternating keys and values of a dictionary.
-    pub(super) fn pairs(&self, value: Value) -> Option<&[Value]> {
+    pub(super) fn alternating(&self, value: Value) -> Option<&[Value]> {
         let Value::Dict(number) = value else { return None };
         self.dicts.get(number as usize).map(Vec::as_slice)
     }

@@ -69,10 +69,7 @@ impl Machine<'_> {
             opcode::NONE => Value::None,
             opcode::NEWTRUE => Value::Bool(true),
             opcode::NEWFALSE => Value::Bool(false),
-            opcode::BINFLOAT => {
-                self.input.exact::<8>()?;
-                Value::Float
-            }
+            opcode::BINFLOAT => Value::Float(f64::from_be_bytes(self.input.exact()?)),
             opcode::BININT1 => Value::Natural(self.input.byte()?.into()),
             opcode::BININT2 => Value::Natural(u16::from_le_bytes(self.input.exact()?).into()),
             opcode::BININT => {

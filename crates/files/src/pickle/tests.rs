@@ -27,7 +27,7 @@ fn pickled_integers_of_every_length_are_read() {
         (b"\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01.", Value::Integer),
         (b"\x8a\x01\xff.", Value::Integer),
         (b"\x8b\x02\x00\x00\x00\x34\x12.", Value::Natural(0x1234)),
-        (b"G\x3f\xe0\x00\x00\x00\x00\x00\x00.", Value::Float),
+        (b"G\x3f\xe0\x00\x00\x00\x00\x00\x00.", Value::Float(0.5)),
         (b"\x88.", Value::Bool(true)),
     ];
     for &(instructions, expected) in cases {

@@ -88,8 +88,8 @@ impl<'de> Visitor<'de> for Node<'_> {
         Ok(Value::Bool(truth))
     }
 
-    fn visit_f64<E: Error>(self, _: f64) -> Result<Value, E> {
-        Ok(Value::Float)
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
+        Ok(Value::Float(number))
     }
 
     fn visit_i64<E: Error>(self, _: i64) -> Result<Value, E> {

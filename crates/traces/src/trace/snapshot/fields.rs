@@ -2,7 +2,11 @@
 
 use highwater_files::pickle::{Heap, Value};
 
-use super::{MOST_ENTRIES, SnapshotProblem};
+use super::SnapshotProblem;
+
+/// The most entries of a dictionary that is searched for every event. Real ones have about ten. The limit bounds the
+/// cost of a long one that many events share.
+const MOST_ENTRIES: usize = 64;
 
 /// A dictionary that is small enough to be searched repeatedly.
 pub(super) struct Fields<'a> {
@@ -36,6 +40,18 @@ impl<'a> Fields<'a> {
             Some(Value::Natural(number)) => Some(number),
             _ => None,
         }
+    }
+
+    /// Returns a pair of numbers, such as the id of a pool.
+    pub(super) fn pair(&self, key: &str) -> Option<(u64, u64)> {
+        match self.list(key)? {
+            &[Value::Natural(first), Value::Natural(second)] => Some((first, second)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn truth(&self, key: &str) -> bool {
+        matches!(self.get(key), Some(Value::Bool(true) | Value::Natural(1..)))
     }
 
     pub(super) fn address_and_bytes(&self) -> Result<(u64, u64), SnapshotProblem> {

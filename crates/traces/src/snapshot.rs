@@ -1,0 +1,1 @@
+//! Results that are made of a PyTorch [`Snapshot`](crate::trace::Snapshot) and of replays of it.
