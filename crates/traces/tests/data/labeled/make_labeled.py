@@ -43,14 +43,16 @@ class Labels:
                 self.notes.append((count, tensor.untyped_storage().data_ptr(), letter))
 
     def saved(self):
-        """Notes the tensors that autograd saves, also those that a checkpoint computes again."""
+        """Notes the tensors that autograd saves, also those that a checkpoint computes again, but none that it drops."""
         base = torch.autograd.graph.saved_tensors_hooks
         labels, original = self, base.__init__
 
         def init(hooks, pack, unpack):
             def noted(tensor):
-                labels.note("A", [tensor])
-                return pack(tensor)
+                packed = pack(tensor)
+                if isinstance(packed, torch.Tensor):
+                    labels.note("A", [tensor])
+                return packed
 
             original(hooks, noted, unpack)
 
