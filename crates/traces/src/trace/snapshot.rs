@@ -14,7 +14,7 @@
 use std::io::BufRead;
 
 use highwater_files::lean::HeldMemory;
-use highwater_files::pickle::{self, Heap, Value};
+use highwater_files::pickle::{self, Heap, PickleProblem, Value};
 use highwater_tracking::Recording;
 
 use super::formats::Reader;
@@ -38,6 +38,7 @@ mod stacks;
 mod to_trace;
 
 pub use annotations::Annotation;
+pub(crate) use rounding::Rounding;
 pub use segments::{BlockState, Segment, SegmentBlock};
 
 use collect::Collected;
@@ -78,6 +79,7 @@ pub struct Snapshot {
     annotations: Vec<Annotation>,
     settings: Vec<(String, String)>,
     streams: Vec<StreamName>,
+    pending: Vec<PendingFree>,
     /// Descriptions of the parts that the recording lacks.
     skipped: Vec<String>,
     has_events: bool,
@@ -93,6 +95,16 @@ pub struct StreamName {
     pub cuda_stream: u64,
     /// The id of a private pool, such as that of a CUDA graph; `(0, 0)` for the ordinary pools.
     pub pool: (u64, u64),
+}
+
+/// A block that the program freed while other streams used it (`record_stream`). It stays live until they are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PendingFree {
+    /// The block, as an index into [`Recording::blocks`].
+    pub block: u32,
+    /// The event of the recording before which the program freed it; the number of events at the end.
+    pub event: u32,
 }
 
 /// A file with the memory of a run.
@@ -144,6 +156,12 @@ pub enum SnapshotProblem {
         /// The second one.
         second: u32,
     },
+    /// The file ends within the snapshot.
+    #[error(
+        "the file ends too early: copy it again, or write it again with torch.cuda.memory._dump_snapshot() and enough \
+         space on the disk"
+    )]
+    Truncated,
     /// The file has another format.
     #[error("{format}, where a PyTorch snapshot is expected")]
     OtherFormat {
@@ -171,20 +189,18 @@ impl Snapshot {
 
     /// Reads a snapshot in a pickle.
     pub(super) fn read_pickle(reader: &mut dyn BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
-        let mut bytes = Vec::new();
-        let read = reader.read_to_end(&mut bytes);
-        read.map_err(|error| TracePlace::Byte(bytes.len() as u64).of(error))?;
-        let mut memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
-        memory.note_input(bytes.len() as u64);
-        let (heap, root) = pickle::read(&bytes[..], memory)?;
-        drop(bytes);
+        let memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
+        let (heap, root) = pickle::read_counted(reader, memory).map_err(|error| match error.problem {
+            PickleProblem::Truncated => TracePlace::Byte(error.offset).of(SnapshotProblem::Truncated),
+            _ => error.into(),
+        })?;
         Self::of(heap, root, options)
     }
 
     /// Reads a snapshot in JSON, as Highwater exports it.
     pub(super) fn read_json(reader: &mut dyn BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
         let memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
-        let (heap, root) = json::read(reader, memory).map_err(|problem| TracePlace::Snapshot.of(problem))?;
+        let (heap, root) = json::read(reader, memory)?;
         Self::of(heap, root, options)
     }
 
@@ -209,6 +225,7 @@ impl Snapshot {
             annotations: Vec::new(),
             settings: settings::read(&file),
             streams: Vec::new(),
+            pending: Vec::new(),
             skipped: if has_events { Vec::new() } else { vec![NO_EVENTS.to_owned()] },
             has_events,
             lost_beginning: false,
@@ -283,6 +300,17 @@ impl Snapshot {
     #[must_use]
     pub fn streams(&self) -> &[StreamName] {
         &self.streams
+    }
+
+    /// Returns the blocks that waited for other streams after their free, in the order of their frees.
+    #[must_use]
+    pub fn pending(&self) -> &[PendingFree] {
+        &self.pending
+    }
+
+    /// Returns how the allocator rounds requests.
+    pub(crate) fn rounding(&self) -> Rounding {
+        settings::rounding(&self.settings)
     }
 
     /// Returns whether the file has events. Otherwise the recording consists of the blocks that are live at the end.

@@ -207,6 +207,12 @@ impl Composer {
         self.take(&RawEvent::Free { id })
     }
 
+    /// Notes that the events so far only restore what was live before the events of the tool: see
+    /// [`Recording::carried_events`].
+    pub fn carry(&mut self) -> Result<(), BlockProblem> {
+        self.take(&RawEvent::Lost { events: 0 })
+    }
+
     /// Marks the part of the run that follows.
     pub fn mark(&mut self, text: &str) -> Result<(), BlockProblem> {
         self.take(&RawEvent::Mark { text: cut(text) })

@@ -6,7 +6,7 @@ use highwater_files::boundary::floor_boundary;
 use highwater_files::lean::{self, HeldMemory};
 use highwater_tracking::Recording;
 
-use super::fields::Fields;
+use super::fields::{Fields, Key};
 use super::file::SnapshotFile;
 use crate::trace::builder::MAX_LABEL;
 use crate::trace::{TraceLimits, TraceProblem};
@@ -46,15 +46,17 @@ pub(super) fn read(
     let mut marks = Vec::new();
     for &value in file.list("external_annotations").unwrap_or_default() {
         let fields = Fields::of(file.heap, value, "an annotation")?;
-        if fields.number("device").is_some_and(|number| number != u64::from(device)) {
+        if fields.number(Key::Device).is_some_and(|number| number != u64::from(device)) {
             continue;
         }
-        let begins = match fields.text("stage") {
+        let begins = match fields.text(Key::Stage) {
             Some("START") => true,
             Some("END") => false,
             _ => continue,
         };
-        let (Some(name), Some(time_us)) = (fields.text("name"), fields.number("time_us")) else { continue };
+        let (Some(name), Some(time_us)) = (fields.text(Key::Name), fields.number(Key::TimeUs)) else {
+            continue;
+        };
         if marks.len() >= limits.comments as usize {
             break;
         }

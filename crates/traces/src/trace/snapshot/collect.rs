@@ -7,7 +7,7 @@ use highwater_files::lean::{self, HeldMemory};
 use highwater_files::pickle::{Heap, Value};
 
 use super::SnapshotProblem;
-use super::fields::Fields;
+use super::fields::{Fields, FieldsProblem, Key, Layouts};
 use super::file::Device;
 use super::labels::Labels;
 use super::segments::Segments;
@@ -88,6 +88,9 @@ pub(super) struct Collected {
     pub(super) steps: Vec<Step>,
     pub(super) regions: Vec<RegionChange>,
     pub(super) ooms: Vec<Oom>,
+    /// The blocks that waited for other streams after their free, by their index, with the step before which they were
+    /// freed.
+    pub(super) pending: Vec<(u32, u32)>,
     pub(super) streams: Vec<EventStream>,
     pub(super) stacks: Stacks,
     pub(super) labels: Vec<String>,
@@ -106,6 +109,7 @@ impl Collected {
         let mut collector = Collector {
             heap,
             limits,
+            layouts: Layouts::default(),
             stacks: StackReader::default(),
             labels: Labels::new(limits),
             earlier: Vec::new(),
@@ -114,12 +118,15 @@ impl Collected {
             last_stream: None,
             earlier_bytes: 0,
             live_bytes: 0,
+            requested_free: None,
+            waiting: HashMap::new(),
             collected: Self {
                 lives: Vec::new(),
                 earlier_count: 0,
                 steps: Vec::new(),
                 regions: Vec::new(),
                 ooms: Vec::new(),
+                pending: Vec::new(),
                 streams: Vec::new(),
                 stacks: Stacks::default(),
                 labels: Vec::new(),
@@ -153,6 +160,7 @@ impl Collected {
 struct Collector<'a> {
     heap: &'a Heap,
     limits: &'a TraceLimits,
+    layouts: Layouts,
     stacks: StackReader,
     labels: Labels,
     /// The blocks that are older than the first event.
@@ -163,14 +171,20 @@ struct Collector<'a> {
     last_stream: Option<(EventStream, u32)>,
     earlier_bytes: u64,
     live_bytes: u64,
+    /// The address of the last event if that requests a free, and its step. The free usually follows at once.
+    requested_free: Option<(u64, u32)>,
+    /// The blocks that wait for other streams, by address, with the steps of their frees.
+    waiting: HashMap<u64, u32>,
     collected: Collected,
 }
 
 impl Collector<'_> {
     fn event(&mut self, event: Value) -> Result<(), TraceProblem> {
-        let fields = Fields::of(self.heap, event, "an event")?;
+        let fields = self.layouts.fields(self.heap, event, "an event", &mut self.collected.memory)?;
         let shape = SnapshotProblem::Shape { what: "an event's `action`", expected: "a text" };
-        let effect = match fields.text("action").ok_or(shape)? {
+        let action = fields.text(Key::Action).ok_or(shape)?;
+        self.note_wait(action, &fields)?;
+        let effect = match action {
             "alloc" => self.alloc(&fields)?,
             // Some backends free in one step.
             "free_completed" | "free" => self.free(&fields)?,
@@ -183,9 +197,35 @@ impl Collector<'_> {
         };
         self.check_room()?;
         self.collected.memory.charge(lean::cost::<Step>())?;
-        let time_us = fields.number("time_us").unwrap_or(0);
+        let time_us = fields.number(Key::TimeUs).unwrap_or(0);
         lean::push(&mut self.collected.steps, Step { time_us, effect });
         Ok(())
+    }
+
+    /// Notes a block whose free does not follow its request at once.
+    fn note_wait(&mut self, action: &str, fields: &Fields<'_>) -> Result<(), TraceProblem> {
+        let address = fields.number(Key::Addr);
+        if let Some((waiting, step)) = self.requested_free.take() {
+            if action != "free_completed" || address != Some(waiting) {
+                self.collected.memory.charge(2 * ENTRY_BYTES)?;
+                self.waiting.insert(waiting, step);
+            }
+        }
+        if action == "free_requested" {
+            self.requested_free = address.map(|address| (address, self.collected.steps.len() as u32));
+        } else if action == "free_completed" && !self.waiting.is_empty() {
+            if let Some(step) = address.and_then(|address| self.waiting.remove(&address)) {
+                self.add_pending(address.unwrap_or_default(), step);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the live block at an address to those that wait. Its memory is charged.
+    fn add_pending(&mut self, address: u64, step: u32) {
+        if let Some(&Some(number)) = self.live.get(&address) {
+            lean::push(&mut self.collected.pending, (number, step));
+        }
     }
 
     fn check_room(&self) -> Result<(), TraceProblem> {
@@ -230,11 +270,11 @@ impl Collector<'_> {
     }
 
     fn stack(&mut self, fields: &Fields<'_>) -> Result<u32, TraceProblem> {
-        Ok(self.stacks.stack(self.heap, fields.get("frames"), &mut self.collected.memory)?)
+        Ok(self.stacks.stack(self.heap, fields.get(Key::Frames), &mut self.collected.memory)?)
     }
 
     fn label(&mut self, fields: &Fields<'_>, stack: u32) -> Result<u32, TraceProblem> {
-        let metadata = match fields.get("user_metadata") {
+        let metadata = match fields.get(Key::UserMetadata) {
             Some(value @ Value::Text(number)) => match self.heap.as_text(value) {
                 Some("") | None => (NONE, None),
                 text => (number, text),
@@ -242,12 +282,12 @@ impl Collector<'_> {
             _ => (NONE, None),
         };
         let (stacks, memory) = (&self.stacks.stacks, &mut self.collected.memory);
-        Ok(self.labels.of_stack(stacks, stack, metadata, fields.text("category"), memory)?)
+        Ok(self.labels.of_stack(stacks, stack, metadata, fields.text(Key::Category), memory)?)
     }
 
     /// Returns the number of the event's stream and pool.
     fn stream(&mut self, fields: &Fields<'_>) -> Result<u32, TraceProblem> {
-        let stream = (fields.number("stream").unwrap_or(0), fields.pair("pool_id"));
+        let stream = (fields.number(Key::Stream).unwrap_or(0), fields.pair(Key::PoolId));
         self.stream_number(stream)
     }
 
@@ -350,13 +390,13 @@ impl Collector<'_> {
         let (address, bytes) = fields.address_and_bytes()?;
         let span = Span { address, bytes };
         self.collected.memory.charge(lean::cost::<RegionChange>())?;
-        let change = RegionChange { span, taken, is_expandable, pool: fields.pair("pool_id") };
+        let change = RegionChange { span, taken, is_expandable, pool: fields.pair(Key::PoolId) };
         lean::push(&mut self.collected.regions, change);
         Ok(Effect::Region(self.collected.regions.len() as u32 - 1))
     }
 
     fn oom(&mut self, fields: &Fields<'_>) -> Result<Effect, TraceProblem> {
-        let bytes = fields.number("size").unwrap_or(0);
+        let bytes = fields.number(Key::Size).unwrap_or(0);
         let stack = self.stack(fields)?;
         let label = self.label(fields, stack)?;
         self.collected.memory.charge(lean::cost::<Oom>())?;
@@ -374,7 +414,7 @@ impl Collector<'_> {
             let fields = Fields::of(self.heap, live.stacked, "an entry of a history").ok();
             let requested = live.block.requested;
             let life =
-                match fields.filter(|fields| fields.list("frames").is_some_and(|list| !list.is_empty())) {
+                match fields.filter(|fields| fields.list(Key::Frames).is_some_and(|list| !list.is_empty())) {
                     Some(fields) => self.life(&fields, address, requested)?,
                     None => {
                         let label = self.labels.earlier(&mut self.collected.memory)?;
@@ -390,19 +430,25 @@ impl Collector<'_> {
     }
 
     /// Puts the blocks that are older than the first event in front.
-    fn finish(self) -> Collected {
+    fn finish(mut self) -> Collected {
+        // The events end before these are free.
+        let waiting: Vec<(u64, u32)> = self.waiting.drain().chain(self.requested_free.take()).collect();
+        waiting.into_iter().for_each(|(address, step)| self.add_pending(address, step));
         let Self { mut earlier, mut collected, .. } = self;
         let (count, lives) = (earlier.len() as u32, collected.lives.len() as u32);
         if count > 0 {
             earlier.reserve_exact(collected.lives.len());
             earlier.append(&mut collected.lives);
             collected.lives = earlier;
-            for step in &mut collected.steps {
-                if let Effect::Free(number) = &mut step.effect {
-                    *number = if *number < lives { *number + count } else { u32::MAX - *number };
-                }
+            let frees = collected.steps.iter_mut().filter_map(|step| match &mut step.effect {
+                Effect::Free(number) => Some(number),
+                _ => None,
+            });
+            for number in frees.chain(collected.pending.iter_mut().map(|(number, _)| number)) {
+                *number = if *number < lives { *number + count } else { u32::MAX - *number };
             }
         }
+        collected.pending.sort_unstable_by_key(|&(_, step)| step);
         Collected {
             earlier_count: count as usize,
             stacks: self.stacks.stacks,
@@ -414,8 +460,17 @@ impl Collector<'_> {
 
 /// Returns the category that a field, or the metadata of the program, states.
 fn stated(fields: &Fields<'_>) -> Option<Category> {
-    let category = |key| fields.text(key).and_then(category_named);
-    category("category").or_else(|| category("user_metadata"))
+    let category = |key| fields.text(key).filter(|text| !text.is_empty()).and_then(category_named);
+    category(Key::Category).or_else(|| category(Key::UserMetadata))
+}
+
+impl From<FieldsProblem> for TraceProblem {
+    fn from(problem: FieldsProblem) -> Self {
+        match problem {
+            FieldsProblem::Shape(problem) => problem.into(),
+            FieldsProblem::TooMuchHeld(problem) => problem.into(),
+        }
+    }
 }
 
 /// Returns the category with a name, as Highwater and PyTorch's profiler write it.

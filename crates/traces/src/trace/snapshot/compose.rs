@@ -6,7 +6,7 @@ use highwater_tracking::{Composer, Phase, PlacedBlock};
 
 use super::collect::{Collected, Effect, Life};
 use super::segments::Segments;
-use super::{NAME, Snapshot, categories, place, settings};
+use super::{NAME, PendingFree, Snapshot, categories, place, settings};
 use crate::trace::profile::{facts, recording_limits};
 use crate::trace::run::phase_of_unnamed;
 use crate::trace::{TraceLimits, TraceProblem};
@@ -22,6 +22,12 @@ impl Snapshot {
     ) -> Result<(), TraceProblem> {
         let placed =
             place::place(&mut collected, segments, &settings::rounding(&self.settings), self.is_exported);
+        if placed.contradictions > 0 && !self.is_exported {
+            self.skipped.push(format!(
+                "the exact sizes of freed blocks: {} live blocks differ from the rules of PyTorch's allocator",
+                placed.contradictions
+            ));
+        }
         let categories = categories::categories(&collected.lives, &collected.stacks);
 
         let mut composer = Composer::new(recording_limits(limits), memory);
@@ -46,7 +52,16 @@ impl Snapshot {
         for life in lives.by_ref().take(collected.earlier_count) {
             place(&mut composer, life)?;
         }
-        for step in &collected.steps {
+        let mut events = (placed.older.len() + collected.earlier_count) as u32;
+        if events > 0 {
+            composer.carry()?;
+        }
+        let mut pending = collected.pending.iter().peekable();
+        for (index, step) in (0_u32..).zip(&collected.steps) {
+            while let Some(&(block, _)) = pending.next_if(|&&(_, step)| step <= index) {
+                self.pending.push(PendingFree { block, event: events });
+            }
+            events += 1;
             composer.at(step.time_us.saturating_sub(first).saturating_mul(1000));
             match step.effect {
                 Effect::Alloc => {
@@ -64,11 +79,20 @@ impl Snapshot {
                     let (bytes, label) = collected.ooms[number as usize];
                     composer.fail(bytes, owners[label as usize], Category::Temporary)?;
                     composer.mark(&format!("out of memory, {bytes} bytes requested"))?;
+                    events += 1;
                 }
             }
         }
+        self.pending.extend(pending.map(|&(block, _)| PendingFree { block, event: events }));
         let mut facts = facts(NAME, NAME);
         facts.more.extend(self.skipped.iter().map(|what| ("without".to_owned(), what.clone())));
+        if !self.is_exported {
+            // Replays of what-if know the allocator by these facts.
+            facts = facts.with("allocator", "pytorch");
+            if let Some(conf) = self.alloc_conf().filter(|conf| !conf.is_empty()) {
+                facts = facts.with("alloc_conf", conf);
+            }
+        }
         self.recording = composer.finish(facts)?.0;
         self.streams = placed.streams;
         self.lost_beginning = collected.earlier_count > 0 || !placed.older.is_empty();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use highwater_files::pickle::{Heap, Value};
 
 use super::SnapshotProblem;
-use super::fields::Fields;
+use super::fields::{Fields, Key};
 
 /// The objects of a file.
 pub(super) struct SnapshotFile<'a> {
@@ -75,7 +75,7 @@ impl<'a> SnapshotFile<'a> {
     fn device_of_segments(&self, asked: Option<u32>) -> Result<Device<'a>, SnapshotProblem> {
         let mut devices = BTreeSet::new();
         for &segment in self.segments().unwrap_or_default() {
-            let number = Fields::of(self.heap, segment, "a segment")?.number("device").unwrap_or(0);
+            let number = Fields::of(self.heap, segment, "a segment")?.number(Key::Device).unwrap_or(0);
             let number = u32::try_from(number).map_err(|_| SnapshotProblem::Shape {
                 what: "a segment's `device`",
                 expected: "below 2^32",

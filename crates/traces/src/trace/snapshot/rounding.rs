@@ -22,7 +22,7 @@ const RANGES: usize = 16;
 
 /// The settings that decide the sizes of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rounding {
+pub(crate) struct Rounding {
     /// The steps between two powers of two, by the power of two of the request from 1 MiB on; 0 without rounding.
     pub(super) divisions: [u64; RANGES],
     /// A block of at least this size is never split.
@@ -37,7 +37,7 @@ impl Default for Rounding {
 
 impl Rounding {
     /// Returns the rounded size of a request.
-    pub(super) fn round(&self, bytes: u64) -> u64 {
+    pub(crate) fn round(&self, bytes: u64) -> u64 {
         if bytes < UNIT {
             return UNIT;
         }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use highwater_files::lean::{self, HeldMemory};
 use highwater_files::pickle::Value;
 
-use super::fields::Fields;
+use super::fields::{Fields, Key};
 use super::file::SnapshotFile;
 use crate::trace::{TraceLimits, TraceProblem};
 
@@ -87,11 +87,11 @@ pub(super) fn read(
     let mut lists = HashSet::new();
     for &value in file.segments().unwrap_or_default() {
         let fields = Fields::of(file.heap, value, "a segment")?;
-        if fields.number("device").is_some_and(|number| number != u64::from(device)) {
+        if fields.number(Key::Device).is_some_and(|number| number != u64::from(device)) {
             continue;
         }
-        let Some(start) = fields.number("address") else { continue };
-        let list = fields.list("blocks").unwrap_or_default();
+        let Some(start) = fields.number(Key::Address) else { continue };
+        let list = fields.list(Key::Blocks).unwrap_or_default();
         if list.is_empty() || !lists.insert(list.as_ptr()) {
             continue;
         }
@@ -108,25 +108,25 @@ pub(super) fn read(
             memory.charge(lean::cost::<SegmentBlock>() + lean::cost::<LiveBlock>())?;
             if found.state != BlockState::Free {
                 // Snapshots before PyTorch 2.1 have the stack in the last entry of a history.
-                let history = block.list("history").and_then(|history| history.last()).copied();
+                let history = block.list(Key::History).and_then(|history| history.last()).copied();
                 let stacked = history.unwrap_or(value);
                 lean::push(&mut segments.live, LiveBlock { block: found, segment: index, stacked });
             }
             lean::push(&mut blocks, found);
             address = address.saturating_add(found.bytes);
         }
-        let bytes = fields.number("total_size").unwrap_or(address - start);
-        let pool = fields.pair("segment_pool_id").unwrap_or_default();
+        let bytes = fields.number(Key::TotalSize).unwrap_or(address - start);
+        let pool = fields.pair(Key::SegmentPoolId).unwrap_or_default();
         memory.charge(lean::cost::<Segment>() + lean::cost::<(u64, (u64, u64))>())?;
-        lean::push(&mut segments.streams, (fields.number("stream").unwrap_or(0), pool));
+        lean::push(&mut segments.streams, (fields.number(Key::Stream).unwrap_or(0), pool));
         lean::push(
             &mut segments.list,
             Segment {
                 address: start,
                 bytes,
                 stream: 0,
-                is_small: fields.text("segment_type") == Some("small"),
-                is_expandable: fields.truth("is_expandable"),
+                is_small: fields.text(Key::SegmentType) == Some("small"),
+                is_expandable: fields.truth(Key::IsExpandable),
                 blocks,
             },
         );
@@ -135,8 +135,8 @@ pub(super) fn read(
 }
 
 fn block_at(address: u64, block: &Fields<'_>) -> SegmentBlock {
-    let bytes = block.number("size").unwrap_or(0);
-    let state = match block.text("state") {
+    let bytes = block.number(Key::Size).unwrap_or(0);
+    let state = match block.text(Key::State) {
         Some(state) if state == "active_allocated" => BlockState::Live,
         // `active_pending_free`, or `active_awaiting_free` in the documentation.
         Some(state) if state.starts_with("active") => BlockState::Pending,
@@ -144,7 +144,7 @@ fn block_at(address: u64, block: &Fields<'_>) -> SegmentBlock {
     };
     let requested = match state {
         BlockState::Free => 0,
-        _ => block.number("requested_size").unwrap_or(bytes),
+        _ => block.number(Key::RequestedSize).unwrap_or(bytes),
     };
     SegmentBlock { address, bytes, requested, state }
 }

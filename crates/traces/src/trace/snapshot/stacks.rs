@@ -10,7 +10,7 @@ use highwater_files::boundary::floor_boundary;
 use highwater_files::lean::{self, HeldMemory, TooMuchHeld};
 use highwater_files::pickle::{Heap, Value};
 
-use super::fields::Fields;
+use super::fields::{Fields, Key};
 use crate::trace::builder::MAX_LABEL;
 
 /// The most frames of a stack. Real ones have fewer than a hundred.
@@ -162,9 +162,9 @@ impl StackReader {
         memory: &mut HeldMemory,
     ) -> Result<Option<u32>, TooMuchHeld> {
         let Ok(fields) = Fields::of(heap, value, "a frame") else { return Ok(None) };
-        let Some(name) = fields.get("name") else { return Ok(None) };
+        let Some(name) = fields.get(Key::Name) else { return Ok(None) };
         let Some(name) = self.text(heap, name, memory)? else { return Ok(None) };
-        let file = match fields.get("filename") {
+        let file = match fields.get(Key::Filename) {
             Some(file) => self.text(heap, file, memory)?,
             None => None,
         };
@@ -174,7 +174,7 @@ impl StackReader {
         };
         memory.charge(lean::cost::<(u32, u64, u32)>())?;
         let number = self.stacks.frames.len() as u32;
-        lean::push(&mut self.stacks.frames, (file, fields.number("line").unwrap_or(0), name));
+        lean::push(&mut self.stacks.frames, (file, fields.number(Key::Line).unwrap_or(0), name));
         Ok(Some(number))
     }
 
