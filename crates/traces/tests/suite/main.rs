@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
+mod categories;
 mod collections;
 mod control_characters;
 mod error_chains;
