@@ -7,8 +7,10 @@
                                           prints each event of a program or a trace, and the allocator's answer
 
 ORACLE is a program that replays events through the CUDACachingAllocator of the `torch` wheel (here 2.15.0) over a
-device that consists of addresses only, as `ORACLE CAPACITY SETTINGS < EVENTS`. SETTINGS are those of
-PYTORCH_CUDA_ALLOC_CONF, or `-`. Events are lines `a ID BYTES` and `f ID`. The program answers each event with a line:
+device that consists of addresses only, as `ORACLE CAPACITY SETTINGS [FRACTION] < EVENTS`. SETTINGS are those of
+PYTORCH_CUDA_ALLOC_CONF, or `-`. FRACTION is the argument of `set_per_process_memory_fraction`; without this call, PyTorch
+ignores `garbage_collection_threshold`. Events are lines `a ID BYTES`, `a ID BYTES STREAM` (any number as the handle of the
+stream) and `f ID`. The program answers each event with a line:
 
     OFFSET of SEGMENT RESERVED ALLOCATED  for an allocation; `- of - ...` with expandable segments
     freed RESERVED ALLOCATED              for a free, also of an allocation that failed, which changes nothing
@@ -19,10 +21,11 @@ TRACES is a folder with recorded traces, NAME.trace.gz.
 Random programs
 ---------------
 Program N uses splitmix64 with the seed N. below(n) is the next number modulo n. `program` has the order of the draws.
+Programs from 1,000 on have small devices, those from 2,000 on have three streams.
 
 Files
 -----
-`programs.txt.gz` and `traces.txt.gz`: lines `program NUMBER CAPACITY EVENTS` or `trace NAME CAPACITY EVENTS`, each
+`programs.txt.gz`, `more_programs.txt.gz` and `traces.txt.gz`: lines `program NUMBER CAPACITY EVENTS` or `trace NAME CAPACITY EVENTS`, each
 followed by a line per settings:
 
     INDEX RUNS FAILED DIGESTS
@@ -46,7 +49,9 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 MIB = 1 << 20
 MASK = (1 << 64) - 1
-PROGRAMS = 1000
+PROGRAMS = range(1000)
+GARBAGE_PROGRAMS = range(1000, 1200)
+STREAM_PROGRAMS = range(2000, 2200)
 UNIT = 2 * MIB
 
 SETTINGS = [
@@ -64,7 +69,14 @@ SETTINGS = [
     "max_split_size_mb:32,max_non_split_rounding_mb:24,roundup_power2_divisions:2",
     "large_segment_size_mb:64",
     "large_segment_size_mb:64,expandable_segments:True",
+    "garbage_collection_threshold:0.5",
+    "garbage_collection_threshold:0.8,max_split_size_mb:64",
 ]
+
+# Programs and traces use these, further programs those that follow.
+EVERYWHERE = range(14)
+GARBAGE = range(14, 16)
+STREAMS = [0, 1, 3, 9, 14]
 
 # The device of programs and traces, if memory is not scarce.
 LARGE_DEVICE = 80 << 30
@@ -132,10 +144,10 @@ def size(random, kind, sizes):
 
 
 def program(number):
-    """The capacity of the device and the events of a program: (ID, BYTES), or (ID, None) for a free."""
+    """The capacity of the device and the events of a program: (ID, BYTES, STREAM), or (ID, None, 0) for a free."""
     random = Random(number)
     small = SMALL_DEVICES[random.below(8)] * MIB
-    capacity = small if number % 4 == 3 else LARGE_DEVICE
+    capacity = small if number % 4 == 3 or number >= 1000 else LARGE_DEVICE
     length = 60 + random.below(160)
     kinds = [random.below(16) for _ in range(1 + random.below(5))]
     free_percent = [10, 35, 45, 48, 50, 60][random.below(6)]
@@ -144,16 +156,16 @@ def program(number):
     while len(events) < length:
         if random.below(40) == 0:
             # Frees all but the allocations that stay.
-            events += [(id, None) for id in live]
+            events += [(id, None, 0) for id in live]
             live = []
         elif live and random.below(100) < free_percent:
             order = random.below(4)
             index = len(live) - 1 if order == 0 else 0 if order == 1 else random.below(len(live))
-            events.append((live.pop(index), None))
+            events.append((live.pop(index), None, 0))
         else:
             kind = kinds[random.below(len(kinds))]
             bytes = size(random, kind, sizes)
-            events.append((len(sizes), bytes))
+            events.append((len(sizes), bytes, random.below(3) if number >= 2000 else 0))
             if random.below(100) >= keep_percent:
                 live.append(len(sizes))
             sizes.append(bytes)
@@ -166,18 +178,21 @@ def trace(path):
     for line in gzip.open(path, "rt"):
         fields = line.split()
         if fields and fields[0] in "af":
-            events.append((int(fields[1]), int(fields[2]) if fields[0] == "a" else None))
+            events.append((int(fields[1]), int(fields[2]) if fields[0] == "a" else None, 0))
     return events
 
 
 def text(events):
-    return "".join(f"f {id}\n" if bytes is None else f"a {id} {bytes}\n" for id, bytes in events)
+    def line(id, bytes, stream):
+        return f"f {id}\n" if bytes is None else f"a {id} {bytes} {stream}\n" if stream else f"a {id} {bytes}\n"
+
+    return "".join(line(*event) for event in events)
 
 
 def peak(events):
     """The peak of live bytes."""
     live, sizes, most = 0, {}, 0
-    for id, bytes in events:
+    for id, bytes, _ in events:
         if bytes is None:
             live -= sizes.pop(id)
         else:
@@ -189,7 +204,7 @@ def peak(events):
 
 def answers(oracle, capacity, settings, events):
     """The answers of the allocator."""
-    command = [oracle, str(capacity), settings]
+    command = [oracle, str(capacity), settings, *(["1"] if "garbage" in settings else [])]
     found = subprocess.run(command, input=text(events), capture_output=True, text=True, check=True)
     lines = found.stdout.splitlines()
     assert len(lines) == len(events), (command, found.stderr)
@@ -249,19 +264,20 @@ def compressed(name, content):
 
 
 def write(oracle, traces):
-    everything = range(len(SETTINGS))
-
     def of_program(number):
         capacity, events = program(number)
-        return f"program {number} {capacity} {len(events)}\n" + summaries(oracle, capacity, events, 64, everything)
+        chosen = EVERYWHERE if number in PROGRAMS else GARBAGE if number in GARBAGE_PROGRAMS else STREAMS
+        return f"program {number} {capacity} {len(events)}\n" + summaries(oracle, capacity, events, 64, chosen)
 
     def of_trace(job):
         name, events, capacity = job
-        return f"trace {name} {capacity} {len(events)}\n" + summaries(oracle, capacity, events, 1000, everything)
+        return f"trace {name} {capacity} {len(events)}\n" + summaries(oracle, capacity, events, 1000, EVERYWHERE)
 
     heading = "".join(f"settings {index} {settings}\n" for index, settings in enumerate(SETTINGS))
     with ThreadPoolExecutor(2) as pool:
-        compressed("programs.txt.gz", heading + "".join(pool.map(of_program, range(PROGRAMS))))
+        compressed("programs.txt.gz", heading + "".join(pool.map(of_program, PROGRAMS)))
+        more = [*GARBAGE_PROGRAMS, *STREAM_PROGRAMS]
+        compressed("more_programs.txt.gz", heading + "".join(pool.map(of_program, more)))
         jobs = []
         for path in sorted(Path(traces).glob("*.trace.gz")):
             events = trace(path)
