@@ -8,8 +8,8 @@
 
 ORACLE is a program that replays events through the CUDACachingAllocator of the `torch` wheel (here 2.15.0) over a
 device that consists of addresses only, as `ORACLE CAPACITY SETTINGS [FRACTION] < EVENTS`. SETTINGS are those of
-PYTORCH_CUDA_ALLOC_CONF, or `-`. FRACTION is the argument of `set_per_process_memory_fraction`; without this call, PyTorch
-ignores `garbage_collection_threshold`. Events are lines `a ID BYTES`, `a ID BYTES STREAM` (any number as the handle of the
+PYTORCH_CUDA_ALLOC_CONF, or `-`. FRACTION is the argument of `set_per_process_memory_fraction`; without a fraction below
+1, PyTorch ignores `garbage_collection_threshold`. Events are lines `a ID BYTES`, `a ID BYTES STREAM` (any number as the handle of the
 stream) and `f ID`. The program answers each event with a line:
 
     OFFSET of SEGMENT RESERVED ALLOCATED  for an allocation; `- of - ...` with expandable segments
@@ -21,7 +21,7 @@ TRACES is a folder with recorded traces, NAME.trace.gz.
 Random programs
 ---------------
 Program N uses splitmix64 with the seed N. below(n) is the next number modulo n. `program` has the order of the draws.
-Programs from 1,000 on have small devices, those from 2,000 on have three streams.
+Programs from 1,000 on have larger small devices, those from 2,000 on have three streams.
 
 Files
 -----
@@ -50,7 +50,7 @@ FOLDER = Path(__file__).parent
 MIB = 1 << 20
 MASK = (1 << 64) - 1
 PROGRAMS = range(1000)
-GARBAGE_PROGRAMS = range(1000, 1200)
+GARBAGE_PROGRAMS = range(1000, 1400)
 STREAM_PROGRAMS = range(2000, 2200)
 UNIT = 2 * MIB
 
@@ -147,7 +147,7 @@ def program(number):
     """The capacity of the device and the events of a program: (ID, BYTES, STREAM), or (ID, None, 0) for a free."""
     random = Random(number)
     small = SMALL_DEVICES[random.below(8)] * MIB
-    capacity = small if number % 4 == 3 or number >= 1000 else LARGE_DEVICE
+    capacity = 8 * small if number >= 1000 else small if number % 4 == 3 else LARGE_DEVICE
     length = 60 + random.below(160)
     kinds = [random.below(16) for _ in range(1 + random.below(5))]
     free_percent = [10, 35, 45, 48, 50, 60][random.below(6)]
@@ -204,7 +204,9 @@ def peak(events):
 
 def answers(oracle, capacity, settings, events):
     """The answers of the allocator."""
-    command = [oracle, str(capacity), settings, *(["1"] if "garbage" in settings else [])]
+    # The same limit as a fraction of a larger device.
+    device = [str(2 * capacity), settings, "0.5"] if "garbage" in settings else [str(capacity), settings]
+    command = [oracle, *device]
     found = subprocess.run(command, input=text(events), capture_output=True, text=True, check=True)
     lines = found.stdout.splitlines()
     assert len(lines) == len(events), (command, found.stderr)
