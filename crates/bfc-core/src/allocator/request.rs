@@ -20,6 +20,8 @@ pub struct Request<'a> {
     pub bytes: u64,
     /// The minimum alignment of the address, a power of two.
     pub alignment: u64,
+    /// The number of the stream that uses the block, for policies with pools by stream.
+    pub stream: u32,
     /// The owner and category to charge.
     pub tag: Tag,
     /// Retries, timing and error detail.
@@ -44,6 +46,7 @@ impl<'a> Request<'a> {
         Self {
             bytes,
             alignment: DEFAULT_ALIGNMENT,
+            stream: 0,
             tag: Tag::default(),
             attributes: AllocationAttributes::default(),
             contents: None,
@@ -61,6 +64,14 @@ impl<'a> Request<'a> {
     #[must_use]
     pub const fn with_alignment(mut self, alignment: u64) -> Self {
         self.alignment = alignment;
+        self
+    }
+
+    /// Sets the number of the stream that uses the block; 0 by default. [`Pytorch`](crate::Pytorch) keeps the memory of
+    /// streams apart, other policies ignore it.
+    #[must_use]
+    pub const fn with_stream(mut self, stream: u32) -> Self {
+        self.stream = stream;
         self
     }
 

@@ -4,8 +4,13 @@
 //! tree, where [`Bfc`](crate::Bfc) has lists by size class. The policies that use it reproduce originals with a tree,
 //! and must choose the same chunk. A node holds eleven chunks, so the few hundred free chunks of a training run are two
 //! or three nodes deep.
+//!
+//! [`Pytorch`](crate::Pytorch) has several sets of pools. A chunk belongs to one set, and a request searches one set.
+//! The other policies have set 0 alone. `segments.rs` adds chunks of addresses without memory.
 
-use std::collections::BTreeSet;
+mod segments;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::base::memory::Span;
 use crate::base::placement::{Inconsistent, Placement};
@@ -20,12 +25,17 @@ enum SlotState {
     Vacant,
     Free,
     Live,
+    /// Addresses without memory, in a segment.
+    Unmapped,
 }
 
 /// A chunk of a region, live or free.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     state: SlotState,
+    /// Whether its region is a segment, which is mapped in parts.
+    in_segment: bool,
+    set: u16,
     address: u64,
     bytes: u64,
     /// The chunk below in the same region.
@@ -44,9 +54,9 @@ impl Chunk {
         FreeChunk { bytes: self.bytes, address: self.address, slot, is_region: self.is_region() }
     }
 
-    /// Whether it is the only chunk of its region.
+    /// Whether it is the only chunk of its region, and can leave with it.
     const fn is_region(&self) -> bool {
-        self.prev == NONE && self.next == NONE
+        self.prev == NONE && self.next == NONE && !self.in_segment
     }
 }
 
@@ -67,22 +77,77 @@ struct Region {
     first: u32,
 }
 
-/// The regions of a policy and their chunks.
+/// A set of pools: a request searches one.
 #[derive(Clone, Debug, Default)]
+struct Set {
+    free: BTreeSet<FreeChunk>,
+    /// The bytes that are mapped and unmapped as one, for segments.
+    handle: u64,
+}
+
+/// The regions of a policy and their chunks.
+#[derive(Clone, Debug)]
 pub(crate) struct ChunkTable {
     /// The slots of chunks, which are reused last-in first-out.
     slots: Vec<Chunk>,
     vacant: Vec<u32>,
-    free: BTreeSet<FreeChunk>,
+    sets: Vec<Set>,
+    /// The slots of unmapped chunks, by address.
+    unmapped: BTreeMap<u64, u32>,
     /// In order of address.
     regions: Vec<Region>,
-    /// Bytes of all regions.
+    /// Bytes of all regions, of segments only the mapped ones.
     reserved: u64,
 }
 
+impl Default for ChunkTable {
+    /// A table without memory, with set 0.
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            sets: vec![Set::default()],
+            unmapped: BTreeMap::new(),
+            regions: Vec::new(),
+            reserved: 0,
+        }
+    }
+}
+
 impl ChunkTable {
-    /// Adds a free region.
+    /// Adds an empty set, whose segments are mapped in multiples of `handle` bytes. Returns its number; `None` if there
+    /// are no numbers left.
+    pub(crate) fn add_set(&mut self, handle: u64) -> Option<u16> {
+        let set = u16::try_from(self.sets.len()).ok()?;
+        self.sets.push(Set { free: BTreeSet::new(), handle });
+        Some(set)
+    }
+
+    /// Iterates over the numbers of all sets.
+    pub(crate) fn sets(&self) -> impl Iterator<Item = u16> + use<> {
+        0..self.sets.len() as u16
+    }
+
+    /// Adds a free region to set 0.
     pub(crate) fn add_region(&mut self, span: Span) -> Result<(), NotAdded> {
+        self.add_region_to(span, 0).map(|_| ())
+    }
+
+    /// Adds a free region to a set. Returns the slot of its chunk.
+    pub(crate) fn add_region_to(&mut self, span: Span, set: u16) -> Result<u32, NotAdded> {
+        let index = self.index_of_new(span)?;
+        let Span { address, bytes } = span;
+        let state = SlotState::Free;
+        let chunk = Chunk { state, in_segment: false, set, address, bytes, prev: NONE, next: NONE };
+        let first = self.insert(chunk);
+        self.regions.insert(index, Region { span, first });
+        self.store(first, chunk);
+        self.reserved += bytes;
+        Ok(first)
+    }
+
+    /// Returns the place of a new region among all, and checks that there is room for it.
+    fn index_of_new(&self, span: Span) -> Result<usize, NotAdded> {
         let end = span.end().filter(|_| span.bytes > 0).ok_or(NotAdded::Bad)?;
         let index = self.regions.partition_point(|region| region.span.address < span.address);
         let below = index.checked_sub(1).and_then(|below| self.regions[below].span.end());
@@ -93,29 +158,63 @@ impl ChunkTable {
         if !self.has_room_for(1) {
             return Err(NotAdded::Full);
         }
-        let Span { address, bytes } = span;
-        let chunk = Chunk { state: SlotState::Free, address, bytes, prev: NONE, next: NONE };
-        let first = self.insert(chunk);
-        self.regions.insert(index, Region { span, first });
-        self.free.insert(chunk.as_free(first));
-        self.reserved += bytes;
-        Ok(())
+        Ok(index)
+    }
+
+    /// Moves an idle region to another set.
+    pub(crate) fn move_region(&mut self, slot: u32, set: u16) {
+        let chunk = self.slots[slot as usize];
+        self.unlist(slot, &chunk);
+        self.store(slot, Chunk { set, ..chunk });
     }
 
     /// Removes the lowest idle region for which `goes` is true.
     pub(crate) fn take_idle(&mut self, goes: impl Fn(Span) -> bool) -> Option<Span> {
         let idle = |region: &Region| goes(region.span) && self.is_idle(region);
         let index = self.regions.iter().position(idle)?;
-        let Region { span, first } = self.regions.remove(index);
-        self.free.remove(&self.slots[first as usize].as_free(first));
-        self.remove(first);
-        self.reserved -= span.bytes;
-        Some(span)
+        Some(self.take_region(index))
     }
 
-    /// Iterates over the free chunks of at least `bytes` bytes, the best fit first.
+    /// Removes the idle region at an address.
+    pub(crate) fn take_idle_at(&mut self, address: u64) -> Option<Span> {
+        let index = self.regions.binary_search_by_key(&address, |region| region.span.address).ok()?;
+        self.is_idle(&self.regions[index]).then(|| self.take_region(index))
+    }
+
+    fn take_region(&mut self, index: usize) -> Span {
+        let Region { span, first } = self.regions.remove(index);
+        let chunk = self.slots[first as usize];
+        self.unlist(first, &chunk);
+        self.remove(first);
+        self.reserved -= span.bytes;
+        span
+    }
+
+    /// Iterates over the free chunks of set 0 of at least `bytes` bytes, the best fit first.
     pub(crate) fn free_from(&self, bytes: u64) -> impl Iterator<Item = FreeChunk> + '_ {
-        self.free.range(FreeChunk { bytes, address: 0, slot: 0, is_region: false }..).copied()
+        self.free_in(0, bytes)
+    }
+
+    /// Iterates over the free chunks of a set of at least `bytes` bytes, the best fit first. The largest is the last.
+    pub(crate) fn free_in(&self, set: u16, bytes: u64) -> impl DoubleEndedIterator<Item = FreeChunk> + '_ {
+        let least = FreeChunk { bytes, address: 0, slot: 0, is_region: false };
+        self.sets[usize::from(set)].free.range(least..).copied()
+    }
+
+    /// Returns the free chunk of a slot, if any.
+    pub(crate) fn free_chunk(&self, slot: u32) -> Option<FreeChunk> {
+        let chunk = self.slots.get(slot as usize).filter(|chunk| chunk.state == SlotState::Free)?;
+        Some(chunk.as_free(slot))
+    }
+
+    /// Returns the set of a chunk.
+    pub(crate) fn set_of(&self, slot: u32) -> u16 {
+        self.slots[slot as usize].set
+    }
+
+    /// Returns the set of the region that contains `address`.
+    pub(crate) fn set_at(&self, address: u64) -> Option<u16> {
+        self.region_at(address).map(|region| self.set_of(region.first))
     }
 
     /// Whether the table has slots for `count` more chunks.
@@ -128,18 +227,18 @@ impl ChunkTable {
     pub(crate) fn carve(&mut self, slot: u32, start: u64, bytes: u64) -> Placement {
         let whole = self.slots[slot as usize];
         let (before, behind) = (start - whole.address, whole.end() - start - bytes);
-        self.free.remove(&whole.as_free(slot));
+        self.unlist(slot, &whole);
         let mut live = Chunk { state: SlotState::Live, address: start, bytes, ..whole };
         let mut live_slot = slot;
         if before > 0 {
             live.prev = slot;
             live_slot = self.insert(live);
-            self.set_free(slot, Chunk { bytes: before, next: live_slot, ..whole });
+            self.store(slot, Chunk { bytes: before, next: live_slot, ..whole });
         }
         if behind > 0 {
             let rest = Chunk { address: start + bytes, bytes: behind, prev: live_slot, ..whole };
             live.next = self.insert(rest);
-            self.set_free(live.next, rest);
+            self.store(live.next, rest);
         }
         self.slots[live_slot as usize] = live;
         self.link_back(whole.next, if behind > 0 { live.next } else { live_slot });
@@ -156,26 +255,34 @@ impl ChunkTable {
     /// result.
     pub(crate) fn free(&mut self, slot: u32) -> Result<FreeChunk, NotLive> {
         self.live(slot).ok_or(NotLive { slot })?;
+        Ok(self.merge(slot, SlotState::Free))
+    }
+
+    /// Makes a live chunk free or unmapped, and merges it with such neighbors. The lowest chunk keeps its slot. Returns
+    /// the result.
+    #[inline]
+    fn merge(&mut self, slot: u32, state: SlotState) -> FreeChunk {
         let mut slot = slot;
-        let mut chunk = Chunk { state: SlotState::Free, ..self.slots[slot as usize] };
-        if let Some(prev) = self.take_free(chunk.prev) {
+        let mut chunk = Chunk { state, ..self.slots[slot as usize] };
+        if let Some(prev) = self.take(chunk.prev, state) {
             self.remove(slot);
             slot = chunk.prev;
             chunk = Chunk { bytes: prev.bytes + chunk.bytes, next: chunk.next, ..prev };
         }
-        if let Some(next) = self.take_free(chunk.next) {
+        if let Some(next) = self.take(chunk.next, state) {
             self.remove(chunk.next);
             chunk.bytes += next.bytes;
             chunk.next = next.next;
         }
         self.link_back(chunk.next, slot);
-        self.set_free(slot, chunk);
-        Ok(chunk.as_free(slot))
+        self.store(slot, chunk);
+        chunk.as_free(slot)
     }
 
-    /// Returns the bytes of idle regions.
+    /// Returns the bytes of idle regions, and of the idle parts of segments.
     pub(crate) fn idle_bytes(&self) -> u64 {
-        self.regions.iter().filter(|region| self.is_idle(region)).map(|region| region.span.bytes).sum()
+        let regions = self.regions.iter().filter(|region| self.is_idle(region)).map(|region| region.span);
+        regions.chain(self.idle_handles().map(|(_, span)| span)).map(|span| span.bytes).sum()
     }
 
     /// Returns the bytes of all regions.
@@ -185,64 +292,91 @@ impl ChunkTable {
 
     /// Returns the regions in order of address.
     pub(crate) fn regions(&self) -> Vec<Span> {
-        self.regions.iter().map(|region| region.span).collect()
+        let mut regions = Vec::with_capacity(self.regions.len());
+        for region in &self.regions {
+            if self.is_segment(region) {
+                self.mapped_parts(region, &mut regions);
+            } else {
+                regions.push(region.span);
+            }
+        }
+        regions
     }
 
-    /// Returns the region that contains `address`.
+    /// Returns the region, or the whole segment, that contains `address`.
     pub(crate) fn region_of(&self, address: u64) -> Option<Span> {
+        self.region_at(address).map(|region| region.span)
+    }
+
+    fn region_at(&self, address: u64) -> Option<&Region> {
         let above = self.regions.partition_point(|region| region.span.address <= address);
-        let span = self.regions[above.checked_sub(1)?].span;
-        (address - span.address < span.bytes).then_some(span)
+        let region = &self.regions[above.checked_sub(1)?];
+        (address - region.span.address < region.span.bytes).then_some(region)
     }
 
     /// Returns the size of the largest free chunk, or 0.
     pub(crate) fn largest_free_bytes(&self) -> u64 {
-        self.free.last().map_or(0, |chunk| chunk.bytes)
+        self.sets.iter().filter_map(|set| set.free.last()).map(|chunk| chunk.bytes).max().unwrap_or(0)
     }
 
     /// Visits every chunk of every region, in order of address.
     pub(crate) fn visit(&self, visit: &mut dyn FnMut(Piece)) {
-        for (index, region) in self.regions.iter().enumerate() {
-            let mut slot = region.first;
+        let mut index = 0;
+        for region in &self.regions {
+            let (mut slot, mut is_mapped) = (region.first, false);
             while slot != NONE {
                 let Chunk { state, address, bytes, next, .. } = self.slots[slot as usize];
-                visit(Piece::new(index, Span { address, bytes }, (state == SlotState::Live).then_some(slot)));
+                // Each mapped part of a segment is a region.
+                index += usize::from(is_mapped && state == SlotState::Unmapped);
+                is_mapped = state != SlotState::Unmapped;
+                if is_mapped {
+                    let live = (state == SlotState::Live).then_some(slot);
+                    visit(Piece::new(index, Span { address, bytes }, live));
+                }
                 slot = next;
             }
+            index += usize::from(is_mapped);
         }
     }
 
-    /// Checks that chunks cover their regions and have correct neighbors, that no two free ones touch, and that the free
-    /// chunks and sums are correct.
+    /// Checks that chunks cover their regions and have correct neighbors, that no two free or unmapped ones touch, and
+    /// that the free and unmapped chunks and the sums are correct.
     pub(crate) fn check(&self, policy: &'static str) -> Result<(), Inconsistent> {
         let wrong = |detail: String| Err(Inconsistent { policy, detail });
-        let (mut chunks, mut free, mut reserved) = (0, 0, 0);
+        let (mut chunks, mut free, mut unmapped, mut reserved) = (0, 0, 0, 0);
         for region in &self.regions {
             let (mut slot, mut prev, mut address) = (region.first, NONE, region.span.address);
-            let mut prev_was_free = false;
+            let mut prev_state = SlotState::Live;
+            let first = self.slots[region.first as usize];
             while slot != NONE {
                 let chunk = self.slots[slot as usize];
                 let is_free = chunk.state == SlotState::Free;
+                let is_unmapped = chunk.state == SlotState::Unmapped;
                 let linked = chunk.address == address && chunk.prev == prev && chunk.bytes > 0;
-                if !linked || chunk.state == SlotState::Vacant || (is_free && prev_was_free) {
+                let alike = (chunk.set, chunk.in_segment) == (first.set, first.in_segment);
+                let merged = chunk.state == SlotState::Live || chunk.state != prev_state;
+                let placed = !is_unmapped || (chunk.in_segment && self.unmapped.get(&address) == Some(&slot));
+                if !linked || !alike || !merged || !placed || chunk.state == SlotState::Vacant {
                     return wrong(format!(
                         "slot {slot} is {chunk:?} after slot {prev}, which ends at {address:#x}"
                     ));
                 }
-                if is_free && !self.free.contains(&chunk.as_free(slot)) {
+                if is_free && !self.sets[usize::from(chunk.set)].free.contains(&chunk.as_free(slot)) {
                     return wrong(format!("slot {slot} is free and not in order: {chunk:?}"));
                 }
                 chunks += 1;
                 free += usize::from(is_free);
-                (prev, prev_was_free, address, slot) = (slot, is_free, chunk.end(), chunk.next);
+                unmapped += usize::from(is_unmapped);
+                reserved += if is_unmapped { 0 } else { chunk.bytes };
+                (prev, prev_state, address, slot) = (slot, chunk.state, chunk.end(), chunk.next);
             }
             if region.span.end() != Some(address) {
                 return wrong(format!("{:x?} is covered up to {address:#x}", region.span));
             }
-            reserved += region.span.bytes;
         }
-        let sums = (chunks + self.vacant.len(), free, reserved);
-        let said = (self.slots.len(), self.free.len(), self.reserved);
+        let sums = (chunks + self.vacant.len(), free, unmapped, reserved);
+        let free = self.sets.iter().map(|set| set.free.len()).sum();
+        let said = (self.slots.len(), free, self.unmapped.len(), self.reserved);
         if sums == said { Ok(()) } else { wrong(format!("{sums:?} by sum, {said:?} by figure")) }
     }
 
@@ -251,16 +385,32 @@ impl ChunkTable {
         first.state == SlotState::Free && first.is_region()
     }
 
-    /// Stores a free chunk in its slot and among the free ones.
-    fn set_free(&mut self, slot: u32, chunk: Chunk) {
+    /// Stores a free or unmapped chunk in its slot and among its like.
+    #[inline]
+    fn store(&mut self, slot: u32, chunk: Chunk) {
         self.slots[slot as usize] = chunk;
-        self.free.insert(chunk.as_free(slot));
+        if chunk.state == SlotState::Unmapped {
+            self.unmapped.insert(chunk.address, slot);
+        } else {
+            self.sets[usize::from(chunk.set)].free.insert(chunk.as_free(slot));
+        }
     }
 
-    /// Removes a neighbor from the free chunks, if it is free.
-    fn take_free(&mut self, slot: u32) -> Option<Chunk> {
-        let chunk = *self.slots.get(slot as usize).filter(|chunk| chunk.state == SlotState::Free)?;
-        self.free.remove(&chunk.as_free(slot));
+    /// Removes a chunk from those of its state, free or unmapped.
+    #[inline]
+    fn unlist(&mut self, slot: u32, chunk: &Chunk) {
+        if chunk.state == SlotState::Unmapped {
+            self.unmapped.remove(&chunk.address);
+        } else {
+            self.sets[usize::from(chunk.set)].free.remove(&chunk.as_free(slot));
+        }
+    }
+
+    /// Returns a neighbor that has this state, free or unmapped, and removes it from those of this state.
+    #[inline]
+    fn take(&mut self, slot: u32, state: SlotState) -> Option<Chunk> {
+        let chunk = *self.slots.get(slot as usize).filter(|chunk| chunk.state == state)?;
+        self.unlist(slot, &chunk);
         Some(chunk)
     }
 

@@ -11,6 +11,7 @@ pub(crate) mod chunk_table;
 mod configured;
 mod first_fit;
 pub(crate) mod packed;
+pub(crate) mod pytorch;
 mod types;
 
 use std::fmt;
@@ -25,6 +26,7 @@ pub use buddy::*;
 pub use configured::ConfiguredPolicy;
 pub use first_fit::FirstFit;
 pub use packed::{Packed, PackedOptions};
+pub use pytorch::{ExpandingPolicy, Pytorch, PytorchOptions, PytorchOptionsError};
 pub use types::{Capabilities, NotAdded, NotLive, Piece, PlacementRequest, PolicyStatus, Release};
 
 /// The granularity of regions, in bytes: upstream's smallest allocation.
@@ -95,12 +97,29 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// See [`NotAdded`].
     fn add_region(&mut self, span: Span, join: bool) -> Result<(), NotAdded>;
 
+    /// Adds a free region for a request that found no place. A policy that [keeps requests
+    /// apart](Capabilities::separates_requests) uses the region for such requests alone, and places this one in it.
+    ///
+    /// # Errors
+    /// See [`NotAdded`].
+    fn add_region_for(&mut self, span: Span, join: bool, request: &PlacementRequest) -> Result<(), NotAdded> {
+        let _ = request;
+        self.add_region(span, join)
+    }
+
     /// Returns the bytes of idle regions: those without a live block and without a pending free.
     fn idle_bytes(&self) -> u64;
 
     /// Releases memory without a live block, which then belongs to the caller. See [`Release`]. Returns `None` without
     /// a change if there is none.
     fn release(&mut self, release: Release) -> Option<Span>;
+
+    /// Releases the regions that the policy gives up first for a request for which the source has no memory. They then
+    /// belong to the caller.
+    fn release_for(&mut self, request: &PlacementRequest) -> Vec<Span> {
+        let _ = request;
+        Vec::new()
+    }
 
     /// Returns figures that are cheap to read.
     fn status(&self) -> PolicyStatus;
@@ -115,6 +134,12 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
     /// [`merge_until_fit`](Self::merge_until_fit).
     fn largest_obtainable_bytes(&self) -> u64 {
         self.largest_free_bytes()
+    }
+
+    /// Whether the request may use the memory of this chunk: it is free, early enough, and in a region that serves such
+    /// requests.
+    fn may_use(&self, request: &PlacementRequest, piece: &Piece) -> bool {
+        request.admits(piece)
     }
 
     /// Visits every chunk of every region, in order of address.
@@ -135,6 +160,11 @@ pub trait Policy: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the packing follower of a policy; `None` without a packing.
     fn packing_follower(&mut self) -> Option<&mut dyn PackingFollower> {
+        None
+    }
+
+    /// Returns the methods of a policy that maps memory into reserved ranges of addresses; `None` if it takes regions.
+    fn expanding(&mut self) -> Option<&mut dyn ExpandingPolicy> {
         None
     }
 
@@ -166,7 +196,9 @@ impl dyn Policy + '_ {
     /// Returns the free bytes, in any number of chunks. Visits every chunk.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
-        self.free_bytes_for(&PlacementRequest::new(1))
+        let mut free = 0;
+        self.visit(&mut |piece| free += if piece.slot.is_none() { piece.span.bytes } else { 0 });
+        free
     }
 
     /// Returns the free bytes that the request may use, in any number of chunks. Visits every chunk.
@@ -174,7 +206,7 @@ impl dyn Policy + '_ {
     pub fn free_bytes_for(&self, request: &PlacementRequest) -> u64 {
         let mut free = 0;
         self.visit(&mut |piece| {
-            if request.may_use(&piece) {
+            if self.may_use(request, &piece) {
                 free += piece.span.bytes;
             }
         });

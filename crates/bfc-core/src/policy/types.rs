@@ -11,6 +11,8 @@ pub struct PlacementRequest {
     pub bytes: u64,
     /// The minimum alignment of the address, a power of two.
     pub alignment: u64,
+    /// The number of the stream that uses the block. Only policies with pools by stream read it.
+    pub stream: u32,
     /// The frees whose memory the request may use. Only a [timed policy](crate::Policy::timed) reads it.
     pub(super) timing: Timing,
 }
@@ -19,13 +21,20 @@ impl PlacementRequest {
     /// Creates a request for `bytes` bytes with any alignment.
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
-        Self { bytes, alignment: 1, timing: Timing::ANY }
+        Self { bytes, alignment: 1, stream: 0, timing: Timing::ANY }
     }
 
     /// Sets the alignment, a power of two.
     #[must_use]
     pub const fn with_alignment(mut self, alignment: u64) -> Self {
         self.alignment = alignment;
+        self
+    }
+
+    /// Sets the stream; 0 by default.
+    #[must_use]
+    pub const fn with_stream(mut self, stream: u32) -> Self {
+        self.stream = stream;
         self
     }
 }
@@ -83,6 +92,13 @@ pub struct Capabilities {
     pub releases_before_growth: bool,
     /// The policy [follows a packing](crate::Policy::packing_follower), so placements depend on more than the request.
     pub follows_packing: bool,
+    /// A region of fewer bytes than [`region_bytes`](crate::Policy::region_bytes) is useless: if the source has no memory
+    /// for it, the pool does not ask for less.
+    pub exact_regions: bool,
+    /// All idle regions return to the source before a request fails, even if it could not fit in their place.
+    pub releases_before_failure: bool,
+    /// A region serves only some requests, such as those of one stream.
+    pub separates_requests: bool,
 }
 
 impl Default for Capabilities {
@@ -92,6 +108,9 @@ impl Default for Capabilities {
             supports_caches: false,
             releases_before_growth: false,
             follows_packing: false,
+            exact_regions: false,
+            releases_before_failure: false,
+            separates_requests: false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A policy behind a lock, with a source of memory below it.
 
 mod cached;
+mod expand;
 mod inspect;
 mod resize;
 mod slow_path;
@@ -198,7 +199,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
 /// Converts a request for the policy.
 #[inline]
 const fn placement_request(request: &Request<'_>) -> PlacementRequest {
-    PlacementRequest::new(request.bytes).with_alignment(request.alignment)
+    PlacementRequest::new(request.bytes).with_alignment(request.alignment).with_stream(request.stream)
 }
 
 impl<P: Policy> LockedPool<P> {

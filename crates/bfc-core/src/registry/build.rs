@@ -15,6 +15,7 @@ use crate::policy::auto_growth::{AutoGrowth, AutoGrowthOptions};
 use crate::policy::bfc::Bfc;
 use crate::policy::buddy::{Buddy, BuddyOptions};
 use crate::policy::packed::{Packed, PackedOptions};
+use crate::policy::pytorch::{Pytorch, PytorchOptions};
 use crate::pool::limit::RegionLimit;
 use crate::pool::{BfcConfig, PolicyAllocator};
 use crate::registry::choice::AllocatorChoice;
@@ -38,6 +39,16 @@ pub enum PoolError {
         "{pool}: {allocator} does not keep frees apart by a timing counter: choose bfc, or leave the counter out", pool = printable(pool)
     )]
     NoCounts {
+        /// The pool's name.
+        pool: String,
+        /// The chosen allocator.
+        allocator: AllocatorChoice,
+    },
+    /// The options set `alloc_conf`, but the chosen allocator is not PyTorch's.
+    #[error(
+        "{pool}: alloc_conf has no effect on {allocator}: choose pytorch, or leave alloc_conf out", pool = printable(pool)
+    )]
+    NoAllocConf {
         /// The pool's name.
         pool: String,
         /// The chosen allocator.
@@ -68,6 +79,8 @@ pub(super) struct Parts<'a> {
     pub(super) packing: Option<&'a Arc<Packing>>,
     /// The size of the first region, if options set it.
     pub(super) first_region: Option<Bytes>,
+    /// The settings of PyTorch's allocator.
+    pub(super) alloc_conf: PytorchOptions,
 }
 
 impl Parts<'_> {
@@ -92,7 +105,13 @@ pub(super) fn allocator(
     let config = configured(&name, &*source, config, options)?;
     let choice = options.allocator.unwrap_or_default();
     RegionLimit::new(config.limit, &*source).check(choice.row().smallest_region)?;
-    choice.make(Parts { name, source, config, packing, first_region: options.first_region })
+    let alloc_conf = match options.alloc_conf {
+        Some(_) if choice != AllocatorChoice::Pytorch => {
+            return Err(PoolError::NoAllocConf { pool: name, allocator: choice });
+        }
+        alloc_conf => alloc_conf.unwrap_or_default(),
+    };
+    choice.make(Parts { name, source, config, packing, first_region: options.first_region, alloc_conf })
 }
 
 pub(super) fn bfc(parts: Parts<'_>) -> Made {
@@ -108,6 +127,11 @@ pub(super) fn buddy(parts: Parts<'_>) -> Made {
 pub(super) fn auto_growth(parts: Parts<'_>) -> Made {
     let options = auto_growth_options(parts.source.memory_kind());
     parts.pool::<AutoGrowth>(options)
+}
+
+pub(super) fn pytorch(parts: Parts<'_>) -> Made {
+    let config = parts.config.with_pytorch(parts.alloc_conf);
+    Ok(Arc::new(PolicyAllocator::<Pytorch>::new(parts.name, parts.source, config)))
 }
 
 /// Without a packing the fallback serves every request.

@@ -9,7 +9,7 @@ use crate::base::closest::did_you_mean;
 use crate::base::memory::MemoryKind;
 use crate::base::units::Bytes;
 use crate::packing::Packing;
-use crate::policy::{FirstFit, GRANULE};
+use crate::policy::{FirstFit, GRANULE, PytorchOptions};
 use crate::pool::BfcConfig;
 use crate::source::sub_allocator::SubAllocator;
 
@@ -87,6 +87,14 @@ choices! {
         "Paddle's auto-growth best fit, each region as large as its first request",
         build::auto_growth,
     );
+
+    /// PyTorch's caching allocator, with the settings of [`PoolOptions::alloc_conf`](crate::PoolOptions::alloc_conf).
+    Pytorch: Row {
+        smallest_region: 2 << 20,
+        // The policy alone decides which idle regions leave before the pool grows.
+        rules: Some(|limit| BfcConfig::new(limit).with_region_merging(false)),
+        ..Row::new("pytorch", "PyTorch's caching allocator, with the settings of alloc_conf", build::pytorch)
+    };
 
     /// First fit by address, a baseline for comparisons.
     FirstFit: Row::new("first-fit", "the lowest address that fits, a baseline", |parts| parts.pool::<FirstFit>(()));
@@ -167,7 +175,8 @@ impl AllocatorChoice {
         config: BfcConfig,
         packing: Option<&Arc<Packing>>,
     ) -> Made {
-        self.make(Parts { name: name.into(), source, config, packing, first_region: None })
+        let (first_region, alloc_conf) = (None, PytorchOptions::default());
+        self.make(Parts { name: name.into(), source, config, packing, first_region, alloc_conf })
     }
 
     pub(super) fn make(self, parts: Parts<'_>) -> Made {

@@ -13,7 +13,7 @@ use crate::pool::{GrowthRule, PoolConfig};
 use crate::registry::choice::AllocatorChoice;
 
 impl PoolOptions {
-    /// Returns all options of a configuration, except the allocator.
+    /// Returns all options of a configuration, except the allocator and its settings.
     #[must_use]
     pub fn all_of(config: &BfcConfig) -> Self {
         let split = match config.options.split {
@@ -35,6 +35,7 @@ impl PoolOptions {
             join: Some(config.options.join),
             retry_timeout: Some(if waits { config.retry_timeout } else { Duration::ZERO }),
             thread_cache: Some(config.thread_cache.into()),
+            alloc_conf: None,
         }
     }
 
@@ -129,6 +130,7 @@ impl fmt::Display for PoolOptions {
             self.retry_timeout.map(|timeout| format!("waits {} ms", timeout.as_millis())),
             self.thread_cache.map(|cache| format!("{} thread caches", with(cache != CacheChoice::Off))),
             self.allocator.map(|allocator| format!("allocator {allocator}")),
+            self.alloc_conf.map(|settings| format!("alloc_conf {settings}")),
         ];
         f.write_str(&options.into_iter().flatten().collect::<Vec<_>>().join(", "))
     }

@@ -122,6 +122,13 @@ pub enum SettingKind {
     Device,
     /// The path of a file or folder.
     Path,
+    /// Settings of an allocator, as text in its own syntax.
+    Settings {
+        /// The valid values, as text.
+        expected: &'static str,
+        /// Checks the text. The error tells what is wrong with it.
+        check: fn(&str) -> Result<(), String>,
+    },
     /// A word that may have a value after a colon.
     Rule {
         /// The valid values, as text.
@@ -166,7 +173,9 @@ impl Setting {
             SettingKind::OneOf(names) => format!("one of {}", names.join(", ")),
             SettingKind::Device => "auto, or a device, as in cpu or cuda:1".to_owned(),
             SettingKind::Path => format!("a path, as in {}", self.example),
-            SettingKind::Rule { expected, .. } => expected.to_owned(),
+            SettingKind::Rule { expected, .. } | SettingKind::Settings { expected, .. } => {
+                expected.to_owned()
+            }
         }
     }
 
@@ -184,7 +193,13 @@ impl Setting {
     #[must_use]
     pub fn invalid(&self, value: &str) -> InvalidValue {
         let word = value.trim().split(':').next().unwrap_or_default();
-        let expected = self.expected() + &did_you_mean(word, self.words().iter().copied());
+        let hint = match self.kind {
+            SettingKind::Settings { check, .. } => {
+                check(value).err().map_or_else(String::new, |wrong| format!(" ({wrong})"))
+            }
+            _ => did_you_mean(word, self.words().iter().copied()),
+        };
+        let expected = self.expected() + &hint;
         InvalidValue { value: value.chars().take(MAX_QUOTED).collect(), expected }
     }
 
@@ -206,6 +221,7 @@ impl Setting {
             SettingKind::Device => text == "auto" || text.parse::<DeviceId>().is_ok(),
             SettingKind::Path => !text.is_empty(),
             SettingKind::Rule { check, .. } => check(text),
+            SettingKind::Settings { check, .. } => check(text).is_ok(),
         };
         if valid { Ok(()) } else { Err(self.invalid(value)) }
     }

@@ -64,4 +64,37 @@ pub unsafe trait SubAllocator: Send + Sync + fmt::Debug {
     fn supports_coalescing(&self) -> bool {
         false
     }
+
+    /// Whether the source [reserves](Self::reserve) addresses and [maps](Self::map) memory into them.
+    fn supports_segments(&self) -> bool {
+        false
+    }
+
+    /// Reserves a range of `bytes` addresses without memory. It stays reserved as long as the source lives.
+    ///
+    /// # Errors
+    /// [`SourceError::Exhausted`] if there are too few addresses, [`SourceError::Unsupported`] without
+    /// [segments](Self::supports_segments).
+    fn reserve(&self, bytes: u64) -> Result<Span, SourceError> {
+        let _ = bytes;
+        Err(no_segments())
+    }
+
+    /// Maps memory into a span of a reserved range, in pieces of `handle` bytes. The span is then a region.
+    /// [`free`](Self::free) unmaps any run of whole pieces.
+    ///
+    /// # Errors
+    /// [`SourceError::Exhausted`] if there is too little memory; nothing is mapped. Other variants if the source is
+    /// broken.
+    ///
+    /// # Safety
+    /// The span consists of whole pieces, counted from the start of a reserved range, in which nothing is mapped.
+    unsafe fn map(&self, span: Span, handle: u64) -> Result<(), SourceError> {
+        let _ = (span, handle);
+        Err(no_segments())
+    }
+}
+
+fn no_segments() -> SourceError {
+    SourceError::Unsupported { device: "the source of memory".to_owned(), feature: "segments" }
 }

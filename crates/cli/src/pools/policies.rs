@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bfc_core::{
     AddressOnlyMemory, Allocator, AllocatorChoice, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
     Buddy, BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GrowthRule, HostMemory, Packed, PackedConfig,
-    PackedOptions, Packing, PackingOptions, PolicyAllocator, PoolConfig, SubAllocator, did_you_mean,
+    PackedOptions, Packing, PackingOptions, PolicyAllocator, PoolConfig, Pytorch, PytorchConfig,
+    SubAllocator, did_you_mean,
 };
 use highwater_traces::{NoPacking, Step, Trace, packing_of};
 
@@ -87,6 +88,10 @@ fn auto_growth(spec: PoolSpec) -> Arc<dyn Allocator> {
     pool::<AutoGrowth>(spec, AutoGrowthConfig::with_options(spec.limit(), options))
 }
 
+fn pytorch(spec: PoolSpec) -> Arc<dyn Allocator> {
+    pool::<Pytorch>(spec, PytorchConfig::pytorch(spec.limit(), spec.alloc_conf()))
+}
+
 fn packed(spec: PoolSpec, packing: &Arc<Packing>) -> Arc<dyn Allocator> {
     // The pool grows as bfc does. Doubling would make the second region twice as large as the range of the packing.
     let config =
@@ -125,6 +130,8 @@ impl Policy {
             AllocatorChoice::Packed => &[REGIONS, GROWTH, BEST_FIT, &["--granule"]],
             // Paddle's policies define the region sizes and the splits.
             AllocatorChoice::Buddy | AllocatorChoice::AutoGrowth => &[REGIONS],
+            // PyTorch's allocator has its own names for all of this.
+            AllocatorChoice::Pytorch => &[&["--growth", "--alloc-conf"]],
             AllocatorChoice::Passthrough => &[],
             _ => &[REGIONS, GROWTH],
         };
@@ -155,6 +162,7 @@ impl Policy {
             }
             AllocatorChoice::Buddy => Box::new(buddy),
             AllocatorChoice::AutoGrowth => Box::new(auto_growth),
+            AllocatorChoice::Pytorch => Box::new(pytorch),
             // The guard writes canaries and poison, so it needs real memory.
             AllocatorChoice::Guard | AllocatorChoice::Passthrough => {
                 Box::new(move |spec| listed(choice, spec, spec.real_limit(), Arc::new(HostMemory::new())))
@@ -242,6 +250,8 @@ mod tests {
             let (aside, least) = match policy.name {
                 "guard" => (256, 256),
                 "passthrough" => (0, 1),
+                // A region for small blocks.
+                "pytorch" => (1 << 20, 2 << 20),
                 _ => (0, 256),
             };
             let fixed = |bytes| pool(anything().fixed(bytes));

@@ -1,11 +1,11 @@
 //! The pool to replay through, as described on the command line.
 
 use bfc_core::setting::{
-    CUT, FIRST_REGION, GARBAGE_COLLECTION, JOIN, REGION_MERGING, SPLIT, Setting, THREAD_CACHE,
+    ALLOC_CONF, CUT, FIRST_REGION, GARBAGE_COLLECTION, JOIN, REGION_MERGING, SPLIT, Setting, THREAD_CACHE,
 };
 use bfc_core::{
-    BfcOptions, Bytes, CacheChoice, CutRule, GrowthRule, JoinRule, PoolConfig, PoolOptions, SplitChoice,
-    printable,
+    BfcOptions, Bytes, CacheChoice, CutRule, GrowthRule, JoinRule, PoolConfig, PoolOptions, PytorchOptions,
+    SplitChoice, printable,
 };
 use clap::{Args, ValueEnum};
 
@@ -81,6 +81,9 @@ pub(crate) struct PoolArguments {
 
     #[arg(long, value_name = "SIZES", num_args = 0..=1, default_missing_value = "on", require_equals = true, help = help(&THREAD_CACHE))]
     pub(crate) thread_cache: Option<CacheChoice>,
+
+    #[arg(long, value_name = "SETTINGS", help = help(&ALLOC_CONF))]
+    pub(crate) alloc_conf: Option<PytorchOptions>,
 }
 
 /// An invalid description of a pool.
@@ -167,6 +170,11 @@ impl PoolSpec {
         self.options.configure(config).with_allow_growth(!self.is_fixed())
     }
 
+    /// The settings of PyTorch's allocator.
+    pub(crate) fn alloc_conf(self) -> PytorchOptions {
+        self.options.alloc_conf.unwrap_or_default()
+    }
+
     /// Applies the options to the rules for splitting and joining chunks.
     pub(crate) fn cutting(self, rules: BfcOptions) -> BfcOptions {
         self.options.cutting(rules, self.limit())
@@ -184,6 +192,7 @@ impl PoolArguments {
         options.cut = self.cut;
         options.join = self.join;
         options.thread_cache = self.thread_cache;
+        options.alloc_conf = self.alloc_conf;
         options
     }
 
@@ -199,6 +208,7 @@ impl PoolArguments {
             ("--cut", self.cut.is_some()),
             ("--join", self.join.is_some()),
             ("--thread-cache", self.thread_cache.is_some()),
+            ("--alloc-conf", self.alloc_conf.is_some()),
         ];
         given.into_iter().filter_map(|(option, given)| given.then_some(option)).collect()
     }
@@ -218,6 +228,7 @@ impl PoolArguments {
             }),
             growth.map(|growth| format!("growth {growth}")),
             self.pool.map(|pool| format!("pool {pool}")),
+            self.alloc_conf.map(|settings| settings.to_string()),
         ];
         words.into_iter().flatten().collect()
     }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bfc_core::setting::{ALLOCATOR, DEVICE, Setting};
-use bfc_core::{AllocatorChoice, Bytes, DeviceId, MIB, OptionError, PoolOptions};
+use bfc_core::setting::{ALLOC_CONF, ALLOCATOR, DEVICE, Setting};
+use bfc_core::{AllocatorChoice, Bytes, DeviceId, MIB, OptionError, PoolOptions, PytorchOptions};
 use clap::Args;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use highwater_distributed::World;
@@ -42,6 +42,9 @@ pub struct Options {
 
     #[arg(long, value_name = "NAME", help = help(&ALLOCATOR))]
     pub(super) allocator: Option<AllocatorChoice>,
+
+    #[arg(long, value_name = "SETTINGS", help = help(&ALLOC_CONF))]
+    pub(super) alloc_conf: Option<PytorchOptions>,
 
     /// Set any option of the pool, such as thread_cache=on or split=twice:5%; may be repeated. `highwater settings` lists
     /// the options
@@ -186,9 +189,10 @@ impl Options {
         options.pool_options(self.pool_options())
     }
 
-    /// The options of the pool: of `--allocator`, and of each `--pool-option`. The last one of a name counts.
+    /// The options of the pool: of `--allocator`, of `--alloc-conf`, and of each `--pool-option`. The last one of a name counts.
     pub(super) fn pool_options(&self) -> PoolOptions {
         let options = self.pool_option.iter().fold(PoolOptions::default(), |all, later| later.or(all));
+        let options = self.alloc_conf.map_or(options, |settings| options.with_alloc_conf(settings));
         self.allocator.map_or(options, |allocator| options.with_allocator(allocator))
     }
 }

@@ -46,7 +46,7 @@ impl PlacementRequest {
     }
 
     /// Whether the request may use the memory of this chunk: it is free, and early enough.
-    pub(crate) fn may_use(&self, piece: &Piece) -> bool {
+    pub(crate) fn admits(&self, piece: &Piece) -> bool {
         piece.slot.is_none() && self.freed_before().is_none_or(|before| piece.freed_at <= before)
     }
 }

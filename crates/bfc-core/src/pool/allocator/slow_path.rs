@@ -133,8 +133,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         })
     }
 
-    /// Makes room and retries, in upstream's order: grow, merge pending memory, return idle regions and grow in their
-    /// place.
+    /// Makes room and retries, in upstream's order: grow, merge pending memory, return the regions that the policy gives
+    /// up first and then all idle ones, and grow in their place.
     fn make_room(&self, state: &mut LockedPool<P>, request: &RoundedRequest) -> Result<Block, Shortfall> {
         if self.has_place_for(state, request) {
             self.release_unwanted(state, Release::BeforeGrowth);
@@ -146,7 +146,14 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         if state.policy.merge_until_fit(&request.placement) {
             return state.allocate(&request.placement, request.tag).ok_or(cause);
         }
-        if self.config.garbage_collection && self.release_for(state, request) {
+        if self.release_first_for(state, request) {
+            cause = match self.extend_and_allocate(state, request) {
+                Ok(block) => return Ok(block),
+                Err(cause) => cause,
+            };
+        }
+        let releases = self.config.garbage_collection || self.releases_before_failure(&state.policy);
+        if releases && self.release_for(state, request) {
             cause = match self.extend_and_allocate(state, request) {
                 Ok(block) => return Ok(block),
                 Err(cause) => cause,
@@ -155,9 +162,15 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         Err(cause)
     }
 
-    /// Returns idle regions if a larger one in their place could hold the request. Returns whether there were any.
+    /// Returns idle regions if a larger one in their place could hold the request, or if the policy keeps none before a
+    /// failure. Returns whether there were any.
     fn release_for(&self, state: &mut LockedPool<P>, request: &RoundedRequest) -> bool {
-        self.has_place_for(state, request) && self.release_idle(state, 0) > 0
+        let goes = self.releases_before_failure(&state.policy) || self.has_place_for(state, request);
+        goes && self.release_idle(state, 0) > 0
+    }
+
+    fn releases_before_failure(&self, policy: &P) -> bool {
+        policy.capabilities().releases_before_failure
     }
 
     /// Whether the limit leaves enough for the request, after returning idle regions. If not, the pool keeps them for
@@ -172,6 +185,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         self.config.garbage_collection
             || self.merges_regions()
             || policy.capabilities().releases_before_growth
+            || policy.capabilities().releases_before_failure
     }
 
     fn merges_regions(&self) -> bool {

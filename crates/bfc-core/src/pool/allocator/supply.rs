@@ -47,7 +47,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             unsafe { self.give_back(state, span) };
             return false;
         }
-        self.add(state, span, region).is_ok()
+        self.add(state, span, region, request).is_ok()
     }
 
     /// Takes a region that holds the request: as large as the growth rule prefers, or as much less as the source
@@ -57,6 +57,10 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         state: &mut LockedPool<P>,
         request: &RoundedRequest,
     ) -> Result<(), Shortfall> {
+        if let Some(expanded) = self.expand(state, request) {
+            return expanded;
+        }
+        let is_exact = state.policy.capabilities().exact_regions;
         // A source that honors the alignment leaves no padding before the block. One that does not is asked a second
         // time, for a region that suffices at any start. Upstream takes the first region and then finds no room in it.
         let (mut needed, mut alignment) = (request.rounded, request.placement.alignment.max(GRANULE));
@@ -66,8 +70,13 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             let region = state.growth.next_region(needed, reserved, available);
             let region =
                 region.ok_or_else(|| self.limit.too_small().map_or(Shortfall::Limit, Shortfall::Source))?;
-            let bytes = state.policy.region_bytes(needed, region.bytes).clamp(needed, available);
-            let span = match self.take_region(state, alignment, bytes, needed) {
+            let wanted = state.policy.region_bytes(needed, region.bytes);
+            if is_exact && wanted > available {
+                return Err(Shortfall::Limit);
+            }
+            let bytes = wanted.clamp(needed, available);
+            let least = if is_exact { bytes } else { needed };
+            let span = match self.take_region(state, alignment, bytes, least) {
                 // A source that cannot honor the alignment, such as driver memory, fails the same way.
                 Err(Shortfall::Source(SourceError::BadRegion { .. })) if alignment > GRANULE => {
                     (alignment, needed) = (GRANULE, request.with_most_padding());
@@ -81,13 +90,20 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
                 needed = request.with_most_padding();
                 continue;
             }
-            return self.add(state, span, region);
+            return self.add(state, span, region, request);
         }
     }
 
     /// Adds a region to the policy.
-    fn add(&self, state: &mut LockedPool<P>, span: Span, region: RegionRequest) -> Result<(), Shortfall> {
-        match state.policy.add_region(span, self.source.supports_coalescing()) {
+    fn add(
+        &self,
+        state: &mut LockedPool<P>,
+        span: Span,
+        region: RegionRequest,
+        request: &RoundedRequest,
+    ) -> Result<(), Shortfall> {
+        let join = self.source.supports_coalescing();
+        match state.policy.add_region_for(span, join, &request.placement) {
             Ok(()) => {
                 state.accounts.note_reserved(state.policy.status().reserved_bytes);
                 state.growth.succeeded(region);
@@ -178,10 +194,24 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     #[inline]
     pub(super) fn release_unwanted(&self, state: &mut LockedPool<P>, unwanted: Release) {
         while let Some(span) = state.policy.release(unwanted) {
-            state.accounts.note_reserved(state.policy.status().reserved_bytes);
-            // SAFETY: the policy has just removed the region, in which no block was live.
-            unsafe { self.give_back(state, span) };
+            self.give_back_released(state, span);
         }
+    }
+
+    /// Returns the regions that the policy gives up first for this request. Returns whether there were any.
+    pub(super) fn release_first_for(&self, state: &mut LockedPool<P>, request: &RoundedRequest) -> bool {
+        let released = state.policy.release_for(&request.placement);
+        for &span in &released {
+            self.give_back_released(state, span);
+        }
+        !released.is_empty()
+    }
+
+    /// Returns a region to the source that the policy has just released.
+    fn give_back_released(&self, state: &mut LockedPool<P>, span: Span) {
+        state.accounts.note_reserved(state.policy.status().reserved_bytes);
+        // SAFETY: the policy has just removed the region, in which no block was live.
+        unsafe { self.give_back(state, span) };
     }
 
     /// Returns a region to the source.
@@ -196,6 +226,6 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 }
 
-fn bad_region(span: Span) -> Shortfall {
+pub(super) fn bad_region(span: Span) -> Shortfall {
     Shortfall::Source(SourceError::BadRegion { address: span.address, bytes: span.bytes })
 }

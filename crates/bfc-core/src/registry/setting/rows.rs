@@ -6,6 +6,7 @@ use super::{Setting, SettingKind, SettingScope};
 use crate::base::amount::Amount;
 use crate::base::units::{Bytes, switch};
 use crate::policy::bfc::{CutRule, JoinRule};
+use crate::policy::pytorch::PytorchOptions;
 use crate::pool::GrowthRule;
 use crate::registry::choice::AllocatorChoice;
 use crate::registry::rules::{CacheChoice, SplitChoice};
@@ -105,6 +106,24 @@ pool_settings! {
         default: "bfc",
         help: "The allocator, which places the blocks",
         example: "guard",
+    };
+
+    /// The settings of PyTorch's allocator. Only for [`AllocatorChoice::Pytorch`].
+    alloc_conf: PytorchOptions, with_alloc_conf;
+    |options, text| Some(options.with_alloc_conf(text.parse::<PytorchOptions>().ok()?)),
+    |options| options.alloc_conf.map(|settings| settings.to_string());
+    ALLOC_CONF = Setting {
+        name: "alloc_conf",
+        variable: Some("HIGHWATER_ALLOC_CONF"),
+        option: Some("--alloc-conf"),
+        scope: SettingScope::Pool,
+        kind: SettingKind::Settings {
+            expected: "settings in the syntax of PYTORCH_CUDA_ALLOC_CONF, as in expandable_segments:True",
+            check: |text| text.parse::<PytorchOptions>().map(|_| ()).map_err(|error| error.to_string()),
+        },
+        default: "PyTorch's defaults",
+        help: "The settings of the allocator pytorch",
+        example: "expandable_segments:True",
     };
 
     /// The most bytes that the pool may reserve, or a share of the device's memory. The pool rounds it down to whole
