@@ -54,9 +54,13 @@ impl Chunk {
         FreeChunk { bytes: self.bytes, address: self.address, slot, is_region: self.is_region() }
     }
 
-    /// Whether it is the only chunk of its region, and can leave with it.
+    /// Whether it is the only chunk of its region or segment.
+    const fn is_whole(&self) -> bool {
+        self.prev == NONE && self.next == NONE
+    }
+
     const fn is_region(&self) -> bool {
-        self.prev == NONE && self.next == NONE && !self.in_segment
+        self.is_whole() && !self.in_segment
     }
 }
 
@@ -94,6 +98,8 @@ pub(crate) struct ChunkTable {
     sets: Vec<Set>,
     /// The slots of unmapped chunks, by address.
     unmapped: BTreeMap<u64, u32>,
+    /// The ranges of removed segments, which the caller has yet to take.
+    emptied: Vec<Span>,
     /// In order of address.
     regions: Vec<Region>,
     /// Bytes of all regions, of segments only the mapped ones.
@@ -108,6 +114,7 @@ impl Default for ChunkTable {
             vacant: Vec::new(),
             sets: vec![Set::default()],
             unmapped: BTreeMap::new(),
+            emptied: Vec::new(),
             regions: Vec::new(),
             reserved: 0,
         }

@@ -9,10 +9,17 @@ use crate::source::sub_allocator::SubAllocator;
 /// The first address: recognizable, and unlikely to equal the low bits of a real pointer.
 const BASE: u64 = 1 << 40;
 
+/// The end of the highest reserved range: far above all regions.
+const RANGES_END: u64 = 1 << 60;
+
+/// The alignment of reserved ranges, in bytes.
+const RANGE_ALIGNMENT: u64 = 2 << 20;
+
 /// A source of addresses without memory. A pool on top makes the same decisions as over real memory.
 ///
 /// The same calls in the same order return the same addresses, which rise from 2⁴⁰. The source reuses the last region
-/// once it is freed, but not holes before it. It starts over when no region is live.
+/// once it is freed, but not holes before it. It starts over when no region is live. Reserved
+/// ranges descend from 2⁶⁰, as those of `mmap` do.
 ///
 /// ```
 /// use bfc_core::{AddressOnlyMemory, Bytes, SubAllocator};
@@ -34,6 +41,8 @@ struct AddressCursor {
     next: u64,
     /// Bytes of live regions.
     live: u64,
+    /// The start of the last reserved range, if there is one. Regions end below it.
+    lowest_range: Option<u64>,
 }
 
 impl Default for AddressOnlyMemory {
@@ -42,7 +51,7 @@ impl Default for AddressOnlyMemory {
             limit: None,
             total: None,
             coalescing: false,
-            state: Mutex::new(AddressCursor { next: BASE, live: 0 }),
+            state: Mutex::new(AddressCursor { next: BASE, live: 0, lowest_range: None }),
         }
     }
 }
@@ -88,9 +97,21 @@ impl AddressCursor {
         if bytes == 0 || !alignment.is_power_of_two() {
             return None;
         }
-        let live = self.live.checked_add(bytes).filter(|&live| limit.is_none_or(|limit| live <= limit))?;
+        let live = self.live_with(limit, bytes)?;
         let region = Span { address: round_up(self.next, alignment)?, bytes };
-        region.end().map(|_| (region, live))
+        region.end().filter(|&end| end <= self.lowest_range.unwrap_or(u64::MAX)).map(|_| (region, live))
+    }
+
+    /// Returns the live bytes with `bytes` more, or `None` if they exceed the limit.
+    fn live_with(&self, limit: Option<u64>, bytes: u64) -> Option<u64> {
+        self.live.checked_add(bytes).filter(|&live| limit.is_none_or(|limit| live <= limit))
+    }
+
+    /// Returns the next range of addresses, or `None` if too few are left.
+    fn reserve(&self, bytes: u64) -> Option<Span> {
+        let end = self.lowest_range.unwrap_or(RANGES_END);
+        let address = end.checked_sub(bytes)? & !(RANGE_ALIGNMENT - 1);
+        (bytes > 0 && self.next <= address).then_some(Span { address, bytes })
     }
 }
 
@@ -109,8 +130,26 @@ unsafe impl SubAllocator for AddressOnlyMemory {
         let mut state = lock(&self.state);
         let (region, live) =
             state.place(self.limit, alignment, bytes).ok_or(SourceError::Exhausted { bytes })?;
-        *state = AddressCursor { next: region.address + bytes, live };
+        *state = AddressCursor { next: region.address + bytes, live, ..*state };
         Ok(region)
+    }
+
+    fn supports_segments(&self) -> bool {
+        true
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Span, SourceError> {
+        let mut state = lock(&self.state);
+        let range = state.reserve(bytes).ok_or(SourceError::Exhausted { bytes })?;
+        state.lowest_range = Some(range.address);
+        Ok(range)
+    }
+
+    unsafe fn map(&self, span: Span, _handle: u64) -> Result<(), SourceError> {
+        let mut state = lock(&self.state);
+        let exhausted = SourceError::Exhausted { bytes: span.bytes };
+        state.live = state.live_with(self.limit, span.bytes).ok_or(exhausted)?;
+        Ok(())
     }
 
     unsafe fn free(&self, region: Span) {
@@ -166,6 +205,21 @@ mod tests {
         free(&memory, Span { address: first.address, bytes: 1024 });
         assert_eq!(memory.live_bytes(), 0);
         assert_eq!(memory.allocate(256, 256), Ok(first));
+    }
+
+    #[test]
+    fn ranges_lie_apart_from_regions_and_count_what_is_mapped() {
+        let memory = AddressOnlyMemory::new().with_limit(Bytes::mib(8));
+        let [first, second] = [(); 2].map(|()| memory.reserve(100 << 20).unwrap());
+        assert_eq!((first.end(), second.end()), (Some(RANGES_END), Some(first.address)));
+        let part = Span { address: first.address, bytes: 6 << 20 };
+        // SAFETY: nothing is mapped in the range.
+        let map = |span| unsafe { memory.map(span, 2 << 20) };
+        assert_eq!((map(part), map(part)), (Ok(()), Err(SourceError::Exhausted { bytes: 6 << 20 })));
+        assert_eq!(memory.allocate(256, 2 << 20), Ok(Span { address: BASE, bytes: 2 << 20 }));
+        free(&memory, part);
+        assert_eq!(memory.live_bytes(), 2 << 20);
+        assert!(memory.reserve(u64::MAX).is_err() && memory.reserve(0).is_err());
     }
 
     #[test]

@@ -70,7 +70,8 @@ pub unsafe trait SubAllocator: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Reserves a range of `bytes` addresses without memory. It stays reserved as long as the source lives.
+    /// Reserves a range of `bytes` addresses without memory. It stays reserved until
+    /// [`release_range`](Self::release_range) or the end of the source.
     ///
     /// # Errors
     /// [`SourceError::Exhausted`] if there are too few addresses, [`SourceError::Unsupported`] without
@@ -78,6 +79,14 @@ pub unsafe trait SubAllocator: Send + Sync + fmt::Debug {
     fn reserve(&self, bytes: u64) -> Result<Span, SourceError> {
         let _ = bytes;
         Err(no_segments())
+    }
+
+    /// Releases a reserved range.
+    ///
+    /// # Safety
+    /// The range came from [`reserve`](Self::reserve), was not released before, and nothing is mapped in it.
+    unsafe fn release_range(&self, range: Span) {
+        let _ = range;
     }
 
     /// Maps memory into a span of a reserved range, in pieces of `handle` bytes. The span is then a region.

@@ -94,7 +94,8 @@ impl ChunkTable {
         Ok(self.merge(slot, SlotState::Free).slot)
     }
 
-    /// Unmaps whole handles of at most this many bytes in a free chunk. Returns their span.
+    /// Unmaps whole handles of at most this many bytes in a free chunk. Returns their span. A segment without mapped
+    /// memory leaves the table: see [`take_emptied`](Self::take_emptied).
     pub(crate) fn unmap_idle(&mut self, at_most: u64) -> Option<Span> {
         let mut idle = self.idle_handles().filter_map(|(slot, span)| {
             let bytes = span.bytes.min(at_most - at_most % self.handle_of(self.set_of(slot)));
@@ -104,8 +105,24 @@ impl ChunkTable {
         drop(idle);
         let place = self.carve(slot, span.address, span.bytes);
         self.reserved -= span.bytes;
-        self.merge(place.slot, SlotState::Unmapped);
+        let unmapped = self.merge(place.slot, SlotState::Unmapped).slot;
+        if self.slots[unmapped as usize].is_whole() {
+            self.remove_segment(unmapped);
+        }
         Some(span)
+    }
+
+    fn remove_segment(&mut self, slot: u32) {
+        let chunk = self.slots[slot as usize];
+        self.unlist(slot, &chunk);
+        self.remove(slot);
+        self.regions.retain(|region| region.first != slot);
+        self.emptied.push(Span { address: chunk.address, bytes: chunk.bytes });
+    }
+
+    /// Returns the range of a segment that has left, once.
+    pub(crate) fn take_emptied(&mut self) -> Option<Span> {
+        self.emptied.pop()
     }
 
     /// Returns the whole handles in free chunks of segments, each with the slot of the chunk.

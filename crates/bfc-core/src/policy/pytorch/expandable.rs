@@ -20,6 +20,9 @@ pub trait ExpandingPolicy: Sealed {
     /// See [`NotAdded`].
     fn add_segment(&mut self, range: Span, request: &PlacementRequest) -> Result<(), NotAdded>;
 
+    /// Returns the range of a segment that left with its last memory. It then belongs to the caller.
+    fn take_emptied(&mut self) -> Option<Span>;
+
     /// Learns that the source has mapped one of the spans.
     ///
     /// # Errors
@@ -48,6 +51,10 @@ impl ExpandingPolicy for Pytorch {
     fn add_segment(&mut self, range: Span, request: &PlacementRequest) -> Result<(), NotAdded> {
         let set = self.set_of(request).ok_or(NotAdded::Full)?;
         self.chunks.add_segment(range, set)
+    }
+
+    fn take_emptied(&mut self) -> Option<Span> {
+        self.chunks.take_emptied()
     }
 
     fn map(&mut self, span: Span) -> Result<(), NotAdded> {

@@ -43,7 +43,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let memory = self.call_source(state, |source| source.total_bytes()).unwrap_or(self.limit.bytes);
         let exhausted = || Shortfall::Source(SourceError::Exhausted { bytes: memory });
         let bytes = memory.checked_add(memory / 8).and_then(|bytes| bytes.checked_next_multiple_of(handle));
-        let bytes = bytes.ok_or_else(exhausted)?;
+        let bytes = bytes.filter(|&bytes| request.bytes <= bytes).ok_or_else(exhausted)?;
         let range = self.call_source(state, |source| source.reserve(bytes)).map_err(Shortfall::Source)?;
         let segments = expanding(state).ok_or(Shortfall::Limit)?;
         segments.add_segment(range, request).map_err(|error| match error {
@@ -51,6 +51,16 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             NotAdded::Bad => bad_region(range),
         })?;
         find(state).ok_or(Shortfall::Limit)
+    }
+
+    /// Releases the ranges of segments that left with their last memory.
+    pub(super) fn release_empty_segments(&self, state: &mut LockedPool<P>) {
+        while let Some(range) = expanding(state).and_then(|segments| segments.take_emptied()) {
+            self.call_source(state, |source| {
+                // SAFETY: the source has reserved the range, and nothing is mapped in it. The policy has just removed it.
+                unsafe { source.release_range(range) }
+            });
+        }
     }
 
     fn map(&self, state: &mut LockedPool<P>, span: Span, handle: u64) -> Result<(), Shortfall> {

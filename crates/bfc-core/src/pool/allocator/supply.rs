@@ -162,12 +162,12 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let mut bytes = 0;
         loop {
             let at_most = state.policy.status().reserved_bytes.saturating_sub(keep);
-            let Some(span) = state.policy.release(Release::Idle { at_most }) else { return bytes };
+            let Some(span) = state.policy.release(Release::Idle { at_most }) else { break };
             bytes += span.bytes;
-            state.accounts.note_reserved(state.policy.status().reserved_bytes);
-            // SAFETY: the policy has just removed the region, in which no block was live.
-            unsafe { self.give_back(state, span) };
+            self.give_back_released(state, span);
         }
+        self.release_empty_segments(state);
+        bytes
     }
 
     /// Returns the free end of the last region, as far as the source allows and while `keep` bytes stay reserved.
