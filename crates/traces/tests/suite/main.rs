@@ -9,6 +9,7 @@ mod error_chains;
 mod foreign_traces;
 mod heap_profiles;
 mod other_runtimes;
+mod pytorch_allocator;
 mod recordings;
 mod snapshots;
 mod traces;
