@@ -181,7 +181,7 @@ function segments(data) {
     ...(facts && facts.gaps.length > 0 ? facts.gaps.map(gap => [gap.moment, gap.at_ns])
       : data.reserved ? [["largest difference", data.reserved.gap.at_ns]] : []),
     ["end", last],
-  ];
+  ].filter(([name], index, all) => all.findIndex(([other]) => other === name) === index);
   const buttons = moments.map(([label, moment]) => {
     const button = make("button", label);
     button.addEventListener("click", () => choose(moment));
