@@ -9,8 +9,9 @@ use highwater_files::lean::{HeldMemory, TooMuchHeld};
 use highwater_files::pickle::{Heap, Value};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::TraceProblem;
 use super::read::Counted;
+use super::snapshot::SnapshotProblem;
+use super::{TraceError, TracePlace, TraceProblem};
 
 /// The most texts that are stored once, and their greatest length. They include the keys. Each other text is stored
 /// separately.
@@ -18,7 +19,7 @@ const MAX_KEPT: usize = 4096;
 const MAX_KEPT_BYTES: usize = 64;
 
 /// Reads a JSON text. Returns its objects and its value.
-pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), TraceProblem> {
+pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), TraceError> {
     let bytes = Cell::new(0);
     let reader = BufReader::new(Counted { reader, bytes: &bytes });
     let state = KeptValues {
@@ -34,9 +35,12 @@ pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Va
     let state = node.state.replace(KeptValues::default());
     match (read, state.problem) {
         (Ok(root), _) => Ok((state.heap, root)),
-        (Err(_), Some(problem)) => Err(problem.into()),
-        (Err(error), None) if error.is_io() => Err(std::io::Error::from(error).into()),
-        (Err(error), None) => Err(TraceProblem::Json { message: error.to_string() }),
+        (Err(_), Some(problem)) => Err(TracePlace::Snapshot.of(problem)),
+        (Err(error), None) if error.is_io() => Err(TracePlace::Snapshot.of(std::io::Error::from(error))),
+        (Err(error), None) if error.is_eof() => {
+            Err(TracePlace::Byte(bytes.get()).of(SnapshotProblem::Truncated))
+        }
+        (Err(error), None) => Err(TracePlace::Snapshot.of(TraceProblem::Json { message: error.to_string() })),
     }
 }
 

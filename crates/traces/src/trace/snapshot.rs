@@ -14,12 +14,12 @@
 use std::io::BufRead;
 
 use highwater_files::lean::HeldMemory;
-use highwater_files::pickle::{self, Heap, Value};
+use highwater_files::pickle::{self, Heap, PickleProblem, Value};
 use highwater_tracking::Recording;
 
 use super::formats::Reader;
 use super::read::{self, Opened};
-use super::{ReadOptions, Trace, TraceError, TracePlace, TraceProblem, json};
+use super::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem, json};
 
 mod annotations;
 mod categories;
@@ -84,6 +84,8 @@ pub struct Snapshot {
     skipped: Vec<String>,
     has_events: bool,
     lost_beginning: bool,
+    /// The bytes of the memory limit that results may use besides the recording.
+    left_bytes: u64,
     /// Whether Highwater wrote the file, so that labels are names of ops with their phases.
     is_exported: bool,
 }
@@ -167,6 +169,12 @@ pub enum SnapshotProblem {
         /// The second one.
         second: u32,
     },
+    /// The file ends within the snapshot.
+    #[error(
+        "the file ends too early: copy it again, or write it again with torch.cuda.memory._dump_snapshot() and enough \
+         space on the disk"
+    )]
+    Truncated,
     /// The file has another format.
     #[error("{format}, where a PyTorch snapshot is expected")]
     OtherFormat {
@@ -195,14 +203,17 @@ impl Snapshot {
     /// Reads a snapshot in a pickle.
     pub(super) fn read_pickle(reader: &mut dyn BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
         let memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
-        let (heap, root) = pickle::read_counted(reader, memory)?;
+        let (heap, root) = pickle::read_counted(reader, memory).map_err(|error| match error.problem {
+            PickleProblem::Truncated => TracePlace::Byte(error.offset).of(SnapshotProblem::Truncated),
+            _ => error.into(),
+        })?;
         Self::of(heap, root, options)
     }
 
     /// Reads a snapshot in JSON, as Highwater exports it.
     pub(super) fn read_json(reader: &mut dyn BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
         let memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
-        let (heap, root) = json::read(reader, memory).map_err(|problem| TracePlace::Snapshot.of(problem))?;
+        let (heap, root) = json::read(reader, memory)?;
         Self::of(heap, root, options)
     }
 
@@ -231,6 +242,7 @@ impl Snapshot {
             skipped: if has_events { Vec::new() } else { vec![NO_EVENTS.to_owned()] },
             has_events,
             lost_beginning: false,
+            left_bytes: 0,
             is_exported: file.is_exported(),
         };
         // The objects are gone before the recording needs their memory.
@@ -264,7 +276,7 @@ impl Snapshot {
     /// # Errors
     /// A [`TraceProblem`] for a snapshot beyond a limit.
     pub fn to_trace(&self, options: &ReadOptions) -> Result<Trace, TraceProblem> {
-        to_trace::trace_of(self, options.limits)
+        to_trace::trace_of(self, TraceLimits { held_bytes: self.left_bytes, ..options.limits })
     }
 
     /// Returns the device of the events.

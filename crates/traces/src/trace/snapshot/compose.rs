@@ -18,10 +18,18 @@ impl Snapshot {
         mut collected: Collected,
         segments: &mut Segments,
         limits: &TraceLimits,
-        memory: HeldMemory,
+        mut memory: HeldMemory,
     ) -> Result<(), TraceProblem> {
+        let collected_bytes = collected.memory.held();
+        memory.charge(collected_bytes)?;
         let placed =
             place::place(&mut collected, segments, &settings::rounding(&self.settings), self.is_exported);
+        if placed.contradictions > 0 && !self.is_exported {
+            self.skipped.push(format!(
+                "the exact sizes of freed blocks: {} live blocks differ from the rules of PyTorch's allocator",
+                placed.contradictions
+            ));
+        }
         let categories = categories::categories(&collected.lives, &collected.stacks);
 
         let mut composer = Composer::new(recording_limits(limits), memory);
@@ -80,6 +88,14 @@ impl Snapshot {
         self.pending.extend(pending.map(|&(block, _)| PendingFree { block, event: events }));
         let mut facts = facts(NAME, NAME);
         facts.more.extend(self.skipped.iter().map(|what| ("without".to_owned(), what.clone())));
+        if !self.is_exported {
+            // Replays of what-if know the allocator by these facts.
+            facts = facts.with("allocator", "pytorch");
+            if let Some(conf) = self.alloc_conf().filter(|conf| !conf.is_empty()) {
+                facts = facts.with("alloc_conf", conf);
+            }
+        }
+        self.left_bytes = composer.memory().left() + collected_bytes;
         self.recording = composer.finish(facts)?.0;
         self.streams = placed.streams;
         self.lost_beginning = collected.earlier_count > 0 || !placed.older.is_empty();

@@ -14,6 +14,8 @@ use super::segments::{BlockState, Segments};
 pub(super) struct Placed {
     /// The regions that are older than the first event.
     pub(super) older: Vec<Span>,
+    /// The number of blocks that are live at the end with another size than the rules give.
+    pub(super) contradictions: u64,
     pub(super) streams: Vec<StreamName>,
 }
 
@@ -32,6 +34,7 @@ pub(super) fn place(
         rounding,
         is_exported,
         sizes: live.map(|block| (block.address, block.bytes)).collect(),
+        contradictions: 0,
         regions,
         live: BTreeMap::new(),
         streams: Streams::default(),
@@ -75,7 +78,7 @@ pub(super) fn place(
     for (segment, &(cuda_stream, pool)) in segments.list.iter_mut().zip(&segments.streams) {
         segment.stream = placer.streams.number(StreamName { cuda_stream, pool });
     }
-    Placed { older, streams: placer.streams.names }
+    Placed { older, contradictions: placer.contradictions, streams: placer.streams.names }
 }
 
 /// Follows the regions and the live blocks.
@@ -84,6 +87,7 @@ struct Placer<'a> {
     is_exported: bool,
     /// The sizes of the blocks that are live at the end.
     sizes: HashMap<u64, u64>,
+    contradictions: u64,
     regions: RegionMap,
     /// The live blocks in regions that may leave the rest of a free block unsplit.
     live: BTreeMap<u64, u64>,
@@ -98,7 +102,9 @@ impl Placer<'_> {
         let pool = pool.unwrap_or_else(|| region.map_or((0, 0), |(_, region)| region.pool));
         life.stream = self.streams.number(StreamName { cuda_stream, pool });
         let at_end = if life.freed.is_none() { self.sizes.get(&life.address).copied() } else { None };
-        life.granted = at_end.unwrap_or_else(|| self.granted(life, region)).max(life.requested);
+        let ruled = self.granted(life, region);
+        self.contradictions += u64::from(at_end.is_some_and(|bytes| bytes != ruled));
+        life.granted = at_end.unwrap_or(ruled).max(life.requested);
         if region.is_some_and(|(_, region)| self.tracks(region)) {
             self.live.insert(life.address, life.granted);
         }
