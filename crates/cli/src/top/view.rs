@@ -6,7 +6,6 @@ use bfc_core::printable;
 use highwater_tracking::table::{Table, bytes, count, duration, plain, share, sparkline};
 use highwater_tracking::{Follower, Report};
 
-
 /// The order of the holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {

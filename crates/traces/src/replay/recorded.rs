@@ -1,6 +1,6 @@
 //! Replays the blocks of a recording, without a trace in between.
 
-use bfc_core::{AllocError, AllocationAttributes, Allocator, Block, Request};
+use bfc_core::{AllocError, AllocationAttributes, Allocator, Block, Bytes, Request};
 use highwater_tracking::{EventKind, Recording};
 
 use super::free;
@@ -16,6 +16,9 @@ pub(crate) struct ReservedBytes {
 
 /// Allocates and frees the blocks of a recording through `allocator`, each on its stream. Frees the remaining blocks.
 ///
+/// Where the recorded pool returned regions, for example on request of the program (`empty_cache`), the allocator
+/// returns its idle ones.
+///
 /// # Errors
 /// The first error of an allocation.
 pub(crate) fn replay_recording(
@@ -26,8 +29,16 @@ pub(crate) fn replay_recording(
     let attributes = AllocationAttributes::no_retry();
     let mut outcome = Ok(());
     let mut count = 0;
+    let mut is_returning = false;
     for event in recording.events() {
+        let was_returning = std::mem::replace(&mut is_returning, false);
         match event.kind {
+            EventKind::Region(number) if !recording.regions()[number as usize].taken => {
+                is_returning = true;
+                if let Some(pool) = allocator.as_pool().filter(|_| !was_returning) {
+                    pool.trim(Bytes::ZERO);
+                }
+            }
             EventKind::Alloc(number) => {
                 let block = recording.block(number);
                 let request =

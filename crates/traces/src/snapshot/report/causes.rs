@@ -82,15 +82,15 @@ impl GapCauses {
         let (kept, idle) = (&self.kept_free, &self.idle);
         [
             ("rounding to 512 bytes", self.rounding_bytes),
-            ("roundup_power2_divisions", self.power2_rounding_bytes),
+            ("rounding by roundup_power2_divisions", self.power2_rounding_bytes),
             ("rest of blocks that were not split", self.unsplit_bytes),
-            ("freed, in use by other streams", self.pending_bytes),
-            ("free in segments with live blocks", kept.same_stream_bytes),
-            ("  in segments of other streams", kept.other_streams_bytes),
-            ("  in segments of private pools", kept.private_pools_bytes),
+            ("freed, but used by other streams", self.pending_bytes),
+            ("free beside live blocks", kept.same_stream_bytes),
+            ("free beside live blocks, other streams", kept.other_streams_bytes),
+            ("free beside live blocks, private pools", kept.private_pools_bytes),
             ("idle segments", idle.same_stream_bytes),
-            ("  of other streams", idle.other_streams_bytes),
-            ("  of private pools", idle.private_pools_bytes),
+            ("idle segments, other streams", idle.other_streams_bytes),
+            ("idle segments, private pools", idle.private_pools_bytes),
         ]
     }
 }

@@ -130,6 +130,9 @@ impl Levels {
             if index + 1 < first || !is_settled(recording, index) && index + 1 != first {
                 continue;
             }
+            if levels.timeline.is_empty() {
+                (levels.largest_gap, levels.peak_reserved, levels.peak_allocated) = (level, level, level);
+            }
             let better = |old: &MemoryLevel, figure: fn(&MemoryLevel) -> u64| figure(&level) > figure(old);
             if better(&levels.largest_gap, MemoryLevel::gap_bytes) {
                 levels.largest_gap = level;

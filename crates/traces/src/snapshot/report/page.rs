@@ -2,7 +2,6 @@
 
 use highwater_tracking::{AllocatorFacts, GapRow, KeeperRow, ReplayedSettings};
 
-use super::text::conclusion;
 use super::{GapMoment, SegmentKeeper, SettingsRow, SnapshotReport};
 use crate::trace::snapshot::{Snapshot, StreamName};
 
@@ -36,7 +35,7 @@ impl SnapshotReport {
         let advised = report.advice.as_ref().map(|advice| &advice.settings);
         facts.options = report.tried.iter().map(|row| replayed(row, advised == Some(&row.settings))).collect();
         if report.has_events {
-            facts.notes.push(conclusion(report));
+            facts.notes.push(report.conclusion());
         }
         facts
     }

@@ -48,7 +48,7 @@ fn text(report: &SnapshotReport, options: TextOptions) -> String {
     part(keepers(pytorch, options));
     if pytorch.has_events {
         part(settings(pytorch, options.wide));
-        part(wrapped(&conclusion(pytorch), options.wide));
+        part(wrapped(&pytorch.conclusion(), options.wide));
     } else {
         part(HOW_TO_RECORD.to_owned());
     }
@@ -78,7 +78,7 @@ fn head(report: &AllocatorReport, wide: bool) -> String {
         None => "not in the file",
     };
     text += &wrapped(&format!("settings: {}", plain(settings)), wide);
-    if report.lost_beginning {
+    if report.lost_beginning && report.has_events {
         text += "the beginning of the history is lost: a larger max_entries keeps more events\n";
     }
     if !report.has_events {
@@ -251,29 +251,33 @@ fn or_defaults(settings: &str) -> &str {
     if settings.is_empty() { "defaults" } else { settings }
 }
 
-/// Whether the replay agrees with the run, and the best settings.
-pub(super) fn conclusion(report: &AllocatorReport) -> String {
-    let Some(recorded) = report.tried.first() else { return String::new() };
-    let (run, replay) = (report.peak_reserved.level.reserved_bytes, recorded.peak_reserved_bytes);
-    let check = match replay {
-        Some(replay) if replay == run => {
-            "The replay of the recorded settings reserves what the run did.".to_owned()
-        }
-        Some(replay) => {
-            format!("The replay of the recorded settings reserves {}, the run {}.", size(replay), size(run))
-        }
-        None => "The recorded settings could not be replayed.".to_owned(),
-    };
-    let reasons = match report.deviations.as_slice() {
-        _ if replay == Some(run) => String::new(),
-        [] => String::new(),
-        reasons => format!(" Possible reasons: {}.", reasons.join("; ")),
-    };
-    let advice = match &report.advice {
-        Some(advice) => advice_text(advice),
-        None => "None of these settings removes a real part of the difference.".to_owned(),
-    };
-    format!("{check}{reasons} {advice}")
+impl AllocatorReport {
+    /// Returns sentences: whether the replay of the recorded settings agrees with the run, and which settings help.
+    /// Empty without replays.
+    #[must_use]
+    pub fn conclusion(&self) -> String {
+        let Some(recorded) = self.tried.first() else { return String::new() };
+        let (run, replay) = (self.peak_reserved.level.reserved_bytes, recorded.peak_reserved_bytes);
+        let check = match replay {
+            Some(replay) if replay == run => {
+                "The replay of the recorded settings has the same peak as the run.".to_owned()
+            }
+            Some(replay) => {
+                let (replay, run) = (size(replay), size(run));
+                format!("The replay of the recorded settings reserves {replay}, the run {run}.")
+            }
+            None => "The recorded settings could not be replayed.".to_owned(),
+        };
+        let reasons = match self.deviations.as_slice() {
+            reasons @ [_, ..] if replay != Some(run) => format!(" Possible reasons: {}.", reasons.join("; ")),
+            _ => String::new(),
+        };
+        let advice = match &self.advice {
+            Some(advice) => advice_text(advice),
+            None => "None of these settings removes a real part of the difference.".to_owned(),
+        };
+        format!("{check}{reasons} {advice}")
+    }
 }
 
 fn advice_text(advice: &SettingsAdvice) -> String {
