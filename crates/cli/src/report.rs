@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use bfc_core::{Bytes, printable};
 use clap::{Args, ValueEnum};
 use highwater_traces::{RunFile, SnapshotReport};
-use highwater_tracking::{Report, TextOptions, TrainingLog, TrainingLogLimits, write_page, write_page_with_allocator};
+use highwater_tracking::{
+    Report, TextOptions, TrainingLog, TrainingLogLimits, write_page, write_page_with_allocator,
+};
 
 use crate::error::CommandError;
 use crate::files::input::{self, remark};

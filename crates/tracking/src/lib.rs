@@ -81,8 +81,8 @@ pub use account::{
 };
 pub use heap::{HeapFigures, TrackedSystem};
 pub use page::{
-    AllocatorFacts, CauseRow, GapRow, KeeperRow, ReplayedSettings, category_colors, oom_page, write_page, write_page_with_allocator,
-    write_page_with_plans, write_plans_page,
+    AllocatorFacts, CauseRow, GapRow, KeeperRow, ReplayedSettings, category_colors, oom_page, write_page,
+    write_page_with_allocator, write_page_with_plans, write_plans_page,
 };
 pub use plan_chart::{PlanChart, PlanRow};
 pub use record::{

@@ -240,7 +240,11 @@ fn map(recording: &Recording, gap_ns: Option<u64>, names: &mut Names<'_>) -> Map
         joined: space.extents.iter().map(|extent| pieces.are_joined[extent.pool as usize]).collect(),
         regions: pieces.rows,
         has_all_regions: pieces.level == 0,
-        moments_ns: if has_all { Vec::new() } else { steps_up(moments.times(level.max(pieces.level)).into_iter()) },
+        moments_ns: if has_all {
+            Vec::new()
+        } else {
+            steps_up(moments.times(level.max(pieces.level)).into_iter())
+        },
         columns: COLUMNS,
         rows: ROWS,
         cells: runs(&raster.cells()),

@@ -129,7 +129,8 @@ impl Reserved {
         for region in recording.regions() {
             has_regions[region.pool as usize] = true;
         }
-        let are_known = recording.blocks().iter().all(|block| block.granted == 0 || has_regions[block.pool as usize]);
+        let are_known =
+            recording.blocks().iter().all(|block| block.granted == 0 || has_regions[block.pool as usize]);
         if recording.regions().is_empty() || !are_known {
             return None;
         }
@@ -157,8 +158,7 @@ impl Reserved {
                 continue;
             }
             let reserved = held.bytes();
-            let is_larger =
-                |gap: Gap| reserved.saturating_sub(live) > gap.reserved.saturating_sub(gap.live);
+            let is_larger = |gap: Gap| reserved.saturating_sub(live) > gap.reserved.saturating_sub(gap.live);
             if gap.is_none_or(is_larger) {
                 gap = Some(Gap { event: number, at_ns: event.at_ns, reserved, live });
             }
@@ -272,7 +272,8 @@ impl Pieces {
                         Streams::One(stream) if stream == block.stream => piece.streams,
                         _ => Streams::Several,
                     };
-                    are_joined[block.pool as usize] |= block.address.saturating_add(block.granted) > piece.end;
+                    are_joined[block.pool as usize] |=
+                        block.address.saturating_add(block.granted) > piece.end;
                 }
                 _ => {}
             }

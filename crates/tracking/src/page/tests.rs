@@ -279,7 +279,8 @@ fn gaps_between_regions_take_no_place_on_the_map() {
 /// Runs an op that takes a block of 1,000 bytes, between changes of a pool's regions.
 fn record_regions(changes: &[(u64, u64, bool)]) -> Recording {
     let config = BfcConfig::new(Bytes::mib(1)).with_allow_growth(false);
-    let pool: Arc<dyn Allocator> = Arc::new(BfcAllocator::new("cpu:0", Arc::new(AddressOnlyMemory::new()), config));
+    let pool: Arc<dyn Allocator> =
+        Arc::new(BfcAllocator::new("cpu:0", Arc::new(AddressOnlyMemory::new()), config));
     let tracker = Tracker::new();
     tracker.start_log(Bytes::mib(16));
     let held = Allocation::new(&tracker.begin("page-op").track(&pool), &Request::new(1000)).unwrap();
@@ -323,7 +324,10 @@ fn reserved_bytes_follow_regions_that_return_in_other_pieces() {
     assert_eq!(at_end, [[mib(8), mib(4)], [0, mib(1)], [mib(7), mib(1)]]);
     let of_stream = regions.iter().filter(|region| region[4] == 0).count();
     assert_eq!(of_stream, 2, "{regions:?}");
-    assert_eq!((&data["map"]["has_all_regions"], &data["map"]["moments_ns"]), (&true.into(), &Value::Array(Vec::new())));
+    assert_eq!(
+        (&data["map"]["has_all_regions"], &data["map"]["moments_ns"]),
+        (&true.into(), &Value::Array(Vec::new()))
+    );
 }
 
 #[test]

@@ -33,7 +33,8 @@ impl SnapshotReport {
         }
         facts.keepers = report.largest_gap.keepers.iter().take(MAX_KEEPERS).map(keeper_row).collect();
         let advised = report.advice.as_ref().map(|advice| &advice.settings);
-        facts.options = report.tried.iter().map(|row| replayed(row, advised == Some(&row.settings))).collect();
+        facts.options =
+            report.tried.iter().map(|row| replayed(row, advised == Some(&row.settings))).collect();
         if report.has_events {
             facts.notes.push(report.conclusion());
         }
@@ -49,8 +50,7 @@ fn gap_row(name: &str, moment: &GapMoment) -> GapRow {
 
 fn keeper_row(keeper: &SegmentKeeper) -> KeeperRow {
     let mut row = KeeperRow::new(&keeper.owner, &keeper.category);
-    (row.regions, row.block_bytes, row.free_bytes) =
-        (keeper.segments, keeper.block_bytes, keeper.free_bytes);
+    (row.regions, row.block_bytes, row.free_bytes) = (keeper.segments, keeper.block_bytes, keeper.free_bytes);
     row
 }
 
@@ -71,5 +71,41 @@ fn stream_name(stream: &StreamName) -> String {
     match stream.pool {
         (0, 0) => name,
         (first, second) => format!("private pool ({first}, {second}), {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{ReadOptions, Snapshot, SnapshotReport};
+
+    #[test]
+    fn facts_are_the_figures_of_the_report() {
+        let json = br#"{"device_traces": [[
+            {"action": "segment_alloc", "addr": 4096, "size": 2097152, "stream": 0},
+            {"action": "alloc", "addr": 4096, "size": 1000, "stream": 0, "frames": []},
+            {"action": "segment_alloc", "addr": 4194304, "size": 2097152, "stream": 7},
+            {"action": "alloc", "addr": 4194304, "size": 512, "stream": 7, "frames": []},
+            {"action": "free_completed", "addr": 4194304, "size": 512, "stream": 7, "frames": []}]],
+          "segments": [
+            {"address": 4096, "total_size": 2097152, "stream": 0, "segment_type": "small",
+             "blocks": [{"size": 1024, "requested_size": 1000, "state": "active_allocated"},
+                        {"size": 2096128, "state": "inactive"}]},
+            {"address": 4194304, "total_size": 2097152, "stream": 7, "segment_type": "small",
+             "blocks": [{"size": 2097152, "state": "inactive"}]}]}"#;
+        let snapshot = Snapshot::read(&json[..], &ReadOptions::default()).unwrap();
+        let report = SnapshotReport::of(&snapshot);
+        let facts = report.allocator_facts(&snapshot);
+        assert_eq!(facts.streams, ["default stream", "stream 7"]);
+        assert!(facts.gaps.iter().any(|gap| gap.moment == "largest difference"));
+        for gap in &facts.gaps {
+            let causes: u64 = gap.causes.iter().map(|cause| cause.bytes).sum();
+            assert_eq!(causes, gap.reserved - gap.requested, "{gap:?}");
+        }
+        let tried: Vec<_> =
+            report.pytorch.tried.iter().map(|row| (&row.settings, row.peak_reserved_bytes)).collect();
+        let shown: Vec<_> = facts.options.iter().map(|row| (&row.settings, row.peak_reserved)).collect();
+        assert_eq!(shown, tried);
+        assert!(!shown.is_empty() && facts.options[0].is_recorded);
+        assert_eq!(facts.notes, [report.pytorch.conclusion()]);
     }
 }
