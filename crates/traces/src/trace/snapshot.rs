@@ -112,6 +112,7 @@ pub struct PendingFree {
 /// A file with the memory of a run.
 #[derive(Debug)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "a command has one of them")]
 pub enum RunFile {
     /// A PyTorch snapshot.
     Snapshot(Box<Snapshot>),
