@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use bfc_core::{Bytes, printable};
 use clap::{Args, ValueEnum};
 use highwater_traces::{RunFile, SnapshotReport};
-use highwater_tracking::{Report, TextOptions, TrainingLog, TrainingLogLimits, write_page};
+use highwater_tracking::{
+    Report, TextOptions, TrainingLog, TrainingLogLimits, write_page, write_page_with_allocator,
+};
 
 use crate::error::CommandError;
 use crate::files::input::{self, remark};
@@ -94,7 +96,13 @@ fn report(arguments: &ReportArguments, run: &Path) -> Result<(), CommandError> {
     let file = arguments.read.run(run)?;
     let recording = file.recording();
     if let (Some(path), Some(mut page)) = (&arguments.html, page) {
-        let written = write_page(recording, log.as_ref(), &mut page);
+        let written = match &file {
+            RunFile::Snapshot(snapshot) => {
+                let facts = SnapshotReport::of(snapshot).allocator_facts(snapshot);
+                write_page_with_allocator(recording, log.as_ref(), &facts, &mut page)
+            }
+            _ => write_page(recording, log.as_ref(), &mut page),
+        };
         if let Some(size) = page.finish(written)? {
             writeln!(io::stdout(), "{}: {}", printable(path.display()), Bytes(size))?;
         }

@@ -80,7 +80,10 @@ pub use account::{
     Sizes, ThreadTotals, Tracker, TrackingAllocator, capture, op_name,
 };
 pub use heap::{HeapFigures, TrackedSystem};
-pub use page::{category_colors, oom_page, write_page, write_page_with_plans, write_plans_page};
+pub use page::{
+    AllocatorFacts, CauseRow, GapRow, KeeperRow, ReplayedSettings, category_colors, oom_page, write_page,
+    write_page_with_allocator, write_page_with_plans, write_plans_page,
+};
 pub use plan_chart::{PlanChart, PlanRow};
 pub use record::{
     BlockLife, BlockProblem, Composer, Event, EventKind, EventProblem, Execution, Failure, Follower,

@@ -11,6 +11,7 @@
 mod annotations;
 mod causes;
 mod levels;
+mod page;
 mod settings;
 mod text;
 mod units;

@@ -49,7 +49,7 @@ pub(super) const NAME: &str = "a PyTorch snapshot";
 
 /// The share of the memory limit for the objects of a snapshot, in eighths. The rest holds the data that is made of
 /// them.
-const OF_OBJECTS: u64 = 6;
+const OF_OBJECTS: u64 = 5;
 
 /// A PyTorch memory snapshot of one device, read once.
 ///
@@ -112,6 +112,7 @@ pub struct PendingFree {
 /// A file with the memory of a run.
 #[derive(Debug)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "a command has one of them")]
 pub enum RunFile {
     /// A PyTorch snapshot.
     Snapshot(Box<Snapshot>),
@@ -136,7 +137,7 @@ impl RunFile {
 /// As [`read_recording`](super::read_recording).
 pub fn read_run(reader: impl BufRead, options: &ReadOptions) -> Result<RunFile, TraceError> {
     read::open(reader, options, |opened| match opened.format.reader {
-        Reader::Snapshot(read) => Ok(RunFile::Snapshot(Box::new(read(opened.reader, options)?))),
+        Reader::Snapshot(read) => Ok(RunFile::Snapshot(Box::new(read(opened.reader, options, 8)?))),
         _ => super::run::recording_of(opened, options).map(RunFile::Recording),
     })
 }
@@ -195,30 +196,39 @@ impl Snapshot {
     /// file of another format is a [`SnapshotProblem::OtherFormat`].
     pub fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
         read::open(reader, options, |Opened { format, reader, .. }| match format.reader {
-            Reader::Snapshot(read) => read(reader, options),
+            Reader::Snapshot(read) => read(reader, options, 8),
             _ => Err(TracePlace::Byte(0).of(SnapshotProblem::OtherFormat { format: format.name })),
         })
     }
 
     /// Reads a snapshot in a pickle.
-    pub(super) fn read_pickle(reader: &mut dyn BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
+    /// The recording may use `eighths` of the memory limit.
+    pub(super) fn read_pickle(
+        reader: &mut dyn BufRead,
+        options: &ReadOptions,
+        eighths: u64,
+    ) -> Result<Self, TraceError> {
         let memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
         let (heap, root) = pickle::read_counted(reader, memory).map_err(|error| match error.problem {
             PickleProblem::Truncated => TracePlace::Byte(error.offset).of(SnapshotProblem::Truncated),
             _ => error.into(),
         })?;
-        Self::of(heap, root, options)
+        Self::of(heap, root, options, eighths)
     }
 
     /// Reads a snapshot in JSON, as Highwater exports it.
-    pub(super) fn read_json(reader: &mut dyn BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
+    pub(super) fn read_json(
+        reader: &mut dyn BufRead,
+        options: &ReadOptions,
+        eighths: u64,
+    ) -> Result<Self, TraceError> {
         let memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
         let (heap, root) = json::read(reader, memory)?;
-        Self::of(heap, root, options)
+        Self::of(heap, root, options, eighths)
     }
 
     /// Converts the objects of a file.
-    fn of(heap: Heap, root: Value, options: &ReadOptions) -> Result<Self, TraceError> {
+    fn of(heap: Heap, root: Value, options: &ReadOptions, eighths: u64) -> Result<Self, TraceError> {
         let of_snapshot = |problem: TraceProblem| TracePlace::Snapshot.of(problem);
         let file = SnapshotFile { heap: &heap, root };
         let device = file.device(options.device).map_err(|problem| TracePlace::Snapshot.of(problem))?;
@@ -246,7 +256,7 @@ impl Snapshot {
             is_exported: file.is_exported(),
         };
         // The objects are gone before the recording needs their memory.
-        let memory = heap.into_memory();
+        let memory = heap.into_memory().with_eighths(eighths);
         let first_us = collected.first_us();
         snapshot
             .compose(collected, &mut segments, limits, memory)

@@ -95,7 +95,7 @@ impl Snapshot {
                 facts = facts.with("alloc_conf", conf);
             }
         }
-        self.left_bytes = composer.memory().left() + collected_bytes;
+        self.left_bytes = composer.memory().left() + composer.memory().reserved();
         self.recording = composer.finish(facts)?.0;
         self.streams = placed.streams;
         self.lost_beginning = collected.earlier_count > 0 || !placed.older.is_empty();

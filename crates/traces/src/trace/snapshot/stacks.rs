@@ -4,7 +4,7 @@
 //! one stack.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
 use highwater_files::boundary::floor_boundary;
 use highwater_files::lean::{self, HeldMemory, TooMuchHeld};
@@ -14,7 +14,7 @@ use super::fields::{Fields, Key};
 use crate::trace::builder::MAX_LABEL;
 
 /// The most frames of a stack. Real ones have fewer than a hundred.
-const MOST_FRAMES: usize = 256;
+pub(super) const MOST_FRAMES: usize = 256;
 
 /// The most bytes of a text of a frame: of a function at its beginning, of a path at its end.
 const MOST_TEXT_BYTES: usize = 4 * MAX_LABEL;
@@ -50,7 +50,6 @@ pub(crate) struct Stacks {
 
 impl Stacks {
     /// Returns the number of stacks.
-    #[expect(dead_code, reason = "for the inference of categories")]
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
@@ -77,14 +76,13 @@ impl Stacks {
     }
 
     /// Returns the lines of a stack, innermost first.
-    #[expect(dead_code, reason = "for the inference of categories")]
     pub(crate) fn lines(&self, stack: u32) -> impl Iterator<Item = Frame<'_>> {
         self.frames_of(stack).iter().map(|&frame| self.frame(frame))
     }
 }
 
 /// Interns the stacks of a heap.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StackReader {
     pub(super) stacks: Stacks,
     /// By the number of a list in the heap, because events share lists.
@@ -97,6 +95,22 @@ pub(super) struct StackReader {
     of_frames: HashMap<u64, u32, BuildHasherDefault<Unhashed>>,
     /// The frames of the stack that is read.
     current: Vec<u32>,
+    /// The start of hashes, so that no file can choose stacks with equal ones.
+    seed: u64,
+}
+
+impl Default for StackReader {
+    fn default() -> Self {
+        Self {
+            stacks: Stacks::default(),
+            of_lists: Vec::new(),
+            of_dicts: Vec::new(),
+            of_texts: HashMap::new(),
+            of_frames: HashMap::default(),
+            current: Vec::new(),
+            seed: RandomState::new().hash_one(0),
+        }
+    }
 }
 
 impl StackReader {
@@ -127,7 +141,7 @@ impl StackReader {
     }
 
     fn intern(&mut self, frames: &[u32], memory: &mut HeldMemory) -> Result<u32, TooMuchHeld> {
-        let mut hash = hash_of(frames);
+        let mut hash = hash_of(self.seed, frames);
         while let Some(&found) = self.of_frames.get(&hash) {
             if self.stacks.frames_of(found) == frames {
                 return Ok(found);
@@ -228,10 +242,10 @@ fn remember(
     Ok(())
 }
 
-fn hash_of(frames: &[u32]) -> u64 {
+fn hash_of(seed: u64, frames: &[u32]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, &frame: &u32| (hash.rotate_left(5) ^ u64::from(frame)).wrapping_mul(ODD);
-    let hash = frames.iter().fold(frames.len() as u64, mix);
+    let hash = frames.iter().fold(seed, mix);
     hash ^ hash >> 32
 }
 
