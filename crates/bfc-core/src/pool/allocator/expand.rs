@@ -25,7 +25,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             Err(shortfall) => return Some(Err(shortfall)),
         };
         // Spans before a failure stay mapped, as upstream.
-        Some(spans.into_iter().try_for_each(|span| self.map(state, span, handle)))
+        let mapped = spans.into_iter().try_for_each(|span| self.map(state, span, handle));
+        if let (Err(_), Some(segments)) = (&mapped, expanding(state)) {
+            segments.forget_growth();
+        }
+        Some(mapped)
     }
 
     /// Returns the spans to map, if need be in a new segment.
