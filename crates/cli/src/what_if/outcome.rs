@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::replay::smallest::smallest_pool;
 
 /// The memory of a variation; an object of `--json`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Outcome {
     pub(super) what: String,
     pub(super) policy: &'static str,
