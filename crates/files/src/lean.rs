@@ -40,9 +40,27 @@ impl HeldMemory {
         self.input_bytes = self.input_bytes.saturating_add(bytes);
     }
 
+    /// Returns an account of the same file, with nothing charged and no reserved part.
+    #[must_use]
+    pub const fn emptied(self) -> Self {
+        Self { held: 0, eighths: 8, ..self }
+    }
+
     const fn total(&self) -> u64 {
         let of_input = self.input_bytes.saturating_mul(HELD_PER_BYTE);
         if self.limit > of_input { self.limit } else { of_input }
+    }
+
+    /// Returns the bytes charged so far.
+    #[must_use]
+    pub const fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Returns the bytes that can still be charged.
+    #[must_use]
+    pub const fn left(&self) -> u64 {
+        (self.total() / 8 * self.eighths).saturating_sub(self.held)
     }
 
     /// Returns the bytes of the limit that are reserved for results.

@@ -20,9 +20,12 @@ mod input;
 mod machine;
 mod memo;
 pub mod opcode;
+mod shapes;
+mod store;
+mod texts;
 
 pub use heap::{Heap, Value};
-use machine::run;
+use machine::{Mode, run};
 
 /// The first byte of a pickle of protocol 2 or later.
 pub const MAGIC: u8 = opcode::PROTO;
@@ -102,8 +105,8 @@ pub enum PickleProblem {
 /// // {"size": torch.Size((2, 3))}
 /// let bytes = b"\x80\x02}X\x04\0\0\0sizectorch\nSize\nK\x02K\x03\x86\x85Rs.";
 /// let pickle = Pickle::read(&bytes[..], 1 << 20)?;
-/// let entries = pickle.entries(pickle.root()).expect("a dictionary");
-/// let (name, size) = (entries[0], entries[1]);
+/// let mut entries = pickle.entries(pickle.root()).expect("a dictionary");
+/// let (name, size) = entries.next().expect("one entry");
 /// assert_eq!(pickle.text(name), Some("size"));
 /// let (function, arguments) = pickle.call(size).expect("a call");
 /// assert_eq!(pickle.global(function), Some(("torch", "Size")));
@@ -123,7 +126,8 @@ impl Pickle {
     /// # Errors
     /// [`PickleError`] with the offset and the [`PickleProblem`].
     pub fn read(mut source: impl BufRead, held_bytes: u64) -> Result<Self, PickleError> {
-        run(&mut source, HeldMemory::new(held_bytes), true).map(|(heap, root)| Self { heap, root })
+        let mode = Mode { notes_calls: true, counts_input: false };
+        run(&mut source, HeldMemory::new(held_bytes), mode).map(|(heap, root)| Self { heap, root })
     }
 
     /// Returns the value of the pickle.
@@ -144,10 +148,10 @@ impl Pickle {
         self.heap.as_list(value)
     }
 
-    /// Returns the alternating keys and values of a dictionary, in the order in which they were set. For a duplicate
-    /// key, the last value counts.
+    /// Returns the keys and values of a dictionary, in the order in which they were set. For a duplicate key, the last
+    /// value counts.
     #[must_use]
-    pub fn entries(&self, value: Value) -> Option<&[Value]> {
+    pub fn entries(&self, value: Value) -> Option<impl DoubleEndedIterator<Item = (Value, Value)> + '_> {
         self.heap.pairs(value)
     }
 
@@ -191,7 +195,7 @@ impl Pickle {
             Value::None => "NoneType",
             Value::Bool(_) => "bool",
             Value::Natural(_) | Value::Integer => "int",
-            Value::Float => "float",
+            Value::Float(_) => "float",
             Value::Bytes => "bytes",
             Value::Text(_) => "str",
             Value::List(_) => "list",
@@ -232,7 +236,16 @@ impl Pickle {
 /// # Errors
 /// [`PickleError`], also for calls and objects.
 pub fn read(mut reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), PickleError> {
-    run(&mut reader, memory, false)
+    run(&mut reader, memory, Mode::default())
+}
+
+/// Reads a pickle of plain data as [`read`], and counts the bytes of the file as they are read. The memory limit may be a
+/// multiple of them.
+///
+/// # Errors
+/// [`PickleError`], also for calls and objects.
+pub fn read_counted(mut reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), PickleError> {
+    run(&mut reader, memory, Mode { notes_calls: false, counts_input: true })
 }
 
 #[cfg(test)]

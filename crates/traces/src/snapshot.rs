@@ -1,5 +1,10 @@
-//! Snapshots of PyTorch's memory: reports, and replays with other settings.
+//! What a PyTorch snapshot says about PyTorch's allocator: its report, and the settings to try.
 
+mod report;
 mod variations;
 
-pub use variations::pytorch_variations;
+pub use report::{
+    AllocatorReport, AnnotationRow, FreeBytes, GapCauses, GapMoment, MemoryLevel, SegmentKeeper,
+    SettingsAdvice, SettingsRow, SingleBlockSegments, SnapshotReport, StreamMemory,
+};
+pub use variations::setting_variations;

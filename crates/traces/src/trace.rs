@@ -34,15 +34,19 @@ pub(crate) mod lines;
 pub(crate) mod profile;
 mod read;
 mod run;
+pub(crate) mod snapshot;
 
 use builder::Builder;
 pub use error::{CompressedProblem, TraceError, TracePlace, TraceProblem};
-pub use formats::SnapshotProblem;
 use highwater_tracking::{BlockLife, Cut, EventKind, Recording};
 pub use limits::TraceLimits;
 pub use profile::ProfileProblem;
 pub use read::ReadOptions;
 pub use run::read_recording;
+pub use snapshot::{
+    Annotation, BlockState, PendingFree, RunFile, Segment, SegmentBlock, Snapshot, SnapshotProblem,
+    StreamName, read_run,
+};
 
 /// One event of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +117,8 @@ pub struct Trace {
     comments: Vec<TraceComment>,
     /// The time of each event, if the format has times.
     times_ns: Vec<u64>,
+    /// The stream of each event up to the last one with a stream other than 0.
+    streams: Vec<u32>,
     peak_live_bytes: u64,
     granule: Option<u64>,
     skipped: Vec<String>,
@@ -210,6 +216,7 @@ impl Trace {
                     let label = || recording.owner_label(block.owner);
                     let label = labels.entry(block.owner).or_insert_with(label);
                     builders[group].alloc(number.into(), block.requested, 1, label)?;
+                    builders[group].set_stream(block.stream)?;
                 }
                 EventKind::Free(number) => {
                     if let Some(group) = groups[number as usize] {
@@ -234,6 +241,7 @@ impl Trace {
         let letters: usize = texts.map(String::capacity).sum();
         let rows = self.events.capacity() * size_of::<TraceEvent>()
             + self.times_ns.capacity() * size_of::<u64>()
+            + self.streams.capacity() * size_of::<u32>()
             + self.labels.capacity() * size_of::<String>()
             + self.comments.capacity() * size_of::<TraceComment>();
         (letters + rows) as u64
@@ -282,6 +290,13 @@ impl Trace {
     #[must_use]
     pub fn time_ns(&self, event: usize) -> Option<u64> {
         self.times_ns.get(event).copied()
+    }
+
+    /// Returns the device stream of an allocation; 0 for the default stream, for other events, and in formats without
+    /// streams. The text format does not contain them.
+    #[must_use]
+    pub fn stream(&self, event: usize) -> u32 {
+        self.streams.get(event).copied().unwrap_or(0)
     }
 
     /// Returns the distinct labels, in the order of their first use.

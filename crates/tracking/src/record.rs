@@ -26,7 +26,7 @@ mod wire;
 
 use builder::MAX_REPORTS;
 pub use builder::{BlockProblem, RecordingLimits};
-pub use composer::{Composer, NewBlock, OwnerName};
+pub use composer::{Composer, NewBlock, OwnerName, PlacedBlock};
 pub use follow::Follower;
 pub use hwm::{HwmError, HwmProblem, Written};
 pub use peak::{LiveBlock, Peak};

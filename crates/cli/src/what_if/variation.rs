@@ -1,7 +1,7 @@
 //! The variations to try: policies, rules and pools.
 
 use bfc_core::{AllocatorChoice, Bytes, PytorchOptions, PytorchOptionsError, SplitChoice};
-use highwater_traces::pytorch_variations;
+use highwater_traces::setting_variations;
 use highwater_tracking::Recording;
 
 use super::WhatIfArguments;
@@ -106,7 +106,8 @@ fn usual_settings(
     let policy = Policy::from(AllocatorChoice::Pytorch);
     // Either the recorded policy or one of the others has the defaults.
     let known = if recorded.name == policy.name { settings.unwrap_or_default() } else { Default::default() };
-    let others = pytorch_variations(None, None).into_iter().filter_map(|text| text.parse().ok());
+    let tried = setting_variations(Some(&known.to_string()), false);
+    let others = tried.into_iter().filter_map(|text| text.parse().ok());
     let variation = |settings: PytorchOptions| {
         let changes = PoolArguments { alloc_conf: Some(settings), ..PoolArguments::default() };
         let variation = Variation::new(name(policy, &changes), policy, &changes)?;

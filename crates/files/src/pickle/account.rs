@@ -29,11 +29,15 @@ impl Account {
         self.charge((count as u64).saturating_mul(size_of::<T>() as u64))
     }
 
-    /// Reserves capacity for more items. A growing vector is copied, so both copies have to fit.
-    fn reserve<T>(&mut self, items: &mut Vec<T>, more: usize) -> Result<(), TooMuchHeld> {
-        if items.capacity() - items.len() >= more {
-            return Ok(());
-        }
+    /// Reserves capacity for more items.
+    #[inline]
+    pub(super) fn reserve<T>(&mut self, items: &mut Vec<T>, more: usize) -> Result<(), TooMuchHeld> {
+        if items.capacity() - items.len() >= more { Ok(()) } else { self.grow(items, more) }
+    }
+
+    /// Reserves capacity. A growing vector is copied, so both copies have to fit.
+    #[cold]
+    fn grow<T>(&mut self, items: &mut Vec<T>, more: usize) -> Result<(), TooMuchHeld> {
         let before = items.capacity();
         // Many collections have only a few items.
         let least = if before == 0 && more > 1 { more } else { MIN_CAPACITY };
@@ -45,12 +49,14 @@ impl Account {
         self.charge(bytes(items.capacity() - before))
     }
 
+    #[inline]
     pub(super) fn push<T>(&mut self, items: &mut Vec<T>, item: T) -> Result<(), TooMuchHeld> {
         self.reserve(items, 1)?;
         items.push(item);
         Ok(())
     }
 
+    #[inline]
     pub(super) fn extend<T: Copy>(&mut self, items: &mut Vec<T>, more: &[T]) -> Result<(), TooMuchHeld> {
         self.reserve(items, more.len())?;
         items.extend_from_slice(more);

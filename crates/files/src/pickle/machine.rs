@@ -15,21 +15,44 @@ const PROTOCOLS: std::ops::RangeInclusive<u8> = 2..=5;
 /// The longest name of a module, function or class.
 const MAX_NAME_BYTES: usize = 256;
 
+/// How a pickle is run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mode {
+    /// Whether calls and objects become data. Otherwise they are errors.
+    pub(super) notes_calls: bool,
+    /// Whether the memory limit grows with the bytes that were read.
+    pub(super) counts_input: bool,
+}
+
+/// The number of bytes after which the memory limit grows.
+const COUNTED: u64 = 1 << 14;
+
 /// Runs a pickle whose objects fit into `memory`. Returns its objects and its value.
 pub(super) fn run(
     reader: &mut dyn BufRead,
     memory: HeldMemory,
-    notes_calls: bool,
+    mode: Mode,
 ) -> Result<(Heap, Value), PickleError> {
     let heap = Heap::new(memory);
-    let input = Input { reader, offset: 0 };
+    let input = Input::new(reader);
     let (stack, marks, memo) = (Vec::new(), Vec::new(), Memo::default());
-    let mut machine = Machine { input, heap, stack, marks, memo, code: opcode::STOP, notes_calls };
+    let mut machine = Machine { input, heap, stack, marks, floor: 0, memo, code: opcode::STOP, mode };
+    let mut counted = 0;
     loop {
-        let offset = machine.input.offset;
+        let offset = machine.input.offset();
+        if mode.counts_input && offset - counted >= COUNTED {
+            machine.heap.note_input(offset - counted);
+            counted = offset;
+        }
         match machine.step() {
             Ok(None) => {}
-            Ok(Some(value)) => return Ok((machine.heap, value)),
+            Ok(Some(value)) => {
+                machine.input.release();
+                if mode.counts_input {
+                    machine.heap.note_input(machine.input.offset() - counted);
+                }
+                return Ok((machine.heap, value));
+            }
             Err(problem) => return Err(PickleError { offset, problem }),
         }
     }
@@ -41,15 +64,17 @@ struct Machine<'r> {
     stack: Vec<Value>,
     /// The height of the stack at each open mark.
     marks: Vec<usize>,
+    /// The minimum height of the stack: that of the last open mark.
+    floor: usize,
     memo: Memo,
     /// The current opcode.
     code: u8,
-    /// Whether calls and objects become data. Otherwise they are errors.
-    notes_calls: bool,
+    mode: Mode,
 }
 
 impl Machine<'_> {
     /// Executes one opcode. Returns the value after the last one.
+    #[inline]
     fn step(&mut self) -> Result<Option<Value>, PickleProblem> {
         self.code = self.input.byte()?;
         if self.code == opcode::STOP {
@@ -57,22 +82,20 @@ impl Machine<'_> {
         }
         if let Some(value) = self.value()? {
             self.push(value)?;
-        } else if !(self.change()? || self.notes_calls && self.call()?) {
+        } else if !(self.change()? || self.mode.notes_calls && self.call()?) {
             return Err(PickleProblem::Refused { opcode: self.code, name: opcode::name(self.code) });
         }
         Ok(None)
     }
 
     /// Returns the value that an opcode of plain data pushes; `None` for other opcodes.
+    #[inline]
     fn value(&mut self) -> Result<Option<Value>, PickleProblem> {
         Ok(Some(match self.code {
             opcode::NONE => Value::None,
             opcode::NEWTRUE => Value::Bool(true),
             opcode::NEWFALSE => Value::Bool(false),
-            opcode::BINFLOAT => {
-                self.input.exact::<8>()?;
-                Value::Float
-            }
+            opcode::BINFLOAT => Value::Float(f64::from_be_bytes(self.input.exact()?)),
             opcode::BININT1 => Value::Natural(self.input.byte()?.into()),
             opcode::BININT2 => Value::Natural(u16::from_le_bytes(self.input.exact()?).into()),
             opcode::BININT => {
@@ -86,8 +109,7 @@ impl Machine<'_> {
             | opcode::BINUNICODE
             | opcode::BINUNICODE8 => {
                 let length = self.length()?;
-                let text = self.text(length)?;
-                self.heap.text(text)?
+                self.text(length)?
             }
             opcode::SHORT_BINBYTES | opcode::BINBYTES | opcode::BINBYTES8 | opcode::BYTEARRAY8 => {
                 let length = self.length()?;
@@ -99,7 +121,7 @@ impl Machine<'_> {
             opcode::EMPTY_DICT => self.heap.dict(&[])?,
             opcode::TUPLE1..=opcode::TUPLE3 => {
                 let items = usize::from(self.code - opcode::TUPLE1) + 1;
-                let start = self.stack.len().checked_sub(items).filter(|&start| start >= self.floor());
+                let start = self.stack.len().checked_sub(items).filter(|&start| start >= self.floor);
                 self.tuple_from(start.ok_or_else(|| self.needs("its items"))?)?
             }
             opcode::TUPLE => {
@@ -131,11 +153,15 @@ impl Machine<'_> {
     }
 
     /// Executes an opcode that changes the stack, a value or the memo. Returns `false` for other opcodes.
+    #[inline]
     fn change(&mut self) -> Result<bool, PickleProblem> {
         match self.code {
             opcode::PROTO => self.check_protocol()?,
             opcode::FRAME => drop(self.input.exact::<8>()?),
-            opcode::MARK => self.heap.account.push(&mut self.marks, self.stack.len())?,
+            opcode::MARK => {
+                self.floor = self.stack.len();
+                self.heap.account.push(&mut self.marks, self.floor)?;
+            }
             opcode::POP => {
                 // At an open mark, pops the mark.
                 if self.pop("a value").is_err() {
@@ -179,6 +205,7 @@ impl Machine<'_> {
     }
 
     /// Notes a call, an object, a set or a reference. Returns `false` for other opcodes.
+    #[cold]
     fn call(&mut self) -> Result<bool, PickleProblem> {
         let noted = match self.code {
             opcode::GLOBAL => {
@@ -283,16 +310,28 @@ impl Machine<'_> {
 
     /// Reads a text of this many bytes. Lone surrogates, which Python's texts may contain, become replacement
     /// characters.
-    fn text(&mut self, length: u64) -> Result<String, PickleProblem> {
+    #[inline]
+    fn text(&mut self, length: u64) -> Result<Value, PickleProblem> {
+        if let Some(bytes) = self.input.peek(length) {
+            if let Some(known) = self.heap.recent_text(bytes) {
+                self.input.skip_copied(length as usize);
+                return Ok(known);
+            }
+        }
+        self.new_text(length)
+    }
+
+    fn new_text(&mut self, length: u64) -> Result<Value, PickleProblem> {
         self.heap.account.charge(length)?;
-        match String::from_utf8(self.input.bytes(length)?) {
-            Ok(text) => Ok(text),
+        let text = match String::from_utf8(self.input.bytes(length)?) {
+            Ok(text) => text,
             Err(error) => {
                 // A replacement character takes three bytes.
                 self.heap.account.charge(length.saturating_mul(3))?;
-                Ok(String::from_utf8_lossy(error.as_bytes()).into_owned())
+                String::from_utf8_lossy(error.as_bytes()).into_owned()
             }
-        }
+        };
+        Ok(self.heap.add_text(text.into_boxed_str())?)
     }
 
     /// Reads the text up to the end of the line, within the limit on names.
@@ -317,43 +356,47 @@ impl Machine<'_> {
         if PROTOCOLS.contains(&protocol) { Ok(()) } else { Err(PickleProblem::Protocol { protocol }) }
     }
 
+    #[inline]
     fn push(&mut self, value: Value) -> Result<(), PickleProblem> {
         Ok(self.heap.account.push(&mut self.stack, value)?)
     }
 
     /// Takes the items of the stack from `start` on as a tuple.
+    #[inline]
     fn tuple_from(&mut self, start: usize) -> Result<Value, PickleProblem> {
         let tuple = self.heap.tuple(self.stack.get(start..).unwrap_or_default())?;
         self.stack.truncate(start);
         Ok(tuple)
     }
 
-    /// Returns the minimum height of the stack: that of the last open mark.
-    fn floor(&self) -> usize {
-        self.marks.last().copied().unwrap_or(0)
-    }
-
     /// Returns the error of an opcode that does not find these values on the stack.
+    #[cold]
     fn needs(&self, needs: &'static str) -> PickleProblem {
         PickleProblem::Stack { opcode: opcode::name(self.code), needs }
     }
 
+    #[inline]
     fn top(&self, needs: &'static str) -> Result<Value, PickleProblem> {
-        let above = self.stack.get(self.floor()..).and_then(<[Value]>::last);
+        let above = self.stack.get(self.floor..).and_then(<[Value]>::last);
         above.copied().ok_or_else(|| self.needs(needs))
     }
 
+    #[inline]
     fn pop(&mut self, needs: &'static str) -> Result<Value, PickleProblem> {
         let value = self.top(needs)?;
         self.stack.pop();
         Ok(value)
     }
 
+    #[inline]
     fn take_mark(&mut self) -> Result<usize, PickleProblem> {
-        self.marks.pop().ok_or_else(|| self.needs("a mark"))
+        let mark = self.marks.pop().ok_or_else(|| self.needs("a mark"))?;
+        self.floor = self.marks.last().copied().unwrap_or(0);
+        Ok(mark)
     }
 
     /// Appends the items of the stack from `start` on to the list below them.
+    #[inline]
     fn append(&mut self, start: usize) -> Result<(), PickleProblem> {
         let list = self.below(start, "a list")?;
         let items = self.stack.get(start..).unwrap_or_default();
@@ -365,6 +408,7 @@ impl Machine<'_> {
     }
 
     /// Sets the alternating keys and values of the stack from `start` on in the dictionary below them.
+    #[inline]
     fn set_items(&mut self, start: usize) -> Result<(), PickleProblem> {
         let dict = self.below(start, "a dictionary and pairs")?;
         let items = self.stack.get(start..).unwrap_or_default();
@@ -377,23 +421,26 @@ impl Machine<'_> {
     }
 
     /// Returns the value below position `start` of the stack, within the last open mark.
+    #[inline]
     fn below(&self, start: usize, needs: &'static str) -> Result<Value, PickleProblem> {
-        let place = start.checked_sub(1).filter(|&place| place >= self.floor());
+        let place = start.checked_sub(1).filter(|&place| place >= self.floor);
         let value = place.and_then(|place| self.stack.get(place));
         value.copied().ok_or_else(|| self.needs(needs))
     }
 
     /// Returns whether a value is an object of a class, whose items and entries no reader needs.
     const fn is_object(&self, value: Value) -> bool {
-        self.notes_calls && matches!(value, Value::Call(_))
+        self.mode.notes_calls && matches!(value, Value::Call(_))
     }
 
+    #[inline]
     fn keep(&mut self, index: u32) -> Result<(), PickleProblem> {
         let value = self.top("a value")?;
         Ok(self.memo.set(index, value, &mut self.heap)?)
     }
 
     /// Reads the number of a stored object.
+    #[inline]
     fn index(&mut self) -> Result<u32, PickleProblem> {
         match self.code {
             opcode::BINGET | opcode::BINPUT => self.input.byte().map(u32::from),
@@ -402,6 +449,7 @@ impl Machine<'_> {
     }
 
     /// Reads the length of the data of this opcode.
+    #[inline]
     fn length(&mut self) -> Result<u64, PickleProblem> {
         match self.code {
             opcode::LONG1 | opcode::SHORT_BINSTRING | opcode::SHORT_BINUNICODE | opcode::SHORT_BINBYTES => {
@@ -421,7 +469,8 @@ impl Machine<'_> {
         if length > MOST {
             return Err(PickleProblem::LongNumber { bytes: length });
         }
-        let bytes = self.input.bytes(length)?;
+        let bytes = &mut [0; MOST as usize][..length as usize];
+        self.input.fill(bytes)?;
         let negative = bytes.last().is_some_and(|&last| last >= 0x80);
         let (low, high) = bytes.split_at(bytes.len().min(8));
         if negative || high.iter().any(|&byte| byte != 0) {

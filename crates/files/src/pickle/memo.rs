@@ -17,15 +17,30 @@ pub(super) struct Memo {
 }
 
 impl Memo {
+    #[inline]
     pub(super) fn get(&self, index: u32) -> Option<Value> {
-        self.in_order.get(index as usize).or_else(|| self.sparse.get(&index)).copied()
+        match self.in_order.get(index as usize) {
+            Some(&value) => Some(value),
+            None => self.sparse.get(&index).copied(),
+        }
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.in_order.len() + self.sparse.len()
     }
 
+    #[inline]
     pub(super) fn set(&mut self, index: u32, value: Value, heap: &mut Heap) -> Result<(), TooMuchHeld> {
+        let place = index as usize;
+        if place == self.in_order.len() && self.sparse.is_empty() {
+            return heap.account.push(&mut self.in_order, value);
+        }
+        self.set_out_of_order(index, value, heap)
+    }
+
+    #[cold]
+    fn set_out_of_order(&mut self, index: u32, value: Value, heap: &mut Heap) -> Result<(), TooMuchHeld> {
         let place = index as usize;
         if let Some(slot) = self.in_order.get_mut(place) {
             *slot = value;

@@ -27,7 +27,7 @@ fn pickled_integers_of_every_length_are_read() {
         (b"\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01.", Value::Integer),
         (b"\x8a\x01\xff.", Value::Integer),
         (b"\x8b\x02\x00\x00\x00\x34\x12.", Value::Natural(0x1234)),
-        (b"G\x3f\xe0\x00\x00\x00\x00\x00\x00.", Value::Float),
+        (b"G\x3f\xe0\x00\x00\x00\x00\x00\x00.", Value::Float(0.5)),
         (b"\x88.", Value::Bool(true)),
     ];
     for &(instructions, expected) in cases {
@@ -194,7 +194,8 @@ fn only_an_enabled_recording_stores_calls() {
     // An ordered dictionary is one that can be filled; its state is of no matter.
     let dict = Pickle::read(&b"\x80\x04\x8c\x0bcollections\x8c\x0bOrderedDict\x93)RK\x01K\x02s}b."[..], 1000)
         .unwrap();
-    assert_eq!(dict.entries(dict.root()), Some(&[Value::Natural(1), Value::Natural(2)][..]));
+    let entries: Vec<_> = dict.entries(dict.root()).unwrap().collect();
+    assert_eq!(entries, [(Value::Natural(1), Value::Natural(2))]);
 }
 
 #[test]
@@ -250,7 +251,7 @@ fn objects_are_noted_with_their_class() {
 
 #[test]
 fn dictionaries_of_collections_are_dictionaries() {
-    let pair = [Value::Natural(1), Value::Natural(2)];
+    let pair = (Value::Natural(1), Value::Natural(2));
     let cases: &[&[u8]] = &[
         b"ccollections\nOrderedDict\n)RK\x01K\x02s.",
         // As Python 2 writes it: a list of pairs.
@@ -261,7 +262,8 @@ fn dictionaries_of_collections_are_dictionaries() {
     for (number, instructions) in cases.iter().copied().enumerate() {
         let bytes = [b"\x80\x02", instructions].concat();
         let pickle = Pickle::read(&bytes[..], 64 * KIB).unwrap();
-        assert_eq!(pickle.entries(pickle.root()), Some(&pair[..]), "{number}");
+        let entries: Vec<_> = pickle.entries(pickle.root()).unwrap().collect();
+        assert_eq!(entries, [pair], "{number}");
     }
 }
 
@@ -270,4 +272,53 @@ fn memo_numbers_may_come_in_any_order() {
     let (heap, list) = value(b"](K\x01q\x05K\x02q\x00K\x03\x94h\x05h\x00h\x02e.");
     let numbers = [1, 2, 3, 1, 2, 3].map(Value::Natural);
     assert_eq!(heap.as_list(list), Some(&numbers[..]));
+}
+
+#[test]
+fn dictionaries_with_the_same_keys_share_them() {
+    let record = |value: u8| [b"}(\x8c\x01aK", &[value][..], b"\x8c\x01bNu"].concat();
+    let (heap, list) =
+        value(&[&b"]("[..], &record(1), &record(2), b"}(\x8c\x01bN\x8c\x01aK\x03u", b"e."].concat());
+    let [first, second, other] = heap.as_list(list).unwrap() else { panic!("three dictionaries") };
+    let ((shape, values), (same, _)) = (heap.record(*first).unwrap(), heap.record(*second).unwrap());
+    assert_eq!((shape, values), (same, &[Value::Natural(1), Value::None][..]));
+    assert_eq!(heap.keys_of_shape(shape).collect::<Vec<_>>(), ["a", "b"]);
+    assert_ne!(heap.record(*other).unwrap().0, shape, "the order differs");
+    assert_eq!(heap.get(*other, "a"), Some(Value::Natural(3)));
+    // A dictionary that is filled in parts has no shape.
+    let (heap, dict) = value(b"}(\x8c\x01aK\x01u(\x8c\x01aK\x02\x8c\x01bK\x03u.");
+    assert_eq!((heap.record(dict), heap.entries(dict)), (None, Some(3)));
+    assert_eq!(heap.get(dict, "a"), Some(Value::Natural(2)));
+}
+
+#[test]
+fn collections_of_any_length_keep_their_items() {
+    for count in [1, 2000, 2048, 2049, 8192, 40_000] {
+        let items = b"K\x07".repeat(count);
+        let (heap, list) =
+            read_with(&[&b"(("[..], &items, b"l(", &items, b"tNl."].concat(), 1 << 30).unwrap();
+        let lists = heap.as_list(list).unwrap();
+        assert_eq!(lists.len(), 3);
+        for &list in &lists[..2] {
+            assert_eq!(heap.as_list(list).unwrap(), vec![Value::Natural(7); count], "{count}");
+        }
+    }
+    let batches = [&b"]"[..], &[b"(", &b"K\x07".repeat(1000)[..], b"e"].concat().repeat(30), b"."].concat();
+    let (heap, list) = read_with(&batches, 1 << 30).unwrap();
+    assert_eq!(heap.as_list(list).unwrap().len(), 30_000);
+}
+
+#[test]
+fn a_reader_goes_on_after_the_pickle() {
+    let bytes = [&b"\x80\x02X\x05\0\0\0first."[..], b"\x80\x02X\x06\0\0\0second.rest"].concat();
+    for capacity in [1, 3, 16, 4096] {
+        let mut reader = std::io::BufReader::with_capacity(capacity, &bytes[..]);
+        for expected in ["first", "second"] {
+            let pickle = Pickle::read(&mut reader, 1000).unwrap();
+            assert_eq!(pickle.text(pickle.root()), Some(expected));
+        }
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut reader, &mut rest).unwrap();
+        assert_eq!(rest, "rest");
+    }
 }

@@ -210,6 +210,20 @@ impl Builder {
         self.insert(address, Some(Live { block, bytes }))
     }
 
+    /// Sets the stream of the last allocation.
+    pub(super) fn set_stream(&mut self, stream: u32) -> Result<(), TraceProblem> {
+        if stream != 0 {
+            let events = self.trace.events.len();
+            let more = events - self.trace.streams.len();
+            self.charge(lean::cost::<u32>() * more as u64)?;
+            for _ in 1..more {
+                lean::push(&mut self.trace.streams, 0);
+            }
+            lean::push(&mut self.trace.streams, stream);
+        }
+        Ok(())
+    }
+
     /// Sets the granularity of offsets from the file.
     pub(super) const fn set_granule(&mut self, bytes: u64) {
         self.trace.granule = Some(bytes);

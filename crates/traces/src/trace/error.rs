@@ -11,8 +11,9 @@ use highwater_files::lines::LineProblem;
 use highwater_files::pickle::{PickleError, PickleProblem};
 use highwater_tracking::{BlockProblem, HwmError, HwmProblem};
 
-use super::formats::{self, SnapshotProblem};
+use super::formats;
 use super::profile::ProfileProblem;
+use super::snapshot::SnapshotProblem;
 
 /// A file that is not a trace.
 #[derive(thiserror::Error)]

@@ -21,10 +21,9 @@ use highwater_files::FileKind;
 use highwater_files::lines::MARK;
 use highwater_tracking::Recording;
 
-pub use snapshot::SnapshotProblem;
-
 use super::lines::beginning;
 use super::profile::recording_limits;
+use super::snapshot::Snapshot;
 use super::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem};
 
 /// All formats. Detection takes the first one that recognizes a file.
@@ -77,6 +76,7 @@ pub(crate) struct Format {
 }
 
 type ReadProfile = fn(&mut dyn BufRead, &TraceLimits, u64) -> Result<(Recording, u64), TraceError>;
+type ReadSnapshot = fn(&mut dyn BufRead, &ReadOptions, u64) -> Result<Snapshot, TraceError>;
 type ReadTrace = fn(&mut dyn BufRead, &ReadOptions) -> Result<Trace, TraceError>;
 
 /// Reads a file without its byte-order mark.
@@ -85,6 +85,8 @@ pub(super) enum Reader {
     /// Reads a recording within so many eighths of the memory limit. Also returns the bytes of the other eighths.
     Profile(ReadProfile),
     Trace(ReadTrace),
+    /// Reads a PyTorch snapshot, whose recording fits into so many eighths of the memory limit.
+    Snapshot(ReadSnapshot),
 }
 
 impl Format {
@@ -97,6 +99,24 @@ impl Format {
     ) -> Self {
         let (kind, reader) = (None, Reader::Trace(read));
         Self { name, kind, is_start, starts, has_devices: false, has_paths: false, reader }
+    }
+
+    /// A PyTorch snapshot.
+    const fn snapshot(
+        is_start: fn(&Start<'_>) -> bool,
+        starts: &'static [&'static [u8]],
+        read: ReadSnapshot,
+    ) -> Self {
+        let (kind, reader) = (None, Reader::Snapshot(read));
+        Self {
+            name: super::snapshot::NAME,
+            kind,
+            is_start,
+            starts,
+            has_devices: true,
+            has_paths: false,
+            reader,
+        }
     }
 
     /// A file that becomes a recording: blocks with call stacks.

@@ -9,8 +9,9 @@ use highwater_files::lean::{HeldMemory, TooMuchHeld};
 use highwater_files::pickle::{Heap, Value};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::TraceProblem;
 use super::read::Counted;
+use super::snapshot::SnapshotProblem;
+use super::{TraceError, TracePlace, TraceProblem};
 
 /// The most texts that are stored once, and their greatest length. They include the keys. Each other text is stored
 /// separately.
@@ -18,19 +19,28 @@ const MAX_KEPT: usize = 4096;
 const MAX_KEPT_BYTES: usize = 64;
 
 /// Reads a JSON text. Returns its objects and its value.
-pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), TraceProblem> {
+pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value), TraceError> {
     let bytes = Cell::new(0);
     let reader = BufReader::new(Counted { reader, bytes: &bytes });
-    let state = KeptValues { heap: Heap::new(memory), kept: HashMap::new(), noted: 0, problem: None };
+    let state = KeptValues {
+        heap: Heap::new(memory),
+        kept: HashMap::new(),
+        stack: Vec::new(),
+        noted: 0,
+        problem: None,
+    };
     let node = Node { state: &RefCell::new(state), bytes: &bytes };
     let mut parser = serde_json::Deserializer::from_reader(reader);
     let read = node.deserialize(&mut parser).and_then(|root| parser.end().map(|()| root));
     let state = node.state.replace(KeptValues::default());
     match (read, state.problem) {
         (Ok(root), _) => Ok((state.heap, root)),
-        (Err(_), Some(problem)) => Err(problem.into()),
-        (Err(error), None) if error.is_io() => Err(std::io::Error::from(error).into()),
-        (Err(error), None) => Err(TraceProblem::Json { message: error.to_string() }),
+        (Err(_), Some(problem)) => Err(TracePlace::Snapshot.of(problem)),
+        (Err(error), None) if error.is_io() => Err(TracePlace::Snapshot.of(std::io::Error::from(error))),
+        (Err(error), None) if error.is_eof() => {
+            Err(TracePlace::Byte(bytes.get()).of(SnapshotProblem::Truncated))
+        }
+        (Err(error), None) => Err(TracePlace::Snapshot.of(TraceProblem::Json { message: error.to_string() })),
     }
 }
 
@@ -38,6 +48,8 @@ pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Va
 struct KeptValues {
     heap: Heap,
     kept: HashMap<String, Value>,
+    /// The items of the collections that are not complete yet.
+    stack: Vec<Value>,
     /// The bytes of input that the memory limit includes.
     noted: u64,
     /// The error of the heap, which the parser cannot return.
@@ -54,13 +66,42 @@ struct Node<'a> {
 impl Node<'_> {
     /// Changes the objects.
     fn change<T, E: Error>(self, change: impl FnOnce(&mut Heap) -> Result<T, TooMuchHeld>) -> Result<T, E> {
+        self.change_with_stack(|heap, _| change(heap))
+    }
+
+    /// Changes the objects and the stack.
+    fn change_with_stack<T, E: Error>(
+        self,
+        change: impl FnOnce(&mut Heap, &mut Vec<Value>) -> Result<T, TooMuchHeld>,
+    ) -> Result<T, E> {
         let state = &mut *self.state.borrow_mut();
         let bytes = self.bytes.get();
         state.heap.note_input(bytes - std::mem::replace(&mut state.noted, bytes));
-        change(&mut state.heap).map_err(|problem| {
+        change(&mut state.heap, &mut state.stack).map_err(|problem| {
             let error = E::custom(problem);
             state.problem = Some(problem);
             error
+        })
+    }
+
+    fn height(self) -> usize {
+        self.state.borrow().stack.len()
+    }
+
+    fn push<E: Error>(self, items: &[Value]) -> Result<(), E> {
+        self.change_with_stack(|heap, stack| heap.push_to(stack, items))
+    }
+
+    /// Makes a collection of the items from `start` on.
+    fn collect<E: Error>(
+        self,
+        start: usize,
+        collect: impl FnOnce(&mut Heap, &[Value]) -> Result<Value, TooMuchHeld>,
+    ) -> Result<Value, E> {
+        self.change_with_stack(|heap, stack| {
+            let collected = collect(heap, &stack[start..])?;
+            stack.truncate(start);
+            Ok(collected)
         })
     }
 }
@@ -88,8 +129,8 @@ impl<'de> Visitor<'de> for Node<'_> {
         Ok(Value::Bool(truth))
     }
 
-    fn visit_f64<E: Error>(self, _: f64) -> Result<Value, E> {
-        Ok(Value::Float)
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
+        Ok(Value::Float(number))
     }
 
     fn visit_i64<E: Error>(self, _: i64) -> Result<Value, E> {
@@ -104,10 +145,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         if let Some(&kept) = self.state.borrow().kept.get(text) {
             return Ok(kept);
         }
-        let value = self.change(|heap| {
-            heap.charge(text.len() as u64)?;
-            heap.text(text.to_owned())
-        })?;
+        let value = self.change(|heap| heap.text(text))?;
         let kept = &mut self.state.borrow_mut().kept;
         if kept.len() < MAX_KEPT && text.len() <= MAX_KEPT_BYTES {
             kept.insert(text.to_owned(), value);
@@ -116,18 +154,18 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let list = self.change(|heap| heap.list(&[]))?;
+        let start = self.height();
         while let Some(item) = items.next_element_seed(self)? {
-            self.change(|heap| heap.extend(list, &[item]))?;
+            self.push(&[item])?;
         }
-        Ok(list)
+        self.collect(start, |heap, items| heap.list(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let dict = self.change(|heap| heap.dict(&[]))?;
+        let start = self.height();
         while let Some((key, value)) = entries.next_entry_seed(self, self)? {
-            self.change(|heap| heap.set(dict, &[key, value]))?;
+            self.push(&[key, value])?;
         }
-        Ok(dict)
+        self.collect(start, |heap, pairs| heap.dict(pairs))
     }
 }

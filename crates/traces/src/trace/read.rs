@@ -29,6 +29,10 @@ pub(super) fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Trace,
         let (recording, held_bytes) = match format.reader {
             Reader::Profile(read) => read(reader, limits, OF_RECORDING)?,
             Reader::Trace(read) => return read(reader, options),
+            Reader::Snapshot(read) => {
+                let snapshot = read(reader, options, OF_RECORDING)?;
+                return snapshot.to_trace(options).map_err(|problem| TracePlace::Snapshot.of(problem));
+            }
         };
         let limits = TraceLimits { held_bytes, ..*limits };
         Trace::from_recording_within(&recording, &limits).map_err(|problem| TracePlace::Recording.of(problem))

@@ -10,6 +10,7 @@ use highwater_tracking::{Composer, NewBlock, Phase, Recording};
 use super::formats::Reader;
 use super::profile::{facts, recording_limits};
 use super::read::{self, Opened};
+use super::snapshot::Snapshot;
 use super::{ReadOptions, Trace, TraceError, TraceEvent, TraceLimits, TracePlace, TraceProblem};
 
 /// How labels name owners.
@@ -32,19 +33,24 @@ enum LabelForm {
 impl Labels {
     fn of(trace: &Trace, form: LabelForm) -> Self {
         let states_phases = form == LabelForm::Paths || trace.has_phases;
-        let has_phases =
-            states_phases && trace.labels().iter().any(|label| Phase::of_suffix(label).is_some());
-        Self { form, unnamed: if has_phases { Phase::Forward } else { Phase::Unknown } }
+        Self { form, unnamed: phase_of_unnamed(states_phases, trace.labels()) }
     }
+}
+
+/// Returns the phase of labels that name none, in a file whose labels may state phases.
+pub(super) fn phase_of_unnamed(states_phases: bool, labels: &[String]) -> Phase {
+    let has_phases = states_phases && labels.iter().any(|label| Phase::of_suffix(label).is_some());
+    if has_phases { Phase::Forward } else { Phase::Unknown }
 }
 
 /// Reads a recording, a trace or a heap profile of another tool, plain or compressed by gzip. Detects the format from
 /// the contents, as [`Trace::read`] does.
 ///
 /// Blocks of other tools are charged to the information that their file has: the call stack, the line of Python, the
-/// thread and the stream, or the label. Frames of libraries are left out of stacks that have others. All sizes are those
-/// of the file, so requested and granted bytes are equal. Addresses are placeholders. Times are 0 in formats without
-/// times, and phases are [unknown](Phase::Unknown) in files without phases.
+/// thread and the stream, or the label. Frames of libraries are left out of stacks that have others. PyTorch
+/// [snapshots](super::Snapshot) have addresses, granted bytes, regions and streams. In other formats, requested and
+/// granted bytes are equal, and addresses are placeholders. Times are 0 in formats without times, and phases are
+/// [unknown](Phase::Unknown) in files without phases.
 ///
 /// ```
 /// use highwater_traces::{ReadOptions, read_recording};
@@ -60,20 +66,25 @@ impl Labels {
 /// # Errors
 /// A [`TraceError`] for the first place where the file is unreadable, malformed, inconsistent or beyond a limit.
 pub fn read_recording(reader: impl BufRead, options: &ReadOptions) -> Result<Recording, TraceError> {
-    read::open(reader, options, |Opened { format, reader, bytes }| {
-        let limits = &options.limits;
-        let read = match format.reader {
-            Reader::Profile(read) => return read(reader, limits, 8).map(|(recording, _)| recording),
-            Reader::Trace(read) => read,
-        };
-        let trace = read(reader, options)?;
-        let mut memory = HeldMemory::new(limits.held_bytes);
-        memory.note_input(bytes.get());
-        let labels = if format.has_paths { LabelForm::Paths } else { LabelForm::Names };
-        let held = memory.charge(trace.held_bytes()).map_err(TraceProblem::from);
-        held.and_then(|()| compose(&trace, format.name, labels, limits, memory))
-            .map_err(|problem| TracePlace::Recording.of(problem))
-    })
+    read::open(reader, options, |opened| recording_of(opened, options))
+}
+
+/// Reads a recording from a decompressed file.
+pub(super) fn recording_of(opened: Opened<'_>, options: &ReadOptions) -> Result<Recording, TraceError> {
+    let Opened { format, reader, bytes } = opened;
+    let limits = &options.limits;
+    let read = match format.reader {
+        Reader::Profile(read) => return read(reader, limits, 8).map(|(recording, _)| recording),
+        Reader::Snapshot(read) => return read(reader, options, 8).map(Snapshot::into_recording),
+        Reader::Trace(read) => read,
+    };
+    let trace = read(reader, options)?;
+    let mut memory = HeldMemory::new(limits.held_bytes);
+    memory.note_input(bytes.get());
+    let labels = if format.has_paths { LabelForm::Paths } else { LabelForm::Names };
+    let held = memory.charge(trace.held_bytes()).map_err(TraceProblem::from);
+    held.and_then(|()| compose(&trace, format.name, labels, limits, memory))
+        .map_err(|problem| TracePlace::Recording.of(problem))
 }
 
 impl Trace {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
+mod categories;
 mod collections;
 mod control_characters;
 mod error_chains;
@@ -10,4 +11,5 @@ mod heap_profiles;
 mod other_runtimes;
 mod pytorch_allocator;
 mod recordings;
+mod snapshots;
 mod traces;

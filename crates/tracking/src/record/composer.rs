@@ -1,11 +1,11 @@
 //! Composes a recording from the events of another tool.
 //!
-//! Such events have no addresses of one pool, so blocks get addresses one behind the other, which never overlap.
+//! Blocks of a tool without addresses get addresses one behind the other, which never overlap.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bfc_core::Category;
+use bfc_core::{Category, Span};
 use highwater_files::boundary::floor_boundary;
 use highwater_files::lean::HeldMemory;
 
@@ -19,7 +19,7 @@ use crate::scope::Phase;
 const NAME_BYTES: u64 = 96;
 const OWNER_ENTRY_BYTES: u64 = 48;
 
-/// A block to allocate.
+/// A block to allocate, of a tool that knows only its size.
 #[derive(Clone, Copy, Debug)]
 pub struct NewBlock {
     /// The requested and granted bytes.
@@ -28,6 +28,23 @@ pub struct NewBlock {
     pub owner: u32,
     /// Its category.
     pub category: Category,
+}
+
+/// A block to allocate, of a tool that knows its place.
+#[derive(Clone, Copy, Debug)]
+pub struct PlacedBlock {
+    /// The requested bytes.
+    pub requested: u64,
+    /// The granted bytes, at least those requested.
+    pub granted: u64,
+    /// The address.
+    pub address: u64,
+    /// The number of its owner, from [`Composer::owner`].
+    pub owner: u32,
+    /// Its category.
+    pub category: Category,
+    /// The device stream; 0 for the default stream.
+    pub stream: u32,
 }
 
 /// A name of owners, stored in a [`Composer`].
@@ -157,17 +174,43 @@ impl Composer {
     /// Allocates a block and returns its id.
     pub fn alloc(&mut self, block: NewBlock) -> Result<u64, BlockProblem> {
         let NewBlock { bytes, owner, category } = block;
-        let id = self.blocks;
-        let (requested, granted, address) = (bytes, bytes, self.next_address);
-        self.take(&RawEvent::Alloc { id, requested, granted, address, owner, category })?;
-        self.blocks += 1;
+        let address = self.next_address;
+        let placed = PlacedBlock { requested: bytes, granted: bytes, address, owner, category, stream: 0 };
+        let id = self.place(placed)?;
         self.next_address = address.wrapping_add(bytes.max(1));
         Ok(id)
+    }
+
+    /// Allocates a block at its address and returns its id. A recording has either such blocks or those of
+    /// [`alloc`](Self::alloc).
+    pub fn place(&mut self, block: PlacedBlock) -> Result<u64, BlockProblem> {
+        let PlacedBlock { requested, granted, address, owner, category, stream } = block;
+        let (id, granted) = (self.blocks, granted.max(requested));
+        self.context.stream = stream;
+        self.take(&RawEvent::Alloc { id, requested, granted, address, owner, category })?;
+        self.blocks += 1;
+        Ok(id)
+    }
+
+    /// Notes that the current pool took a region from its source, or returned it.
+    pub fn region(&mut self, region: Span, taken: bool) -> Result<(), BlockProblem> {
+        self.take(&RawEvent::Region { address: region.address, bytes: region.bytes, taken })
+    }
+
+    /// Notes a request of the current pool that ran out of memory.
+    pub fn fail(&mut self, requested: u64, owner: u32, category: Category) -> Result<(), BlockProblem> {
+        self.take(&RawEvent::Failed { requested, owner, category })
     }
 
     /// Frees a block of the current pool.
     pub fn free(&mut self, id: u64) -> Result<(), BlockProblem> {
         self.take(&RawEvent::Free { id })
+    }
+
+    /// Notes that the events so far only restore what was live before the events of the tool: see
+    /// [`Recording::carried_events`].
+    pub fn carry(&mut self) -> Result<(), BlockProblem> {
+        self.take(&RawEvent::Lost { events: 0 })
     }
 
     /// Marks the part of the run that follows.

@@ -210,8 +210,7 @@ impl<'a> Tensors<'a> {
     /// Adds the tensors of a dictionary, list or tuple. At most [`MAX_DEPTH`] calls are nested.
     fn visit(&mut self, prefix: &str, container: Value, depth: usize) -> Result<(), FileError> {
         let pickle = self.pickle;
-        for pair in pickle.entries(container).unwrap_or_default().chunks_exact(2) {
-            let &[key, value] = pair else { continue };
+        for (key, value) in pickle.entries(container).into_iter().flatten() {
             match key {
                 Value::Natural(index) => self.member(prefix, &index.to_string(), value, depth)?,
                 key => match pickle.text(key) {
@@ -401,7 +400,7 @@ impl From<FileError> for Refusal {
 
 /// Returns the values in a dictionary, list or tuple.
 fn members(pickle: &Pickle, container: Value) -> impl Iterator<Item = Value> {
-    let values = pickle.entries(container).unwrap_or_default().chunks_exact(2).map(|pair| pair[1]);
+    let values = pickle.entries(container).into_iter().flatten().map(|(_, value)| value);
     values.chain(pickle.items(container).unwrap_or_default().iter().copied())
 }
 

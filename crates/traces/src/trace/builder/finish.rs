@@ -36,6 +36,10 @@ impl Builder {
             self.trace.times_ns.resize(self.trace.events.len(), 0);
             self.trace.times_ns.rotate_right(earlier);
         }
+        if !self.trace.streams.is_empty() {
+            self.trace.streams.resize(self.trace.events.len(), 0);
+            self.trace.streams.rotate_right(earlier);
+        }
         self.trace.peak_live_bytes = peak_live_bytes(&self.trace.events);
     }
 }

@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 
 use super::Format;
-use super::snapshot::SnapshotProblem;
 use crate::trace::builder::Builder;
 use crate::trace::profile::ProfileProblem;
+use crate::trace::snapshot::SnapshotProblem;
 use crate::trace::{ReadOptions, Trace, TraceError, TracePlace, TraceProblem};
 
 mod json;

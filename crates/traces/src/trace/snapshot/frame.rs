@@ -1,16 +1,12 @@
-//! The frames of a stack in a snapshot, and the one that names a block.
+//! The frame of a stack that names its blocks.
 
-use highwater_files::boundary::{ceil_boundary, floor_boundary};
-use highwater_files::pickle::{Heap, Value};
+use highwater_files::boundary::ceil_boundary;
 
-use super::Fields;
+use super::stacks::Frame;
 use crate::trace::builder::MAX_LABEL;
 
 /// The most characters to search in the name of a file or function.
 const MOST_LETTERS: usize = MAX_LABEL;
-
-/// The most bytes of a function's name. Many stacks may contain it.
-const MOST_FUNCTION_BYTES: usize = 4 * MOST_LETTERS;
 
 /// Functions of PyTorch's allocator and of its stack traces, which say nothing about the caller.
 const INTERNAL: &[&str] =
@@ -33,25 +29,11 @@ pub(super) enum Rank {
     Internal,
 }
 
-/// One line of a stack.
-pub(super) struct Frame<'a> {
-    function: &'a str,
-    file: &'a str,
-    line: Option<u64>,
-}
-
 impl<'a> Frame<'a> {
-    pub(super) fn of(heap: &'a Heap, value: Value) -> Option<Self> {
-        let fields = Fields::of(heap, value, "a frame").ok()?;
-        let (function, file) = (fields.text("name")?, fields.text("filename").unwrap_or_default());
-        let function = &function[..floor_boundary(function, MOST_FUNCTION_BYTES)];
-        Some(Self { function, file: file_name(file), line: fields.number("line") })
-    }
-
     pub(super) fn rank(&self) -> Rank {
-        let starts = |start: &&str| self.function.starts_with(*start);
+        let starts = |start: &&str| self.name.starts_with(*start);
         match () {
-            () if self.file.ends_with(".py") => Rank::Python,
+            () if file_name(self.file).ends_with(".py") => Rank::Python,
             () if self.node().is_some() => Rank::Node,
             () if self.op().is_some() => Rank::Op,
             () if INTERNAL.iter().any(starts) => Rank::Internal,
@@ -61,13 +43,13 @@ impl<'a> Frame<'a> {
 
     /// The node of the backward pass whose `apply` this is.
     fn node(&self) -> Option<&'a str> {
-        let (node, rest) = self.function.strip_prefix(NODES)?.split_once("::")?;
+        let (node, rest) = self.name.strip_prefix(NODES)?.split_once("::")?;
         rest.starts_with("apply(").then_some(node)
     }
 
     /// The op that this is a call of.
     fn op(&self) -> Option<&'a str> {
-        let (op, _) = self.function.strip_prefix(OPS)?.split_once("::")?;
+        let (op, _) = self.name.strip_prefix(OPS)?.split_once("::")?;
         Some(op)
     }
 
@@ -78,13 +60,15 @@ impl<'a> Frame<'a> {
         if let Some(op) = self.op() {
             return format!("aten::{}", op.chars().take(MOST_LETTERS / 2).collect::<String>());
         }
-        let function: String = self.function.chars().take(MOST_LETTERS / 2).collect();
+        let function: String = self.name.chars().take(MOST_LETTERS / 2).collect();
         let function = without_address(function);
         match self.line {
             // PyTorch writes such lines for unknown ones.
-            Some(0) | None => function,
-            Some(line) if !self.file.is_empty() => format!("{function} {}:{line}", self.file),
-            _ => function,
+            0 => function,
+            line => match file_name(self.file) {
+                "" => function,
+                file => format!("{function} {file}:{line}"),
+            },
         }
     }
 }
