@@ -452,7 +452,7 @@ fn compare(
 }
 
 /// The differences that a failing test lists.
-const LISTED: usize = 300;
+const LISTED: usize = 12;
 
 /// Compares jobs on all processors. Fails with the first differences.
 fn check<J: Sync>(jobs: &[J], run: impl Fn(&J) -> Vec<String> + Sync) {
