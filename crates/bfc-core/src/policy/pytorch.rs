@@ -68,6 +68,8 @@ pub struct Pytorch {
     sets: Sets,
     /// The chunk of the last added or grown region. The next request uses it, even if another one fits better.
     fresh: Option<u32>,
+    /// The bytes for which memory is mapped into a segment.
+    growing_to: u64,
     garbage: Garbage,
 }
 

@@ -69,9 +69,8 @@ impl ChunkTable {
         Some(spans)
     }
 
-    /// Marks the lower end of an unmapped chunk as mapped, and merges it with its free neighbors. Returns the slot of the
-    /// result.
-    pub(crate) fn map(&mut self, span: Span) -> Result<u32, NotAdded> {
+    /// Marks the lower end of an unmapped chunk as mapped, and merges it with its free neighbors. Returns the result.
+    pub(crate) fn map(&mut self, span: Span) -> Result<FreeChunk, NotAdded> {
         let Some(&slot) = self.unmapped.get(&span.address) else { return Err(NotAdded::Bad) };
         let whole = self.slots[slot as usize];
         if span.bytes == 0 || span.bytes > whole.bytes {
@@ -91,7 +90,7 @@ impl ChunkTable {
         }
         self.slots[slot as usize] = mapped;
         self.reserved += span.bytes;
-        Ok(self.merge(slot, SlotState::Free).slot)
+        Ok(self.merge(slot, SlotState::Free))
     }
 
     /// Unmaps whole handles of at most this many bytes in a free chunk. Returns their span. A segment without mapped

@@ -44,7 +44,8 @@ impl ExpandingPolicy for Pytorch {
         let set = self.set_of(request)?;
         let (first, spans) = self.chunks.lowest_run(set, bytes)?;
         // Without a span, the first chunk is free and large enough.
-        self.fresh = Some(first);
+        self.fresh = spans.is_empty().then_some(first);
+        self.growing_to = bytes;
         Some(spans)
     }
 
@@ -58,7 +59,9 @@ impl ExpandingPolicy for Pytorch {
     }
 
     fn map(&mut self, span: Span) -> Result<(), NotAdded> {
-        self.fresh = Some(self.chunks.map(span)?);
+        let grown = self.chunks.map(span)?;
+        // A chunk that is still too small becomes one of many if the source has no memory for the next span.
+        self.fresh = (grown.bytes >= self.growing_to).then_some(grown.slot);
         Ok(())
     }
 }
