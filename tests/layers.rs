@@ -56,7 +56,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "fuzz test_pool",
         ],
     ),
-    ("crates/traces", &["trace", "export replay", "fuzz"]),
+    ("crates/traces", &["trace", "export replay", "snapshot", "fuzz"]),
     (
         "crates/capi",
         &[

@@ -42,10 +42,12 @@ mod export;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod replay;
+mod snapshot;
 mod trace;
 
 pub use export::{ExportError, ExportFormat, export};
 pub use replay::{NoPacking, ReplayError, ReplaySummary, Replayer, Step, find_step, packing_of, replay};
+pub use snapshot::pytorch_variations;
 pub use trace::{
     CompressedProblem, ProfileProblem, ReadOptions, SnapshotProblem, Trace, TraceComment, TraceError,
     TraceEvent, TraceLimits, TracePlace, TraceProblem, read_recording,

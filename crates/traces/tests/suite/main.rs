@@ -8,5 +8,6 @@ mod error_chains;
 mod foreign_traces;
 mod heap_profiles;
 mod other_runtimes;
+mod pytorch_allocator;
 mod recordings;
 mod traces;

@@ -28,6 +28,9 @@ pub trait ExpandingPolicy: Sealed {
     /// # Errors
     /// Fails if the span is not the start of unmapped addresses.
     fn map(&mut self, span: Span) -> Result<(), NotAdded>;
+
+    /// Forgets for which request the policy grows, because the source failed. Mapped spans stay free memory.
+    fn forget_growth(&mut self);
 }
 
 impl Sealed for Pytorch {}
@@ -63,5 +66,9 @@ impl ExpandingPolicy for Pytorch {
         // A chunk that is still too small becomes one of many if the source has no memory for the next span.
         self.fresh = (grown.bytes >= self.growing_to).then_some(grown.slot);
         Ok(())
+    }
+
+    fn forget_growth(&mut self) {
+        self.fresh = None;
     }
 }
