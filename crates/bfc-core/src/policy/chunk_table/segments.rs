@@ -15,14 +15,7 @@ use crate::policy::NotAdded;
 impl ChunkTable {
     /// Adds a range of addresses without memory to a set.
     pub(crate) fn add_segment(&mut self, span: Span, set: u16) -> Result<(), NotAdded> {
-        let index = self.index_of_new(span)?;
-        let Span { address, bytes } = span;
-        let state = SlotState::Unmapped;
-        let chunk = Chunk { state, in_segment: true, set, address, bytes, prev: NONE, next: NONE };
-        let first = self.insert(chunk);
-        self.regions.insert(index, Region { span, first });
-        self.store(first, chunk);
-        Ok(())
+        self.add_chunk(span, set, SlotState::Unmapped).map(|_| ())
     }
 
     /// Whether a chunk lies in a segment.

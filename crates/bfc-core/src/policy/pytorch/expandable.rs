@@ -47,8 +47,7 @@ impl ExpandingPolicy for Pytorch {
         let set = self.set_of(request)?;
         let (first, spans) = self.chunks.lowest_run(set, bytes)?;
         // Without a span, the first chunk is free and large enough.
-        self.fresh = spans.is_empty().then_some(first);
-        self.growing_to = bytes;
+        self.fresh = Some(first);
         Some(spans)
     }
 
@@ -62,9 +61,7 @@ impl ExpandingPolicy for Pytorch {
     }
 
     fn map(&mut self, span: Span) -> Result<(), NotAdded> {
-        let grown = self.chunks.map(span)?;
-        // A chunk that is still too small becomes one of many if the source has no memory for the next span.
-        self.fresh = (grown.bytes >= self.growing_to).then_some(grown.slot);
+        self.fresh = Some(self.chunks.map(span)?.slot);
         Ok(())
     }
 
