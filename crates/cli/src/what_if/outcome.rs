@@ -113,7 +113,8 @@ pub(super) fn compare_settings(outcomes: &mut [Outcome]) {
     if with_settings(outcomes).nth(1).is_none() {
         return;
     }
-    let least = with_settings(outcomes).min_by_key(|outcome| (outcome.peak_reserved_bytes, outcome.end_reserved_bytes));
+    let least = with_settings(outcomes)
+        .min_by_key(|outcome| (outcome.peak_reserved_bytes, outcome.end_reserved_bytes));
     let least = least.map(|outcome| outcome.what.clone());
     for outcome in outcomes {
         if outcome.alloc_conf.is_some() {

@@ -540,7 +540,8 @@ fn recorded_traces_get_the_decisions_of_pytorch() {
 /// The reproducer of pytorch/pytorch#193400 has the figures of its table, in MiB.
 #[test]
 fn reserved_memory_grows_as_reported_upstream() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pytorch_allocator/reserved-growth.trace");
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pytorch_allocator/reserved-growth.trace");
     let trace = Trace::parse(&fs::read(path).unwrap()[..], &TraceLimits::default()).unwrap();
     let positions: Vec<usize> = trace.marks().map(|(position, _)| position).collect();
     let run = |settings: &str| {

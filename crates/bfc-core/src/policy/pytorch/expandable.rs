@@ -61,7 +61,7 @@ impl ExpandingPolicy for Pytorch {
     }
 
     fn map(&mut self, span: Span) -> Result<(), NotAdded> {
-        self.fresh = Some(self.chunks.map(span)?);
+        self.fresh = Some(self.chunks.map(span)?.slot);
         Ok(())
     }
 
