@@ -4,12 +4,13 @@
     check_pages.py picture FILE.html OUT.png WIDTH HEIGHT light|dark|peak [full]
 
 `check` opens each page at two widths, and changes between light and dark. It clicks every button and heading, hovers,
-zooms and drags over the charts, and fails on:
+zooms and drags over the charts, chooses moments and segments, and fails on:
 
 - an error or a message on the console, an exception, or a request to anything but the file;
 - a page that is wider than its window;
 - a heading that is not aligned with its cells, or whose arrow does not match the order of the cells;
-- a cell that makes its row higher, unless it is the first one; a blank chart.
+- a cell that makes its row higher, unless it is the first one; a blank chart;
+- a slider or a key that changes nothing.
 
 The browser is `chromium` on the PATH, or $CHROMIUM.
 """
@@ -169,6 +170,34 @@ def use_charts(page):
     page.evaluate("settle()")
 
 
+def use_segments(page):
+    """Chooses a moment with a click in the timeline and with the slider, and rows with keys; returns what is wrong."""
+    if not page.locator("#segments").is_visible():
+        return []
+    found = []
+    read = lambda selector: page.locator(selector).text_content()
+    page.locator("#timeline").click(position={"x": 200, "y": 100})
+    page.locator("#moment").focus()
+    page.keyboard.press("End")
+    page.evaluate("settle()")
+    end = read("#moment-shown")
+    page.keyboard.press("Home")
+    page.evaluate("settle()")
+    if read("#moment-shown") == end:
+        found.append("the slider does not change the moment of the segments")
+    page.keyboard.press("End")
+    page.evaluate("settle()")
+    page.locator("#segments").focus()
+    told = set()
+    for key in ("Home", "ArrowDown", "ArrowDown", "ArrowUp", "End"):
+        page.keyboard.press(key)
+        page.evaluate("settle()")
+        told.add(read("#segments-readout"))
+    if "" in told:
+        found.append("a key does not describe a segment")
+    return found
+
+
 def check(started, path):
     """Returns the problems of a page."""
     found = []
@@ -176,7 +205,7 @@ def check(started, path):
         with opened(started, path, width, 900, scheme) as (page, problems):
             problems += page.evaluate("faults()") + page.evaluate("blank_charts()")
             use_charts(page)
-            problems += page.evaluate("click_all()")
+            problems += use_segments(page) + page.evaluate("click_all()")
             before = page.evaluate("pictures()")
             page.emulate_media(color_scheme=other)
             page.evaluate("settle()")

@@ -141,7 +141,7 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "crates/cli",
         &[
-            "error progress sparkline",
+            "error progress",
             "files",
             "pools",
             "report top",

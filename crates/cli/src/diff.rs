@@ -1,10 +1,12 @@
 //! `highwater diff`: what changed between two recorded runs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use highwater_traces::{AllocatorReport, GapMoment, RunFile, SnapshotReport};
 use highwater_tracking::table::{Table, bytes};
 use highwater_tracking::{Change, Report, ReportDiff};
+use serde::Serialize;
 
 use crate::error::CommandError;
 use crate::files::input::remark;
@@ -40,16 +42,105 @@ pub(crate) struct DiffArguments {
 
 pub(crate) fn run(arguments: &DiffArguments) -> Result<(), CommandError> {
     // Only one recording is in memory at a time.
-    let report = |path| {
-        let run = arguments.read.recording(path)?;
-        Ok::<_, CommandError>((Report::from_recording(&run), run.cut().map(cut_remark)))
+    let before = Side::read(arguments, &arguments.before)?;
+    let after = Side::read(arguments, &arguments.after)?;
+    let diff = RunDiff {
+        report: ReportDiff::between(&before.report, &after.report),
+        pytorch: match (before.pytorch, after.pytorch) {
+            (Some(before), Some(after)) => Some(AllocatorDiff::between(before, after)),
+            _ => None,
+        },
     };
-    let (before, before_cut) = report(&arguments.before)?;
-    let (after, after_cut) = report(&arguments.after)?;
-    let diff = ReportDiff::between(&before, &after);
-    print(&diff, arguments.json, || text(&diff, arguments.top, arguments.wide))?;
-    remark(&arguments.before, before_cut)?;
-    Ok(remark(&arguments.after, after_cut)?)
+    print(&diff, arguments.json, || diff.text(arguments.top, arguments.wide))?;
+    remark(&arguments.before, before.cut)?;
+    Ok(remark(&arguments.after, after.cut)?)
+}
+
+/// One of the two runs.
+struct Side {
+    report: Report,
+    pytorch: Option<AllocatorReport>,
+    cut: Option<String>,
+}
+
+impl Side {
+    fn read(arguments: &DiffArguments, path: &Path) -> Result<Self, CommandError> {
+        let run = arguments.read.run(path)?;
+        let cut = run.recording().cut().map(cut_remark);
+        Ok(match &run {
+            RunFile::Snapshot(snapshot) => {
+                let SnapshotReport { report, pytorch, .. } = SnapshotReport::without_replays(snapshot);
+                Self { report, pytorch: Some(pytorch), cut }
+            }
+            _ => Self { report: Report::from_recording(run.recording()), pytorch: None, cut },
+        })
+    }
+}
+
+/// The changes between two runs; the object of `--json`.
+#[derive(Debug, Default, Serialize)]
+struct RunDiff {
+    #[serde(flatten)]
+    report: ReportDiff,
+    /// Between two PyTorch snapshots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pytorch: Option<AllocatorDiff>,
+}
+
+impl RunDiff {
+    fn text(&self, top: usize, wide: bool) -> String {
+        match &self.pytorch {
+            Some(pytorch) if !pytorch.is_empty() && self.report.is_empty() => pytorch.text(wide),
+            Some(pytorch) if !pytorch.is_empty() => {
+                format!("{}\n{}", text(&self.report, top, wide), pytorch.text(wide))
+            }
+            _ => text(&self.report, top, wide),
+        }
+    }
+}
+
+/// The changes of PyTorch's allocator between two snapshots.
+#[derive(Debug, Serialize)]
+struct AllocatorDiff {
+    peak_reserved: Change<GapMoment>,
+    largest_gap: Change<GapMoment>,
+    end: Change<GapMoment>,
+}
+
+impl AllocatorDiff {
+    fn between(before: AllocatorReport, after: AllocatorReport) -> Self {
+        Self {
+            peak_reserved: Change { before: before.peak_reserved, after: after.peak_reserved },
+            largest_gap: Change { before: before.largest_gap, after: after.largest_gap },
+            end: Change { before: before.end, after: after.end },
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let is_equal = |moment: &Change<GapMoment>| {
+            let of = |figure: fn(&GapMoment) -> u64| moment.of(figure).growth() == 0;
+            of(|moment| moment.level.reserved_bytes) && moment.before.causes == moment.after.causes
+        };
+        [&self.peak_reserved, &self.largest_gap, &self.end].into_iter().all(is_equal)
+    }
+
+    /// Reserved bytes, and the causes of the largest difference to the requested ones.
+    fn text(&self, wide: bool) -> String {
+        let mut table = Table::new(&["reserved memory", "before", "after", "change"]).wide(wide);
+        let mut line = |name: &str, change: Change<u64>| {
+            table.line(name, [bytes(change.before), bytes(change.after), growth(change)]);
+        };
+        line("peak reserved", self.peak_reserved.of(|moment| moment.level.reserved_bytes));
+        line("reserved at the end", self.end.of(|moment| moment.level.reserved_bytes));
+        line("largest difference to requested", self.largest_gap.of(|moment| moment.gap_bytes));
+        for (number, (name, _)) in self.largest_gap.before.causes.rows().into_iter().enumerate() {
+            let change = self.largest_gap.of(|moment| moment.causes.rows()[number].1);
+            if change.before > 0 || change.after > 0 {
+                line(&format!("  {name}"), change);
+            }
+        }
+        table.to_string()
+    }
 }
 
 fn text(diff: &ReportDiff, top: usize, wide: bool) -> String {

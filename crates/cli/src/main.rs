@@ -11,7 +11,6 @@ mod progress;
 mod replay;
 mod report;
 mod settings;
-mod sparkline;
 mod top;
 mod what_if;
 

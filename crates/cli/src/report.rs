@@ -8,7 +8,10 @@ use std::process::ExitCode;
 
 use bfc_core::{Bytes, printable};
 use clap::{Args, ValueEnum};
-use highwater_tracking::{Report, TextOptions, TrainingLog, TrainingLogLimits, write_page};
+use highwater_traces::{RunFile, SnapshotReport};
+use highwater_tracking::{
+    Report, TextOptions, TrainingLog, TrainingLogLimits, write_page, write_page_with_allocator,
+};
 
 use crate::error::CommandError;
 use crate::files::input::{self, remark};
@@ -90,14 +93,24 @@ fn report(arguments: &ReportArguments, run: &Path) -> Result<(), CommandError> {
     let read_log =
         |path| input::read(path, |source| TrainingLog::read(source, &TrainingLogLimits::default()));
     let log = log.map(read_log).transpose()?;
-    let recording = arguments.read.recording(run)?;
+    let file = arguments.read.run(run)?;
+    let recording = file.recording();
     if let (Some(path), Some(mut page)) = (&arguments.html, page) {
-        let written = write_page(&recording, log.as_ref(), &mut page);
+        let written = match &file {
+            RunFile::Snapshot(snapshot) => {
+                let facts = SnapshotReport::of(snapshot).allocator_facts(snapshot);
+                write_page_with_allocator(recording, log.as_ref(), &facts, &mut page)
+            }
+            _ => write_page(recording, log.as_ref(), &mut page),
+        };
         if let Some(size) = page.finish(written)? {
             writeln!(io::stdout(), "{}: {}", printable(path.display()), Bytes(size))?;
         }
+    } else if let RunFile::Snapshot(snapshot) = &file {
+        let report = SnapshotReport::of(snapshot);
+        print(&report, arguments.json, || report.text(arguments.text_options()))?;
     } else {
-        let report = Report::from_recording(&recording);
+        let report = Report::from_recording(recording);
         print(&report, arguments.json, || report.text(arguments.text_options()).to_string())?;
     }
     Ok(remark(run, recording.cut().map(cut_remark))?)

@@ -8,7 +8,7 @@ mod variation;
 use std::path::PathBuf;
 
 use bfc_core::setting::{CUT, JOIN, SPLIT};
-use bfc_core::{Bytes, CutRule, JoinRule, SplitChoice};
+use bfc_core::{Bytes, CutRule, JoinRule, PytorchOptions, SplitChoice, printable};
 use clap::Args;
 
 use crate::error::CommandError;
@@ -46,6 +46,11 @@ pub(crate) struct WhatIfArguments {
     /// How the pool grows: fixed, regions or extend
     #[arg(long, value_name = "HOWS", value_delimiter = ',', hide_possible_values = true)]
     growth: Vec<Growth>,
+
+    /// Settings of PyTorch's allocator, separated by semicolons, each as in
+    /// PYTORCH_CUDA_ALLOC_CONF [default: the usual ones]
+    #[arg(long, value_name = "SETTINGS", value_delimiter = ';')]
+    alloc_conf: Vec<PytorchOptions>,
 
     /// The limit of the pool, such as 512MiB,1GiB
     #[arg(long, value_name = "SIZES", value_delimiter = ',')]
@@ -88,8 +93,11 @@ pub(crate) fn run(arguments: &WhatIfArguments) -> Result<(), CommandError> {
         progress.done(1);
     }
     progress.clear();
+    outcome::compare_settings(&mut outcomes);
     let text = || format!("{}{}", table::heading(&recording), table::table(&outcomes, arguments.wide));
     // A variation that runs out of memory is a result, not an error.
     print(&outcomes, arguments.json, text)?;
-    Ok(remark(&arguments.run, recording.cut().map(cut_remark))?)
+    let unknown = variation::recorded_settings(&recording).err();
+    let unknown = unknown.map(|error| format!("ignored the recorded settings: {}", printable(&error)));
+    Ok(remark(&arguments.run, recording.cut().map(cut_remark).into_iter().chain(unknown))?)
 }

@@ -47,10 +47,14 @@ mod trace;
 
 pub use export::{ExportError, ExportFormat, export};
 pub use replay::{NoPacking, ReplayError, ReplaySummary, Replayer, Step, find_step, packing_of, replay};
+pub use snapshot::{
+    AllocatorReport, AnnotationRow, FreeBytes, GapCauses, GapMoment, MemoryLevel, SegmentKeeper,
+    SettingsAdvice, SettingsRow, SingleBlockSegments, SnapshotReport, StreamMemory, setting_variations,
+};
 pub use trace::{
-    Annotation, BlockState, CompressedProblem, ProfileProblem, ReadOptions, RunFile, Segment, SegmentBlock,
-    Snapshot, SnapshotProblem, StreamName, Trace, TraceComment, TraceError, TraceEvent, TraceLimits,
-    TracePlace, TraceProblem, read_recording, read_run,
+    Annotation, BlockState, CompressedProblem, PendingFree, ProfileProblem, ReadOptions, RunFile, Segment,
+    SegmentBlock, Snapshot, SnapshotProblem, StreamName, Trace, TraceComment, TraceError, TraceEvent,
+    TraceLimits, TracePlace, TraceProblem, read_recording, read_run,
 };
 
 /// The examples of the README compile and run.

@@ -9,8 +9,10 @@ use bfc_core::{
 use crate::trace::{Trace, TraceEvent};
 
 mod packing;
+mod recorded;
 
 pub use packing::{NoPacking, Step, find_step, packing_of};
+pub(crate) use recorded::{ReservedBytes, replay_recording};
 
 /// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +26,10 @@ pub struct ReplaySummary {
     pub peak_in_use: u64,
     /// The most bytes that the allocator reserved, from its statistics.
     pub peak_reserved: u64,
+    /// The granted bytes after the last event, before the replay frees the remaining blocks.
+    pub end_in_use: u64,
+    /// The bytes that the allocator reserved after the last event.
+    pub end_reserved: u64,
 }
 
 /// A trace that an allocator could not replay. The replay freed all blocks.
@@ -198,6 +204,7 @@ impl<'a> Replayer<'a> {
             done += steps.len();
             watch(done, allocator);
         }
+        let end_reserved = allocator.stats().bytes_reserved;
         // Frees all blocks, even if some frees fail.
         let freed = self.rest.iter().map(|&slot| free(allocator, self.blocks[slot as usize]));
         let freed = freed.fold(Ok(()), Result::and);
@@ -207,6 +214,8 @@ impl<'a> Replayer<'a> {
             allocations: meter.allocations,
             peak_in_use: meter.peak_in_use,
             peak_reserved: allocator.stats().peak_bytes_reserved,
+            end_in_use: meter.in_use,
+            end_reserved,
         })
     }
 

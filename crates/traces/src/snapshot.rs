@@ -1,1 +1,10 @@
-//! Results that are made of a PyTorch [`Snapshot`](crate::trace::Snapshot) and of replays of it.
+//! What a PyTorch snapshot says about PyTorch's allocator: its report, and the settings to try.
+
+mod report;
+mod variations;
+
+pub use report::{
+    AllocatorReport, AnnotationRow, FreeBytes, GapCauses, GapMoment, MemoryLevel, SegmentKeeper,
+    SettingsAdvice, SettingsRow, SingleBlockSegments, SnapshotReport, StreamMemory,
+};
+pub use variations::setting_variations;

@@ -44,7 +44,8 @@ pub use profile::ProfileProblem;
 pub use read::ReadOptions;
 pub use run::read_recording;
 pub use snapshot::{
-    Annotation, BlockState, RunFile, Segment, SegmentBlock, Snapshot, SnapshotProblem, StreamName, read_run,
+    Annotation, BlockState, PendingFree, RunFile, Segment, SegmentBlock, Snapshot, SnapshotProblem,
+    StreamName, read_run,
 };
 
 /// One event of a trace.

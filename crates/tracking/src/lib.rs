@@ -80,7 +80,10 @@ pub use account::{
     Sizes, ThreadTotals, Tracker, TrackingAllocator, capture, op_name,
 };
 pub use heap::{HeapFigures, TrackedSystem};
-pub use page::{category_colors, oom_page, write_page, write_page_with_plans, write_plans_page};
+pub use page::{
+    AllocatorFacts, CauseRow, GapRow, KeeperRow, ReplayedSettings, category_colors, oom_page, write_page,
+    write_page_with_allocator, write_page_with_plans, write_plans_page,
+};
 pub use plan_chart::{PlanChart, PlanRow};
 pub use record::{
     BlockLife, BlockProblem, Composer, Event, EventKind, EventProblem, Execution, Failure, Follower,
@@ -88,10 +91,10 @@ pub use record::{
     Recording, RecordingLimits, Region, Retag, RunSummary, Timeline, Written, write_trace,
 };
 pub use report::{
-    CategoryRow, Change, Cut, FailureRow, GrowthRow, LiveRow, MarkRow, OpRow, OutsideRow, PeakPart,
-    PeakParts, PeakRow, PhaseRow, PoolRow, ProcessMemory, RankBytes, RankComparison, RankError, RankReport,
-    RankRow, RanksText, RecordedRun, Report, ReportDiff, ReportText, RunFacts, SavedRow, ScopeRow, StreamRow,
-    TextOptions, ThreadRow, table,
+    CategoryRow, Change, Cut, FailureRow, GrowthRow, HoldersText, LiveRow, MarkRow, OpRow, OutsideRow,
+    PeakPart, PeakParts, PeakRow, PhaseRow, PoolRow, ProcessMemory, RankBytes, RankComparison, RankError,
+    RankReport, RankRow, RanksText, RecordedRun, Report, ReportDiff, ReportText, RunFacts, SavedRow,
+    ScopeRow, StreamRow, TextOptions, ThreadRow, table,
 };
 pub use scope::{
     ModuleGuard, ModulePath, Phase, PhaseGuard, Scope, ScopeGuard, ScopePath, enter_path, here, intern_path,

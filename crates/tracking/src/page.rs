@@ -1,13 +1,14 @@
-//! A recording as an HTML page. It shows the timeline by category, the pool map, the table of ops, the parts
+//! A recording as an HTML page. It shows the timeline by category, the pool map, regions at a chosen moment, the table of ops, the parts
 //! of the peak, live memory with its age, growth from step to step, and failed requests. With the run's log, it also shows the loss and other curves over the
 //! same time. The [plans](PlanChart) of a search that preceded the run have a section, and also a page of their own.
 //!
 //! The page needs no network. Its data is one JSON object, deflated and in base64, so that no name in it can end its
 //! element. Scripts insert names only as text. Large data is downsampled: the timeline to an [`envelope`], the map to a
-//! [`raster`] with single [`blocks`] around the peak, and logs to [`curves`].
+//! [`raster`] with single [`blocks`] around the peak, the state at other moments to a [`sample`], and logs to [`curves`].
 //!
 //! Figures, with the command and the machine, are in docs/benchmarks.md.
 
+mod allocator;
 mod blocks;
 mod curves;
 mod data;
@@ -15,6 +16,8 @@ mod envelope;
 mod names;
 mod oom;
 mod raster;
+mod regions;
+mod sample;
 mod space;
 
 use std::io::{self, Write};
@@ -29,8 +32,10 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::{CharEscape, Formatter};
 
+pub use allocator::{AllocatorFacts, CauseRow, GapRow, KeeperRow, ReplayedSettings};
 pub use oom::oom_page;
 
+use self::data::Extras;
 use crate::plan_chart::PlanChart;
 use crate::record::Recording;
 use crate::training_log::TrainingLog;
@@ -49,7 +54,9 @@ const RUN_SCRIPTS: &[&str] = &[
     include_str!("page/timeline.js"),
     include_str!("page/curves.js"),
     include_str!("page/map.js"),
+    include_str!("page/segments.js"),
     include_str!("page/tables.js"),
+    include_str!("page/allocator.js"),
     include_str!("page/plans_chart.js"),
     include_str!("page/plans.js"),
     include_str!("page/main.js"),
@@ -82,7 +89,7 @@ const SEARCH_SCRIPTS: &[&str] = &[
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn write_page(recording: &Recording, log: Option<&TrainingLog>, mut out: impl Write) -> io::Result<()> {
-    write_run(recording, log, None, &mut out)
+    write_run(recording, Extras { log, ..Extras::default() }, &mut out)
 }
 
 /// Like [`write_page`], with a section for the plans that a search compared before the run.
@@ -95,20 +102,39 @@ pub fn write_page_with_plans(
     plans: Option<&PlanChart>,
     mut out: impl Write,
 ) -> io::Result<()> {
-    write_run(recording, log, plans, &mut out)
+    write_run(recording, Extras { log, plans, ..Extras::default() }, &mut out)
 }
 
-/// As [`write_page_with_plans`]. Not generic, like all functions below, so that it is compiled once and not in each crate
-/// that writes a page.
-fn write_run(
+/// Like [`write_page`], with the settings of the allocator, the causes of the difference between reserved and requested
+/// bytes, and the reserved bytes of other settings.
+///
+/// # Errors
+/// Errors of the writer.
+///
+/// ```
+/// use highwater_tracking::{AllocatorFacts, Recording, ReplayedSettings, write_page_with_allocator};
+/// let mut facts = AllocatorFacts::new("PyTorch");
+/// facts.options.push(ReplayedSettings::new("expandable_segments:True", 64 << 20));
+/// let mut page = Vec::new();
+/// write_page_with_allocator(&Recording::default(), None, &facts, &mut page)?;
+/// assert!(page.starts_with(b"<!doctype html>"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn write_page_with_allocator(
     recording: &Recording,
     log: Option<&TrainingLog>,
-    plans: Option<&PlanChart>,
-    out: &mut dyn Write,
+    allocator: &AllocatorFacts,
+    mut out: impl Write,
 ) -> io::Result<()> {
+    write_run(recording, Extras { log, allocator: Some(allocator), ..Extras::default() }, &mut out)
+}
+
+/// As the functions above. Not generic, like all functions below, so that it is compiled once and not in each crate
+/// that writes a page.
+fn write_run(recording: &Recording, extras: Extras<'_>, out: &mut dyn Write) -> io::Result<()> {
     let program = &recording.facts().program;
     let title = format!("{}: memory", if program.is_empty() { "a run" } else { program });
-    write_document(&title, [RUN, PLANS], RUN_SCRIPTS, &data::Data::of(recording, log, plans), out)
+    write_document(&title, [RUN, PLANS], RUN_SCRIPTS, &data::Data::of(recording, extras), out)
 }
 
 /// Writes the plans of a search as one self-contained HTML page: peak memory against step time, and a table.

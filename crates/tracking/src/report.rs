@@ -34,7 +34,7 @@ pub use rows::{
     CategoryRow, FailureRow, MarkRow, OpRow, PhaseRow, PoolRow, SavedRow, ScopeRow, StreamRow, ThreadRow,
 };
 pub use run::{Cut, ProcessMemory, RecordedRun, RunFacts};
-pub use text::{ReportText, TextOptions};
+pub use text::{HoldersText, ReportText, TextOptions};
 
 /// The figures of a run. All sizes are bytes. Prints as tables and serializes with serde.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bfc_core::{Bytes, Packing};
 use clap::Args;
-use highwater_traces::{ReadOptions, Trace, TraceError, TraceLimits, TraceProblem, read_recording};
+use highwater_traces::{
+    ReadOptions, RunFile, Trace, TraceError, TraceLimits, TraceProblem, read_recording, read_run,
+};
 use highwater_tracking::{BlockProblem, Cut, HwmProblem, PackingLimits, Recording, parse_packing};
 
 use crate::error::CommandError;
@@ -69,6 +71,11 @@ impl ReadArguments {
     /// Reads a recording, or makes one of a trace or profile of another tool.
     pub(crate) fn recording(&self, path: &Path) -> Result<Recording, CommandError> {
         input::read(path, |source| read_recording(source, &self.options()).map_err(with_advice))
+    }
+
+    /// Reads a recording as [`recording`](Self::recording), and keeps PyTorch snapshots as snapshots.
+    pub(crate) fn run(&self, path: &Path) -> Result<RunFile, CommandError> {
+        input::read(path, |source| read_run(source, &self.options()).map_err(with_advice))
     }
 
     /// Reads the trace in a file of any format.

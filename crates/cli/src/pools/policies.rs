@@ -7,8 +7,7 @@ use std::sync::Arc;
 use bfc_core::{
     AddressOnlyMemory, Allocator, AllocatorChoice, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
     Buddy, BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GrowthRule, HostMemory, Packed, PackedConfig,
-    PackedOptions, Packing, PackingOptions, PolicyAllocator, PoolConfig, Pytorch, PytorchConfig,
-    SubAllocator, did_you_mean,
+    PackedOptions, Packing, PackingOptions, PolicyAllocator, PoolConfig, PytorchAllocator, PytorchConfig, SubAllocator, did_you_mean,
 };
 use highwater_traces::{NoPacking, Step, Trace, packing_of};
 
@@ -89,7 +88,9 @@ fn auto_growth(spec: PoolSpec) -> Arc<dyn Allocator> {
 }
 
 fn pytorch(spec: PoolSpec) -> Arc<dyn Allocator> {
-    pool::<Pytorch>(spec, PytorchConfig::pytorch(spec.limit(), spec.alloc_conf()))
+    // The size of the pool is that of the device. The policy requests segments in any case.
+    let config = spec.configure(PytorchConfig::pytorch(spec.limit(), spec.alloc_conf()));
+    Arc::new(PytorchAllocator::new("replay", addresses(spec), config.with_allow_growth(true)))
 }
 
 fn packed(spec: PoolSpec, packing: &Arc<Packing>) -> Arc<dyn Allocator> {
@@ -130,8 +131,8 @@ impl Policy {
             AllocatorChoice::Packed => &[REGIONS, GROWTH, BEST_FIT, &["--granule"]],
             // Paddle's policies define the region sizes and the splits.
             AllocatorChoice::Buddy | AllocatorChoice::AutoGrowth => &[REGIONS],
-            // PyTorch's allocator has its own names for all of this.
-            AllocatorChoice::Pytorch => &[&["--growth", "--alloc-conf"]],
+            // PyTorch's settings define everything.
+            AllocatorChoice::Pytorch => &[&["--alloc-conf"]],
             AllocatorChoice::Passthrough => &[],
             _ => &[REGIONS, GROWTH],
         };
@@ -246,7 +247,7 @@ mod tests {
         let trace = Trace::parse("a 0 1048576 x\n".as_bytes(), &TraceLimits::default()).unwrap();
         for policy in all() {
             let pool = policy.prepare(&trace, None, GRANULE).unwrap();
-            // The smallest overhead of a pool: canaries, or the first address.
+            // The smallest overhead of a pool: canaries, the first address, or a segment.
             let (aside, least) = match policy.name {
                 "guard" => (256, 256),
                 "passthrough" => (0, 1),
@@ -286,12 +287,16 @@ mod tests {
         let [bfc, buddy, packed, passthrough] =
             ["bfc", "buddy", "packed", "passthrough"].map(|name| name.parse::<Policy>().unwrap());
         let all = [REGIONS, GROWTH, BEST_FIT, &["--thread-cache"]].concat();
+        let pytorch = "pytorch".parse::<Policy>().unwrap();
+        assert_eq!(check(&[pytorch], &["--alloc-conf"]), Ok(()));
         assert_eq!(check(&[passthrough, buddy, bfc], &all), Ok(()));
         assert_eq!(check(&[passthrough, buddy], REGIONS), Ok(()));
         for (policies, option) in [
             (&[passthrough, buddy][..], "--split"),
             (&[packed], "--thread-cache"),
             (&[passthrough], "--growth"),
+            (&[pytorch], "--growth"),
+            (&[bfc, buddy], "--alloc-conf"),
         ] {
             let names = policies.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
             let error = PoolSpecError::Unsupported { option, policies: names };

@@ -86,6 +86,12 @@ pub(crate) struct PoolArguments {
     pub(crate) alloc_conf: Option<PytorchOptions>,
 }
 
+/// The name of settings of PyTorch's allocator: as PyTorch writes them, or `defaults`.
+pub(crate) fn settings_name(settings: PytorchOptions) -> String {
+    let text = settings.to_string();
+    if text.is_empty() { "defaults".to_owned() } else { text }
+}
+
 /// An invalid description of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PoolSpecError {
@@ -227,8 +233,8 @@ impl PoolArguments {
                 _ => "join deferred".to_owned(),
             }),
             growth.map(|growth| format!("growth {growth}")),
+            self.alloc_conf.map(settings_name),
             self.pool.map(|pool| format!("pool {pool}")),
-            self.alloc_conf.map(|settings| settings.to_string()),
         ];
         words.into_iter().flatten().collect()
     }

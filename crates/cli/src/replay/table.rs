@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use highwater_tracking::table::{self, Table};
+use highwater_tracking::table::{self, Table, sparkline};
 
 use super::measure::Measurement;
-use crate::sparkline::sparkline;
 
 /// The width of the fragmentation curve.
 const SPARKLINE: usize = 24;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bfc_core::printable;
+use highwater_traces::{RunFile, SnapshotReport};
 use highwater_tracking::{RankComparison, RankReport, Report};
 
 use super::ReportArguments;
@@ -53,10 +54,17 @@ fn read(
     path: &Path,
     position: u64,
 ) -> Result<(RankReport, Option<String>), CommandError> {
-    let recording = arguments.read.recording(path)?;
+    let run = arguments.read.run(path)?;
     let file = input_name(path).display().to_string();
-    let rank = RankReport::new(&file, position, &Report::from_recording(&recording))?;
-    Ok((rank, recording.cut().map(cut_remark)))
+    let rank = match &run {
+        RunFile::Snapshot(snapshot) => {
+            let SnapshotReport { report, pytorch, .. } = SnapshotReport::without_replays(snapshot);
+            let reserved = pytorch.peak_reserved.level.reserved_bytes;
+            RankReport::new(&file, position, &report)?.with_peak_reserved(reserved)
+        }
+        _ => RankReport::new(&file, position, &Report::from_recording(run.recording()))?,
+    };
+    Ok((rank, run.recording().cut().map(cut_remark)))
 }
 
 /// Prints lines on standard error.

@@ -3,10 +3,8 @@
 use std::path::Path;
 
 use bfc_core::printable;
-use highwater_tracking::table::{Table, bytes, count, duration, plain, share};
+use highwater_tracking::table::{Table, bytes, count, duration, plain, share, sparkline};
 use highwater_tracking::{Follower, Report};
-
-use crate::sparkline::sparkline;
 
 /// The order of the holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

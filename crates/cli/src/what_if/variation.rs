@@ -1,6 +1,7 @@
 //! The variations to try: policies, rules and pools.
 
-use bfc_core::{AllocatorChoice, Bytes, SplitChoice};
+use bfc_core::{AllocatorChoice, Bytes, PytorchOptions, PytorchOptionsError, SplitChoice};
+use highwater_traces::setting_variations;
 use highwater_tracking::Recording;
 
 use super::WhatIfArguments;
@@ -18,6 +19,10 @@ pub(super) struct Variation {
     /// The size of the pool, if given.
     pub(super) limit: Option<Bytes>,
     pub(super) grouping: Grouping,
+    /// The settings, if this varies those of PyTorch's allocator.
+    pub(super) alloc_conf: Option<PytorchOptions>,
+    /// Whether to find the smallest pool, which takes many replays.
+    pub(super) finds_smallest_pool: bool,
 }
 
 impl Variation {
@@ -28,24 +33,36 @@ impl Variation {
         selection: &PoolSelection,
     ) -> Result<Vec<Self>, PoolSpecError> {
         let recorded = recorded_policy(recording);
-        let mut variations = vec![Self::new("as recorded".to_owned(), recorded, &PoolArguments::default())?];
+        let settings = recorded_settings(recording).unwrap_or_default();
+        let as_recorded = PoolArguments {
+            alloc_conf: settings.filter(|_| recorded.supports("--alloc-conf")),
+            ..PoolArguments::default()
+        };
+        let mut variations = vec![Self::new("as recorded".to_owned(), recorded, &as_recorded)?];
         let given = PoolArguments {
             split: arguments.split.first().copied(),
             cut: arguments.cut.first().copied(),
             join: arguments.join.first().copied(),
             growth: arguments.growth.first().copied(),
+            alloc_conf: arguments.alloc_conf.first().copied(),
             ..PoolArguments::default()
         }
         .given();
         if given.is_empty() && arguments.policy.is_empty() && arguments.pool.is_empty() {
             variations.extend(usual(recorded)?);
+            variations.extend(usual_settings(recorded, as_recorded.alloc_conf)?);
             if selection.can_be_merged(recording) {
-                let merged = Self::new("pools merged".to_owned(), recorded, &PoolArguments::default())?;
-                variations.push(Self { grouping: Grouping::Merged, ..merged });
+                let merged = Self::new("pools merged".to_owned(), recorded, &as_recorded)?;
+                variations.push(Self { grouping: Grouping::Merged, alloc_conf: None, ..merged });
             }
         } else {
-            let policies =
-                if arguments.policy.is_empty() { vec![recorded] } else { arguments.policy.clone() };
+            let policies = if !arguments.policy.is_empty() {
+                arguments.policy.clone()
+            } else if arguments.alloc_conf.is_empty() {
+                vec![recorded]
+            } else {
+                vec![AllocatorChoice::Pytorch.into()]
+            };
             policies::check(&policies, &given)?;
             for policy in policies {
                 variations.extend(combinations(arguments, policy)?);
@@ -56,7 +73,9 @@ impl Variation {
 
     fn new(what: String, policy: Policy, changes: &PoolArguments) -> Result<Self, PoolSpecError> {
         let (spec, limit) = (PoolSpec::new(changes)?, changes.pool);
-        Ok(Self { what, policy, spec, limit, grouping: Grouping::Pools })
+        let alloc_conf = policy.supports("--alloc-conf").then(|| spec.alloc_conf());
+        let grouping = Grouping::Pools;
+        Ok(Self { what, policy, spec, limit, grouping, alloc_conf, finds_smallest_pool: limit.is_none() })
     }
 }
 
@@ -79,6 +98,30 @@ fn usual(recorded: Policy) -> Result<Vec<Variation>, PoolSpecError> {
     Ok(variations)
 }
 
+/// The usual settings of PyTorch's allocator. Omits the recorded ones, and the defaults if the allocator is tried anyway.
+fn usual_settings(
+    recorded: Policy,
+    settings: Option<PytorchOptions>,
+) -> Result<Vec<Variation>, PoolSpecError> {
+    let policy = Policy::from(AllocatorChoice::Pytorch);
+    // Either the recorded policy or one of the others has the defaults.
+    let known = if recorded.name == policy.name { settings.unwrap_or_default() } else { Default::default() };
+    let tried = setting_variations(Some(&known.to_string()), false);
+    let others = tried.into_iter().filter_map(|text| text.parse().ok());
+    let variation = |settings: PytorchOptions| {
+        let changes = PoolArguments { alloc_conf: Some(settings), ..PoolArguments::default() };
+        let variation = Variation::new(name(policy, &changes), policy, &changes)?;
+        Ok(Variation { finds_smallest_pool: false, ..variation })
+    };
+    others.filter(|settings| *settings != known).map(variation).collect()
+}
+
+/// The name of a combination.
+fn name(policy: Policy, changes: &PoolArguments) -> String {
+    let words: Vec<String> = std::iter::once(policy.name.to_owned()).chain(changes.words()).collect();
+    words.join(", ")
+}
+
 /// Every combination of the given options that the policy supports.
 fn combinations(arguments: &WhatIfArguments, policy: Policy) -> Result<Vec<Variation>, PoolSpecError> {
     let mut all = vec![PoolArguments::default()];
@@ -86,11 +129,9 @@ fn combinations(arguments: &WhatIfArguments, policy: Policy) -> Result<Vec<Varia
     with_each(&mut all, policy, &arguments.cut, |changes, cut| changes.cut = Some(cut));
     with_each(&mut all, policy, &arguments.join, |changes, join| changes.join = Some(join));
     with_each(&mut all, policy, &arguments.growth, |changes, growth| changes.growth = Some(growth));
+    with_each(&mut all, policy, &arguments.alloc_conf, |changes, settings| changes.alloc_conf = Some(settings));
     with_each(&mut all, policy, &arguments.pool, |changes, pool| changes.pool = Some(pool));
-    let variation = |changes: &PoolArguments| {
-        let words: Vec<String> = std::iter::once(policy.name.to_owned()).chain(changes.words()).collect();
-        Variation::new(words.join(", "), policy, changes)
-    };
+    let variation = |changes: &PoolArguments| Variation::new(name(policy, changes), policy, changes);
     all.iter().map(variation).collect()
 }
 
@@ -120,4 +161,9 @@ fn recorded_policy(recording: &Recording) -> Policy {
     let named = |name: &str| name.parse::<Policy>().ok().filter(Policy::is_address_only);
     let stated = recording.facts().get("allocator").and_then(named);
     stated.unwrap_or_else(|| AllocatorChoice::default().into())
+}
+
+/// The recorded settings of PyTorch's allocator, if the run states them.
+pub(super) fn recorded_settings(recording: &Recording) -> Result<Option<PytorchOptions>, PytorchOptionsError> {
+    recording.facts().get("alloc_conf").map(str::parse).transpose()
 }

@@ -304,3 +304,19 @@ fn a_trace_without_events_is_no_failure() {
     assert_eq!((&rows[0]["waste"], &rows[0]["failed_at"]), (&Value::Null, &Value::Null));
     assert!(highwater(&[&empty]).status.success());
 }
+
+#[test]
+fn settings_of_pytorch_change_its_replay() {
+    let trace = shipped("crates/traces/tests/data/pytorch_allocator/reserved-growth.trace");
+    let reserved = |settings: &[&str]| {
+        let (rows, code) = json(&[&[&trace, "--policy", "pytorch", "--repeat", "1"], settings].concat());
+        assert_eq!(code, Some(0), "{rows:?}");
+        rows[0]["peak_reserved_bytes"].as_u64().unwrap() >> 20
+    };
+    assert_eq!(reserved(&[]), 422);
+    assert_eq!(reserved(&["--alloc-conf", "expandable_segments:True"]), 420);
+    assert_eq!(reserved(&["--alloc-conf", "max_split_size_mb:128,expandable_segments:True"]), 14_060);
+    let output = highwater(&[&trace, "--policy", "bfc", "--alloc-conf", "expandable_segments:True"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--alloc-conf is not supported by bfc"), "{output:?}");
+}

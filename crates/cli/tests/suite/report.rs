@@ -81,6 +81,20 @@ fn a_page_is_one_file_and_an_unwritable_path_is_named() {
 }
 
 #[test]
+fn a_snapshot_with_and_without_events_has_a_page() {
+    let directory = TempDir::new().unwrap();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/tests/data");
+    for name in ["pytorch-expandable", "pytorch-without-events"] {
+        let page = directory.path().join(name).with_extension("html");
+        let snapshot = data.join(name).with_extension("pickle");
+        let output = highwater(&["report", "--html", page.to_str().unwrap()], &[&snapshot]);
+        assert!(output.status.success() && stdout(&output).contains(".html: "), "{output:?}");
+        let page = fs::read_to_string(&page).unwrap();
+        assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    }
+}
+
+#[test]
 fn a_page_shows_the_log_and_a_bad_log_is_refused() {
     let directory = TempDir::new().unwrap();
     let run = record(&directory, "run.hwm", 3072);

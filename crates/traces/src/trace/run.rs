@@ -154,6 +154,11 @@ fn compose(
         composer.mark(mark)?;
     }
     let mut facts = facts(trace.header("program").unwrap_or(name), name);
+    for fact in ALLOCATOR_FACTS {
+        if let Some(value) = trace.header(fact) {
+            facts = facts.with(fact, value);
+        }
+    }
     facts.more.extend(trace.skipped().iter().map(|what| ("without".to_owned(), what.clone())));
     Ok(composer.finish(facts)?.0)
 }
@@ -178,6 +183,9 @@ fn owner_of(composer: &mut Composer, label: &str, labels: Labels) -> Result<u32,
     let name = composer.name(op)?;
     Ok(composer.owner(parent, name, Some(Phase::of_suffix(op).unwrap_or(labels.unnamed)))?)
 }
+
+/// The headers of a trace that name its allocator and the settings of PyTorch's, which what-ifs begin with.
+const ALLOCATOR_FACTS: [&str; 2] = ["allocator", "alloc_conf"];
 
 /// The most modules of a path. Further ones are omitted.
 const MOST_MODULES: usize = 64;

@@ -120,6 +120,17 @@ pub enum RunFile {
     Recording(Recording),
 }
 
+impl RunFile {
+    /// Returns the recording of the file.
+    #[must_use]
+    pub const fn recording(&self) -> &Recording {
+        match self {
+            Self::Snapshot(snapshot) => snapshot.recording(),
+            Self::Recording(recording) => recording,
+        }
+    }
+}
+
 /// Reads a file of any format, as [`read_recording`](super::read_recording), and keeps PyTorch snapshots as snapshots.
 ///
 /// # Errors

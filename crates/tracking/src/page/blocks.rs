@@ -18,7 +18,7 @@ pub(super) struct Rectangle {
     pub(super) owner: u32,
 }
 
-/// Visits all rectangles, in the order of their ends.
+/// Visits all rectangles, in the order of their ends. Blocks that are live at the end end after the last event.
 pub(super) fn rectangles(recording: &Recording, space: &Space, mut tell: impl FnMut(Rectangle)) {
     let fresh =
         |block: &crate::record::BlockLife| (recording.time_of(block.born), block.category, block.owner);
@@ -45,7 +45,7 @@ pub(super) fn rectangles(recording: &Recording, space: &Space, mut tell: impl Fn
     }
     for (number, block) in (0..).zip(recording.blocks()) {
         if block.freed.is_none() {
-            end(number, recording.end_ns(), current[number as usize]);
+            end(number, recording.end_ns().saturating_add(1), current[number as usize]);
         }
     }
 }

@@ -1,30 +1,36 @@
 //! The data of a page. Columns of small or slowly growing numbers are stored as differences, which compress well.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use bfc_core::Category;
 use serde::Serialize;
 
+use super::allocator::AllocatorFacts;
 use super::blocks::{self, Rectangle};
 use super::curves::CurvesData;
 use super::envelope::{envelope, ops_at};
 use super::names::Names;
 use super::raster::{Raster, runs};
+use super::regions::{Pieces, Reserved};
+use super::sample::{Moments, Sample};
 use super::space::Space;
 use crate::plan_chart::PlanChart;
-use crate::record::{EventKind, Recording};
+use crate::record::{Moment, Recording};
 use crate::report::Report;
 use crate::training_log::TrainingLog;
 
 /// The most intervals of the timeline.
 const MAX_INTERVALS: usize = 1 << 15;
 
-/// The most blocks that are drawn separately.
+/// The most blocks that are drawn separately, and the most that show the state at other moments.
 const RECTANGLES: usize = 40_000;
 
 /// Cells of the map for the others.
 const COLUMNS: usize = 832;
 const ROWS: usize = 256;
 
-/// The most lines of a table, and the most regions.
+/// The most lines of a table.
 const MAX_LINES: usize = 2000;
 
 /// The most libraries with memory outside the pools.
@@ -38,7 +44,11 @@ pub(super) struct Data<'a> {
     report: Report,
     categories: [&'static str; Category::COUNT],
     timeline: TimelineData,
+    reserved: Option<Reserved>,
     map: MapData,
+    holders: Vec<HolderData>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allocator: Option<&'a AllocatorFacts>,
     log: Option<CurvesData<'a>>,
     plans: Option<&'a PlanChart>,
     names: Vec<String>,
@@ -73,8 +83,14 @@ struct MapData {
     bytes: u64,
     /// Address ranges: pool, address (as text, because browsers' numbers have 53 bits), bytes, position on the map.
     extents: Vec<(String, String, u64, u64)>,
-    /// Regions: begin, end, position, bytes.
-    regions: Vec<(u64, u64, u64, u64)>,
+    /// By extent: whether neighboring regions are one.
+    joined: Vec<bool>,
+    /// Regions: begin, end, position, bytes, and the stream if all blocks have the same. All of them, or those that
+    /// cover a kept moment.
+    regions: Vec<(u64, u64, u64, u64, Option<u32>)>,
+    has_all_regions: bool,
+    /// The moments at which all regions and blocks are known, as differences. Empty if they always are.
+    moments_ns: Vec<u64>,
     columns: usize,
     rows: usize,
     /// Runs of equal cells.
@@ -82,8 +98,8 @@ struct MapData {
     exact: Exact,
 }
 
-/// Single blocks of a part of the time, in the order of their begin.
-#[derive(Debug, Default, Serialize)]
+/// Single blocks in the order of their begin: all of a part of the time, and those that cover a kept moment.
+#[derive(Debug, Serialize)]
 struct Exact {
     from_ns: u64,
     to_ns: u64,
@@ -96,20 +112,40 @@ struct Exact {
     owner: Vec<u32>,
 }
 
+/// A holder of blocks of one category at the peak.
+#[derive(Debug, Serialize)]
+struct HolderData {
+    /// The index of the category.
+    category: u8,
+    /// The index of the holder's path.
+    owner: u32,
+    bytes: u64,
+    blocks: u64,
+}
+
+/// What a page shows besides the recording.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Extras<'a> {
+    pub(super) log: Option<&'a TrainingLog>,
+    pub(super) plans: Option<&'a PlanChart>,
+    pub(super) allocator: Option<&'a AllocatorFacts>,
+}
+
 impl<'a> Data<'a> {
-    pub(super) fn of(
-        recording: &'a Recording,
-        log: Option<&'a TrainingLog>,
-        plans: Option<&'a PlanChart>,
-    ) -> Self {
+    pub(super) fn of(recording: &'a Recording, extras: Extras<'a>) -> Self {
         let mut names = Names::new(recording);
+        let reserved = Reserved::of(recording);
+        let gap = reserved.as_ref().map(Reserved::gap);
         Self {
             report: shortened(Report::from_recording(recording)),
             categories: Category::ALL.map(Category::name),
-            timeline: timeline(recording, &mut names),
-            map: map(recording, &mut names),
-            log: log.map(CurvesData::of),
-            plans,
+            timeline: timeline(recording, gap.map(|gap| gap.event), &mut names),
+            reserved,
+            map: map(recording, gap.map(|gap| gap.at_ns), &mut names),
+            holders: holders(recording, &mut names),
+            allocator: extras.allocator,
+            log: extras.log.map(CurvesData::of),
+            plans: extras.plans,
             names: names.into_paths(),
         }
     }
@@ -134,8 +170,15 @@ fn shortened(mut report: Report) -> Report {
     report
 }
 
-fn timeline(recording: &Recording, names: &mut Names<'_>) -> TimelineData {
-    let moments = envelope(recording, MAX_INTERVALS);
+/// The timeline, with the moment that the event `also` leaves.
+fn timeline(recording: &Recording, also: Option<u32>, names: &mut Names<'_>) -> TimelineData {
+    let mut moments = envelope(recording, MAX_INTERVALS);
+    if let Some(moment) = also.and_then(|event| last_until(recording, event)) {
+        let place = moments.partition_point(|known| known.event < moment.event);
+        if moments.get(place).is_none_or(|known| known.event != moment.event) {
+            moments.insert(place, moment);
+        }
+    }
     let owners = ops_at(recording, &moments);
     let column = |category: usize| {
         differences(moments.iter().map(|moment| i128::from(moment.categories[category]))).collect()
@@ -151,21 +194,42 @@ fn timeline(recording: &Recording, names: &mut Names<'_>) -> TimelineData {
     }
 }
 
-fn map(recording: &Recording, names: &mut Names<'_>) -> MapData {
+/// Returns the last moment that is not after an event.
+fn last_until(recording: &Recording, event: u32) -> Option<Moment> {
+    recording.timeline().take_while(|moment| moment.event <= event).last()
+}
+
+fn map(recording: &Recording, gap_ns: Option<u64>, names: &mut Names<'_>) -> MapData {
     let space = Space::of(recording);
-    let mut raster = Raster::new(COLUMNS, ROWS, recording.end_ns(), space.bytes);
     let (from_ns, to_ns) = blocks::window(recording, RECTANGLES);
+    let peak_ns = recording.peak().map(|peak| recording.time_of(peak.event));
+    let chosen = [peak_ns, gap_ns, Some(recording.end_ns())];
+    let moments = Moments::new(recording, chosen.into_iter().flatten().collect());
+    let pieces = Pieces::of(recording, &space, &moments);
+
+    let mut raster = Raster::new(COLUMNS, ROWS, recording.end_ns(), space.bytes);
     let mut single: Vec<Rectangle> = Vec::new();
+    let mut sample = Sample::new(RECTANGLES, moments.first_level());
     blocks::rectangles(recording, &space, |rectangle| {
         raster.add(&rectangle);
-        let seen = rectangle.from_ns <= to_ns && rectangle.to_ns >= from_ns;
+        let is_seen = rectangle.from_ns <= to_ns && rectangle.to_ns >= from_ns;
         // One more than the limit shows that there are too many.
-        if seen && single.len() <= 2 * RECTANGLES {
+        if is_seen && single.len() <= 2 * RECTANGLES {
             single.push(rectangle);
+        } else {
+            sample.offer(moments.level(rectangle.from_ns, rectangle.to_ns), rectangle);
         }
     });
-    let exact =
-        if single.len() > 2 * RECTANGLES { Exact::default() } else { exact(single, (from_ns, to_ns), names) };
+    let (mut window, mut level) = ((from_ns, to_ns), sample.level());
+    if single.len() > 2 * RECTANGLES {
+        for rectangle in std::mem::take(&mut single) {
+            sample.offer(moments.level(rectangle.from_ns, rectangle.to_ns), rectangle);
+        }
+        (window, level) = ((0, 0), sample.level());
+    }
+    let has_all = window == (0, recording.end_ns()) && pieces.level == 0;
+    single.extend(sample.into_spans());
+
     let extents = space.extents.iter().map(|extent| {
         let pool = recording.pools()[extent.pool as usize].name.clone();
         (pool, format!("{:#x}", extent.address), extent.bytes, extent.at)
@@ -173,11 +237,18 @@ fn map(recording: &Recording, names: &mut Names<'_>) -> MapData {
     MapData {
         bytes: space.bytes,
         extents: extents.collect(),
-        regions: regions(recording, &space),
+        joined: space.extents.iter().map(|extent| pieces.are_joined[extent.pool as usize]).collect(),
+        regions: pieces.rows,
+        has_all_regions: pieces.level == 0,
+        moments_ns: if has_all {
+            Vec::new()
+        } else {
+            steps_up(moments.times(level.max(pieces.level)).into_iter())
+        },
         columns: COLUMNS,
         rows: ROWS,
         cells: runs(&raster.cells()),
-        exact,
+        exact: exact(single, window, names),
     }
 }
 
@@ -195,26 +266,27 @@ fn exact(mut single: Vec<Rectangle>, (from_ns, to_ns): (u64, u64), names: &mut N
     }
 }
 
-/// The times in which the pools held regions.
-fn regions(recording: &Recording, space: &Space) -> Vec<(u64, u64, u64, u64)> {
-    let mut times: Vec<(u64, u64, u64, u64)> = Vec::new();
-    let mut open = std::collections::HashMap::new();
-    for event in recording.events() {
-        let EventKind::Region(number) = event.kind else { continue };
-        let region = recording.regions()[number as usize];
-        let key = (region.pool, region.address);
-        if region.taken && times.len() < MAX_LINES {
-            open.insert(key, times.len());
-            let at = space.place(region.pool, region.address);
-            times.push((event.at_ns, recording.end_ns(), at, region.bytes));
-        } else if let Some(index) = open.remove(&key) {
-            times[index].1 = event.at_ns;
-        }
+/// The holders of the peak by category, those with the most bytes first.
+fn holders(recording: &Recording, names: &mut Names<'_>) -> Vec<HolderData> {
+    let mut sums = BTreeMap::<(usize, u32), (u64, u64)>::new();
+    for block in recording.live_at_peak() {
+        let (bytes, blocks) = sums.entry((block.category.index(), block.owner)).or_default();
+        *bytes += block.bytes;
+        *blocks += 1;
     }
-    times
+    let mut rows: Vec<_> = sums.into_iter().collect();
+    rows.sort_by_key(|&(_, (bytes, _))| Reverse(bytes));
+    rows.truncate(MAX_LINES);
+    let row = |((category, owner), (bytes, blocks)): ((usize, u32), (u64, u64))| HolderData {
+        category: category as u8,
+        owner: names.number(owner),
+        bytes,
+        blocks,
+    };
+    rows.into_iter().map(row).collect()
 }
 
-fn differences(values: impl Iterator<Item = i128>) -> impl Iterator<Item = i128> {
+pub(super) fn differences(values: impl Iterator<Item = i128>) -> impl Iterator<Item = i128> {
     values.scan(0, |last, value| Some(value - std::mem::replace(last, value)))
 }
 

@@ -13,6 +13,11 @@ function head(data) {
   for (const pool of pools) {
     add_figure("reserved by " + pool.name, bytes(pool.peak_reserved), pool.limit === null ? "no limit" : "limit " + bytes(pool.limit));
   }
+  if (data.reserved) {
+    const { peak_bytes, gap } = data.reserved;
+    if (pools.length === 0) add_figure("reserved", bytes(peak_bytes), "at most");
+    add_figure("largest difference", bytes(Math.max(gap.reserved - gap.live, 0)), bytes(gap.reserved) + " reserved after " + time(gap.at_ns));
+  }
   for (const row of data.report.outside || []) {
     const most = row.peak_bytes ? ", peak " + bytes(row.peak_bytes) : "";
     add_figure(row.name, bytes(row.bytes), "outside the pools" + most);
@@ -45,8 +50,12 @@ start(data => {
   plans(data);
   curves(data);
   timeline(data);
+  gap_table(data);
+  options_table(data);
   map(data);
+  segments(data);
   parts_table(data);
+  holders_tables(data);
   growth_table(data);
   marks_table(data);
   live_table(data);

@@ -3,7 +3,7 @@
 function map(data) {
   const canvas = element("map"), { map } = data, { exact } = map;
   const begin = sums(exact.begin_ns);
-  const has_exact = () => begin.length > 0 && view.from >= exact.from_ns && view.to <= exact.to_ns;
+  const has_exact = () => exact.to_ns > 0 && view.from >= exact.from_ns && view.to <= exact.to_ns;
   const cells = new Uint8Array(map.columns * map.rows);
   for (let index = 0, cell = 0; index < map.cells.length; index += 2) {
     cells.fill(map.cells[index], cell, cell += map.cells[index + 1]);
@@ -68,7 +68,7 @@ function map(data) {
       ", " + bytes(map.bytes) + ", one above the other; gray is reserved and free. " + (has_exact()
       ? "Each block is drawn separately."
       : "A cell has the color of its dominant category. A stronger color means a fuller cell." +
-        (begin.length > 0 ? " Between " + time(exact.from_ns, view.end) + " and " + time(exact.to_ns, view.end) +
+        (exact.to_ns > 0 ? " Between " + time(exact.from_ns, view.end) + " and " + time(exact.to_ns, view.end) +
         ", around the peak, single blocks are drawn when zoomed in." : ""));
   }
 

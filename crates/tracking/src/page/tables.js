@@ -102,6 +102,22 @@ function parts_table(data) {
   ], show_rows);
 }
 
+/** The holders of each category at the peak. */
+function holders_tables(data) {
+  const rows = data.holders, column = byte_columns(rows.map(row => row.bytes)), name = row => data.names[row.owner];
+  const of = rows.reduce((sum, row) => sum + row.bytes, 0);
+  const show_rows = sortable(element("holders"), [
+    ["holder", name, row => name(row) || "(outside of ops)"],
+    ["category", row => worded(data.categories[row.category]), row => worded(data.categories[row.category]), { kind: "name" }],
+    column("at peak", row => row.bytes),
+    ["share", row => row.bytes, row => share(row.bytes / Math.max(of, 1))],
+    ["blocks", row => row.blocks, row => count(row.blocks)],
+  ], 2);
+  const categories = [...new Set(rows.map(row => row.category))];
+  choice(element("holders-by"), [["all", rows],
+    ...categories.map(category => [worded(data.categories[category]), rows.filter(row => row.category === category)])], show_rows);
+}
+
 /** The path of an op in its module, with its phase unless that is forward. */
 const op_path = row => (row.scope && row.op ? row.scope + "." : row.scope || "") + row.op + (["backward", "optimizer"].includes(row.phase) ? ":" + row.phase : "");
 

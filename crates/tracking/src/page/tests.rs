@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::blocks::Rectangle;
 use super::envelope::envelope;
 use super::raster::{Raster, runs};
+use super::sample::{Moments, Sample};
 use super::space::Space;
 use super::*;
 use crate::account::Tracker;
@@ -275,8 +276,136 @@ fn gaps_between_regions_take_no_place_on_the_map() {
     assert_eq!(space.place(0, region.address + 512), 512);
 }
 
+/// Runs an op that takes a block of 1,000 bytes, between changes of a pool's regions.
+fn record_regions(changes: &[(u64, u64, bool)]) -> Recording {
+    let config = BfcConfig::new(Bytes::mib(1)).with_allow_growth(false);
+    let pool: Arc<dyn Allocator> =
+        Arc::new(BfcAllocator::new("cpu:0", Arc::new(AddressOnlyMemory::new()), config));
+    let tracker = Tracker::new();
+    tracker.start_log(Bytes::mib(16));
+    let held = Allocation::new(&tracker.begin("page-op").track(&pool), &Request::new(1000)).unwrap();
+    let base = held.block().address;
+    for &(address, bytes, taken) in changes {
+        let region = Span { address: base + address, bytes };
+        tracker.record_region("cpu:0", pool.memory_kind(), region, taken);
+    }
+    drop(held);
+    tracker.take_log()
+}
+
+#[test]
+fn reserved_bytes_follow_regions_that_return_in_other_pieces() {
+    const MIB: u64 = bfc_core::MIB;
+    // The pool itself reports its first region, of 1 MiB.
+    let recording = record_regions(&[
+        (2 * MIB, 2 * MIB, true),
+        // A repeated report changes nothing.
+        (2 * MIB, 2 * MIB, true),
+        (3 * MIB, 3 * MIB, true),
+        (MIB / 2, 3 * MIB, false),
+        (4 * MIB, 0, false),
+        (8 * MIB, MIB, false),
+    ]);
+    let data = data_of(&page_of(&recording));
+    let reserved = &data["reserved"];
+    let mib = |halves: u64| halves * MIB / 2;
+    assert_eq!(sums(&reserved["bytes"]), [2, 6, 6, 10, 6, 6, 6].map(mib));
+    assert_eq!((&reserved["points"], &reserved["peak_bytes"]), (&7.into(), &mib(10).into()));
+    let gap = &reserved["gap"];
+    assert_eq!((&gap["reserved"], &gap["live"]), (&mib(6).into(), &0.into()));
+
+    let regions = data["map"]["regions"].as_array().unwrap();
+    let end = recording.end_ns() + 1;
+    let at_end: Vec<[u64; 2]> = regions
+        .iter()
+        .filter(|region| region[1] == end)
+        .map(|region| [&region[2], &region[3]].map(|number| number.as_u64().unwrap()))
+        .collect();
+    assert_eq!(at_end, [[mib(8), mib(4)], [0, mib(1)], [mib(7), mib(1)]]);
+    let of_stream = regions.iter().filter(|region| region[4] == 0).count();
+    assert_eq!(of_stream, 2, "{regions:?}");
+    assert_eq!(
+        (&data["map"]["has_all_regions"], &data["map"]["moments_ns"]),
+        (&true.into(), &Value::Array(Vec::new()))
+    );
+}
+
+#[test]
+fn a_pool_without_regions_has_no_reserved_bytes() {
+    let mut composer = crate::record::Composer::new(
+        crate::record::RecordingLimits::default(),
+        highwater_files::lean::HeldMemory::new(bfc_core::MIB),
+    );
+    composer.select_pool("heap", "host").unwrap();
+    let block = crate::record::NewBlock { bytes: 1000, owner: 0, category: Category::Output };
+    composer.alloc(block).unwrap();
+    let (recording, _) = composer.finish(crate::RunFacts::new("heap")).unwrap();
+    let data = data_of(&page_of(&recording));
+    assert!(data["reserved"].is_null() && data["map"]["regions"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn holders_of_the_peak_have_their_categories() {
+    let recording = record("page-op", &[1000, 70_000, 256, 3000, 2000]);
+    let data = data_of(&page_of(&recording));
+    let holders = data["holders"].as_array().unwrap();
+    let bytes: Vec<u64> = holders.iter().map(|row| row["bytes"].as_u64().unwrap()).collect();
+    assert!(bytes.is_sorted_by(|a, b| a >= b));
+    assert_eq!(bytes.iter().sum::<u64>(), recording.peak().unwrap().bytes);
+    let parts = data["report"]["peak_parts"]["categories"].as_array().unwrap();
+    for part in parts {
+        let category = Category::ALL.iter().position(|category| part["name"] == category.name()).unwrap();
+        let of_category = holders.iter().filter(|row| row["category"] == category);
+        assert_eq!(of_category.map(|row| row["bytes"].as_u64().unwrap()).sum::<u64>(), part["bytes"]);
+    }
+}
+
+#[test]
+fn only_the_page_of_an_allocator_has_its_facts() {
+    let recording = record("page-op", &[1000]);
+    assert!(data_of(&page_of(&recording)).get("allocator").is_none());
+    let mut facts = AllocatorFacts::new("PyTorch");
+    facts.streams.push("</script>".to_owned());
+    facts.gaps.push(GapRow::new("end", 7, 300, 100).with_cause("rounding", 200));
+    facts.options.push(ReplayedSettings::new("", None));
+    let mut page = Vec::new();
+    write_page_with_allocator(&recording, None, &facts, &mut page).unwrap();
+    let page = String::from_utf8(page).unwrap();
+    assert_eq!(page.matches("</script>").count(), 2);
+    let found = &data_of(&page)["allocator"];
+    assert_eq!(found["gaps"][0]["causes"], serde_json::json!([{ "name": "rounding", "bytes": 200 }]));
+    assert!(found["options"][0]["peak_reserved"].is_null());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn a_sample_has_all_spans_of_its_moments(
+        sizes in prop::collection::vec(1_u64..9000, 1..100),
+        spans in prop::collection::vec((0_u64..1200, 0_u64..300), 1..200),
+        most in 0_usize..60,
+        chosen in prop::collection::vec(0_u64..1000, 0..3),
+    ) {
+        let recording = record("page-op", &sizes);
+        let end = recording.end_ns() + 1;
+        let at = |thousandth: u64| (u128::from(end) * u128::from(thousandth) / 1000) as u64;
+        let spans: Vec<(u64, u64)> = spans.iter().map(|&(from, life)| (at(from), at(from + life))).collect();
+        let moments = Moments::new(&recording, chosen.into_iter().map(at).collect());
+        let mut sample = Sample::new(most, 0);
+        for &(from, to) in &spans {
+            sample.offer(moments.level(from, to), (from, to));
+        }
+        let level = sample.level();
+        let kept: Vec<(u64, u64)> = sample.into_spans().collect();
+        prop_assert!(kept.len() <= most);
+        prop_assert!(level > 0 || kept == spans);
+        for moment in moments.times(level) {
+            let covers = |&&(from, to): &&(u64, u64)| from <= moment && moment < to;
+            let held: Vec<_> = spans.iter().filter(covers).collect();
+            prop_assert_eq!(kept.iter().filter(covers).collect::<Vec<_>>(), held);
+        }
+    }
 
     #[test]
     fn downsampled_intervals_keep_their_extremes(

@@ -1,6 +1,6 @@
-// The stretch of time that is shown, common to the timeline and the map, and the ways to change it.
+// The stretch of time that is shown, common to the timeline and the map, the moment of the regions, and the ways to change them.
 
-const view = { from: 0, to: 1, begin: 0, end: 1, cursor: null, chosen: null, listeners: [] };
+const view = { from: 0, to: 1, begin: 0, end: 1, cursor: null, chosen: null, moment: null, listeners: [] };
 const LEFT = 64, RIGHT = 12, BOTTOM = 22;
 
 function show(from, to) {
@@ -20,8 +20,8 @@ function redraw() {
   requestAnimationFrame(() => { pending = false; for (const draw of view.listeners) draw(); });
 }
 
-/** Sizes a canvas for the screen, and returns its context, its size and the scale of time. */
-function prepare(canvas) {
+/** Sizes a canvas for the screen, and returns its cleared context and its size. */
+function sized(canvas) {
   const ratio = window.devicePixelRatio || 1;
   const width = canvas.clientWidth, height = canvas.clientHeight;
   if (canvas.width !== Math.round(width * ratio)) canvas.width = Math.round(width * ratio);
@@ -30,6 +30,12 @@ function prepare(canvas) {
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   context.font = "11px system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
+  return { context, width, height };
+}
+
+/** Sizes a canvas with a time axis, and returns its context, its plot and the scale of time. */
+function prepare(canvas) {
+  const { context, width, height } = sized(canvas);
   const plot = { left: LEFT, top: 14, width: width - LEFT - RIGHT, height: height - BOTTOM - 14 };
   const x = ns => plot.left + (ns - view.from) / (view.to - view.from) * plot.width;
   return { context, plot, x };
@@ -65,12 +71,23 @@ function draw_cursor({ context, plot, x }) {
     context.fillRect(Math.min(from, to), plot.top, Math.abs(to - from), plot.height);
     context.globalAlpha = 1;
   }
-  if (view.cursor === null || view.cursor < view.from || view.cursor > view.to) return;
   context.fillStyle = palette.ink;
+  if (view.moment !== null && view.moment >= view.from && view.moment <= view.to) {
+    const place = x(view.moment), foot = plot.top + plot.height;
+    context.beginPath();
+    context.moveTo(place, foot - 8);
+    context.lineTo(place - 6, foot + 2);
+    context.lineTo(place + 6, foot + 2);
+    context.closePath();
+    context.fill();
+    context.strokeStyle = palette.paper;
+    context.stroke();
+  }
+  if (view.cursor === null || view.cursor < view.from || view.cursor > view.to) return;
   context.fillRect(Math.round(x(view.cursor)), plot.top, 1, plot.height);
 }
 
-/** Hover and tap tell, a drag chooses a stretch, the wheel zooms, a double click shows all, arrows move. */
+/** Hover tells, a click or tap chooses the moment of the regions, a drag chooses a stretch, the wheel zooms, a double click shows all, arrows move. */
 function listen(canvas, hover) {
   const at = event => {
     const box = canvas.getBoundingClientRect();
@@ -92,6 +109,8 @@ function listen(canvas, hover) {
     hover(event);
     if (chosen && event.type === "pointerup" && Math.abs(chosen[1] - chosen[0]) > (view.to - view.from) / 100) {
       show(Math.min(...chosen), Math.max(...chosen));
+    } else if (event.type === "pointerup" && view.moment !== null) {
+      view.moment = view.cursor;
     }
     redraw();
   };

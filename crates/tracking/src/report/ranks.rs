@@ -52,6 +52,7 @@ impl RankReport {
             peak_bytes: peak.map_or(0, |peak| peak.bytes),
             reached_by: peak.map_or_else(String::new, |peak| peak.owner()),
             outside_bytes: sum(report.outside.iter().map(|row| row.bytes)),
+            peak_reserved_bytes: None,
         };
         Ok(Self {
             row,
@@ -66,6 +67,13 @@ impl RankReport {
                 .map(|row| (row.category.clone(), row.high_water_bytes))
                 .collect(),
         })
+    }
+
+    /// Sets the most reserved bytes of the rank, which PyTorch snapshots know.
+    #[must_use]
+    pub fn with_peak_reserved(mut self, bytes: u64) -> Self {
+        self.row.peak_reserved_bytes = Some(bytes);
+        self
     }
 }
 
@@ -143,6 +151,9 @@ pub struct RankRow {
     pub reached_by: String,
     /// Bytes outside the pools. The peak does not include them.
     pub outside_bytes: u64,
+    /// The most reserved bytes; `None` if the file does not state them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_reserved_bytes: Option<u64>,
 }
 
 /// The high-water marks of an op, module or category on each rank.

@@ -53,6 +53,13 @@ impl Report {
         ReportText { report: self, options }
     }
 
+    /// The holders of the memory as text, without totals: ops, marks, memory at the end, the parts of the peak, and
+    /// failures.
+    #[must_use]
+    pub const fn holders(&self, options: TextOptions) -> HoldersText<'_> {
+        HoldersText(self.text(options))
+    }
+
     /// The table of categories.
     #[must_use]
     pub fn category_table(&self) -> Table {
@@ -75,6 +82,24 @@ impl fmt::Display for Report {
             false => TextOptions::default(),
         };
         self.text(options).fmt(f)
+    }
+}
+
+/// The holders of a report's memory to be printed: see [`Report::holders`].
+#[derive(Clone, Copy, Debug)]
+pub struct HoldersText<'a>(ReportText<'a>);
+
+impl fmt::Display for HoldersText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = &self.0;
+        write!(f, "{}", text.ops().wide(text.options.wide))?;
+        let marks = text.marks();
+        if !marks.is_empty() {
+            write!(f, "\n{}", marks.wide(text.options.wide))?;
+        }
+        text.live(f)?;
+        text.peak_parts(f)?;
+        text.failures(f)
     }
 }
 

@@ -19,7 +19,6 @@ use crate::trace::{TraceError, TraceLimits, TracePlace, TraceProblem};
 const ENTRY_BYTES: u64 = 48;
 
 /// A block from its allocation to its end.
-#[expect(dead_code, reason = "for the inference of categories")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Life {
     /// The requested bytes.
@@ -270,7 +269,7 @@ impl Collector<'_> {
             freed_stack: NONE,
             born: None,
             freed: None,
-            stated: fields.text(Key::Category).and_then(category_named),
+            stated: stated(fields),
             label: self.label(fields, stack)?,
             stream: self.stream(fields)?,
         })
@@ -463,6 +462,12 @@ impl Collector<'_> {
             ..collected
         }
     }
+}
+
+/// Returns the category that a field, or the metadata of the program, states.
+fn stated(fields: &Fields<'_>) -> Option<Category> {
+    let category = |key| fields.text(key).filter(|text| !text.is_empty()).and_then(category_named);
+    category(Key::Category).or_else(|| category(Key::UserMetadata))
 }
 
 impl From<FieldsProblem> for TraceProblem {

@@ -14,7 +14,7 @@ use super::fields::{Fields, Key};
 use crate::trace::builder::MAX_LABEL;
 
 /// The most frames of a stack. Real ones have fewer than a hundred.
-const MOST_FRAMES: usize = 256;
+pub(super) const MOST_FRAMES: usize = 256;
 
 /// The most bytes of a text of a frame: of a function at its beginning, of a path at its end.
 const MOST_TEXT_BYTES: usize = 4 * MAX_LABEL;
@@ -50,7 +50,6 @@ pub(crate) struct Stacks {
 
 impl Stacks {
     /// Returns the number of stacks.
-    #[expect(dead_code, reason = "for the inference of categories")]
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
@@ -77,7 +76,6 @@ impl Stacks {
     }
 
     /// Returns the lines of a stack, innermost first.
-    #[expect(dead_code, reason = "for the inference of categories")]
     pub(crate) fn lines(&self, stack: u32) -> impl Iterator<Item = Frame<'_>> {
         self.frames_of(stack).iter().map(|&frame| self.frame(frame))
     }

@@ -107,7 +107,8 @@ impl RanksText<'_> {
 
     fn ranks(&self) -> Table {
         let (TextOptions { top, wide, .. }, ranks) = (self.options, self.by_peak());
-        let heading = ["rank", "peak", "above minimum", "outside the pools", "reached by", "file"];
+        let heading =
+            ["rank", "peak", "above minimum", "peak reserved", "outside the pools", "reached by", "file"];
         let mut table = Table::new(&heading).omitting(&["file"]).wide(wide);
         let least = ranks.last().map_or(0, |row| row.peak_bytes);
         let name = |name: &str| match name {
@@ -116,7 +117,8 @@ impl RanksText<'_> {
             _ => shorten(name),
         };
         for row in ranks.iter().take(top) {
-            let figures = [row.peak_bytes, row.peak_bytes - least, row.outside_bytes].map(bytes);
+            let reserved = row.peak_reserved_bytes.unwrap_or(0);
+            let figures = [row.peak_bytes, row.peak_bytes - least, reserved, row.outside_bytes].map(bytes);
             let names = [&row.reached_by, &row.file].map(|text| name(text));
             table.line(&row.rank.to_string(), figures.into_iter().chain(names));
         }
