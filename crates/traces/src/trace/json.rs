@@ -37,10 +37,10 @@ pub(super) fn read(reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Va
         (Ok(root), _) => Ok((state.heap, root)),
         (Err(_), Some(problem)) => Err(TracePlace::Snapshot.of(problem)),
         (Err(error), None) if error.is_io() => Err(TracePlace::Snapshot.of(std::io::Error::from(error))),
-        (Err(error), None) if error.is_eof() => Err(TracePlace::Byte(bytes.get()).of(SnapshotProblem::Truncated)),
-        (Err(error), None) => {
-            Err(TracePlace::Snapshot.of(TraceProblem::Json { message: error.to_string() }))
+        (Err(error), None) if error.is_eof() => {
+            Err(TracePlace::Byte(bytes.get()).of(SnapshotProblem::Truncated))
         }
+        (Err(error), None) => Err(TracePlace::Snapshot.of(TraceProblem::Json { message: error.to_string() })),
     }
 }
 
