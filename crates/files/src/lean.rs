@@ -51,6 +51,18 @@ impl HeldMemory {
         if self.limit > of_input { self.limit } else { of_input }
     }
 
+    /// Returns the bytes charged so far.
+    #[must_use]
+    pub const fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Returns the bytes that can still be charged.
+    #[must_use]
+    pub const fn left(&self) -> u64 {
+        (self.total() / 8 * self.eighths).saturating_sub(self.held)
+    }
+
     /// Returns the bytes of the limit that are reserved for results.
     pub const fn reserved(&self) -> u64 {
         self.total() / 8 * (8 - self.eighths)

@@ -122,6 +122,8 @@ struct PreparedEvent {
     action: Action,
     /// The logarithm of the alignment in the trace.
     alignment: u8,
+    /// The stream of an allocation. Streams beyond the largest number share it.
+    stream: u16,
 }
 
 /// The effect of an event on its slot.
@@ -138,19 +140,17 @@ impl<'a> Replayer<'a> {
     #[must_use]
     pub fn new(trace: &'a Trace) -> Self {
         let mut slots = Slots::default();
-        let step = |event: &TraceEvent| match *event {
+        let other = |slot, action| PreparedEvent { bytes: 0, slot, action, alignment: 0, stream: 0 };
+        let step = |(index, event): (usize, &TraceEvent)| match *event {
             TraceEvent::Alloc { bytes, alignment, .. } => {
                 let alignment = alignment.trailing_zeros() as u8;
-                PreparedEvent { bytes, slot: slots.take(), action: Action::Allocate, alignment }
+                let stream = u16::try_from(trace.stream(index)).unwrap_or(u16::MAX);
+                PreparedEvent { bytes, slot: slots.take(), action: Action::Allocate, alignment, stream }
             }
-            TraceEvent::Free { block } => {
-                PreparedEvent { bytes: 0, slot: slots.give_back(block), action: Action::Free, alignment: 0 }
-            }
-            TraceEvent::Occupy { block, .. } => {
-                PreparedEvent { bytes: 0, slot: slots.of(block), action: Action::Keep, alignment: 0 }
-            }
+            TraceEvent::Free { block } => other(slots.give_back(block), Action::Free),
+            TraceEvent::Occupy { block, .. } => other(slots.of(block), Action::Keep),
         };
-        let steps = trace.events().iter().map(step).collect();
+        let steps = trace.events().iter().enumerate().map(step).collect();
         let blocks = vec![Block::EMPTY; slots.count as usize];
         Self { trace, alignment: DEFAULT_ALIGNMENT, steps, rest: slots.live(), blocks }
     }
@@ -310,6 +310,7 @@ fn play<A: Allocator + ?Sized>(
         } else if step.action == Action::Allocate {
             request.bytes = step.bytes;
             request.alignment = alignment.max(1 << step.alignment);
+            request.stream = step.stream.into();
             let block = allocator.allocate(&request).map_err(|error| (index, Failure::Alloc(error)))?;
             meter.allocations += 1;
             meter.in_use = meter.in_use.wrapping_add(block.bytes);

@@ -4,6 +4,7 @@
 //! a reader looks up the position of a field once per shape.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 
 use super::account::Account;
 use super::heap::Value;
@@ -18,6 +19,8 @@ const RECENT: usize = 16;
 /// The distinct lists of keys, which are texts.
 #[derive(Debug, Default)]
 pub(super) struct Shapes {
+    /// The start of hashes, so that no file can choose keys with equal ones.
+    seed: Seed,
     /// The numbers of the texts of all shapes, one shape after the other.
     keys: Vec<u32>,
     /// The end of each shape in `keys`.
@@ -25,6 +28,15 @@ pub(super) struct Shapes {
     /// By the hash of the keys.
     index: HashMap<u64, u32>,
     recent: [Option<u32>; RECENT],
+}
+
+#[derive(Debug)]
+struct Seed(u64);
+
+impl Default for Seed {
+    fn default() -> Self {
+        Self(RandomState::new().hash_one(0))
+    }
 }
 
 impl Shapes {
@@ -58,7 +70,7 @@ impl Shapes {
 
     #[cold]
     fn find(&mut self, account: &mut Account, pairs: &[Value]) -> Result<Option<u32>, TooMuchHeld> {
-        let mut hash = pairs.len() as u64;
+        let mut hash = self.seed.0;
         for pair in pairs.chunks_exact(2) {
             let Value::Text(key) = pair[0] else { return Ok(None) };
             hash = (hash.rotate_left(5) ^ u64::from(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -76,7 +76,7 @@ pub(crate) struct Format {
 }
 
 type ReadProfile = fn(&mut dyn BufRead, &TraceLimits, u64) -> Result<(Recording, u64), TraceError>;
-type ReadSnapshot = fn(&mut dyn BufRead, &ReadOptions) -> Result<Snapshot, TraceError>;
+type ReadSnapshot = fn(&mut dyn BufRead, &ReadOptions, u64) -> Result<Snapshot, TraceError>;
 type ReadTrace = fn(&mut dyn BufRead, &ReadOptions) -> Result<Trace, TraceError>;
 
 /// Reads a file without its byte-order mark.
@@ -85,7 +85,7 @@ pub(super) enum Reader {
     /// Reads a recording within so many eighths of the memory limit. Also returns the bytes of the other eighths.
     Profile(ReadProfile),
     Trace(ReadTrace),
-    /// Reads a PyTorch snapshot.
+    /// Reads a PyTorch snapshot, whose recording fits into so many eighths of the memory limit.
     Snapshot(ReadSnapshot),
 }
 

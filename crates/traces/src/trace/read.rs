@@ -30,7 +30,7 @@ pub(super) fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Trace,
             Reader::Profile(read) => read(reader, limits, OF_RECORDING)?,
             Reader::Trace(read) => return read(reader, options),
             Reader::Snapshot(read) => {
-                let snapshot = read(reader, options)?;
+                let snapshot = read(reader, options, OF_RECORDING)?;
                 return snapshot.to_trace(options).map_err(|problem| TracePlace::Snapshot.of(problem));
             }
         };

@@ -75,7 +75,7 @@ pub(super) fn recording_of(opened: Opened<'_>, options: &ReadOptions) -> Result<
     let limits = &options.limits;
     let read = match format.reader {
         Reader::Profile(read) => return read(reader, limits, 8).map(|(recording, _)| recording),
-        Reader::Snapshot(read) => return read(reader, options).map(Snapshot::into_recording),
+        Reader::Snapshot(read) => return read(reader, options, 8).map(Snapshot::into_recording),
         Reader::Trace(read) => read,
     };
     let trace = read(reader, options)?;

@@ -19,7 +19,7 @@ use highwater_tracking::Recording;
 
 use super::formats::Reader;
 use super::read::{self, Opened};
-use super::{ReadOptions, Trace, TraceError, TracePlace, TraceProblem, json};
+use super::{ReadOptions, Trace, TraceError, TraceLimits, TracePlace, TraceProblem, json};
 
 mod annotations;
 mod categories;
@@ -49,7 +49,7 @@ pub(super) const NAME: &str = "a PyTorch snapshot";
 
 /// The share of the memory limit for the objects of a snapshot, in eighths. The rest holds the data that is made of
 /// them.
-const OF_OBJECTS: u64 = 6;
+const OF_OBJECTS: u64 = 5;
 
 /// A PyTorch memory snapshot of one device, read once.
 ///
@@ -84,6 +84,8 @@ pub struct Snapshot {
     skipped: Vec<String>,
     has_events: bool,
     lost_beginning: bool,
+    /// The bytes of the memory limit that results may use besides the recording.
+    left_bytes: u64,
     /// Whether Highwater wrote the file, so that labels are names of ops with their phases.
     is_exported: bool,
 }
@@ -110,6 +112,7 @@ pub struct PendingFree {
 /// A file with the memory of a run.
 #[derive(Debug)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "a command has one of them")]
 pub enum RunFile {
     /// A PyTorch snapshot.
     Snapshot(Box<Snapshot>),
@@ -123,7 +126,7 @@ pub enum RunFile {
 /// As [`read_recording`](super::read_recording).
 pub fn read_run(reader: impl BufRead, options: &ReadOptions) -> Result<RunFile, TraceError> {
     read::open(reader, options, |opened| match opened.format.reader {
-        Reader::Snapshot(read) => Ok(RunFile::Snapshot(Box::new(read(opened.reader, options)?))),
+        Reader::Snapshot(read) => Ok(RunFile::Snapshot(Box::new(read(opened.reader, options, 8)?))),
         _ => super::run::recording_of(opened, options).map(RunFile::Recording),
     })
 }
@@ -182,30 +185,39 @@ impl Snapshot {
     /// file of another format is a [`SnapshotProblem::OtherFormat`].
     pub fn read(reader: impl BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
         read::open(reader, options, |Opened { format, reader, .. }| match format.reader {
-            Reader::Snapshot(read) => read(reader, options),
+            Reader::Snapshot(read) => read(reader, options, 8),
             _ => Err(TracePlace::Byte(0).of(SnapshotProblem::OtherFormat { format: format.name })),
         })
     }
 
     /// Reads a snapshot in a pickle.
-    pub(super) fn read_pickle(reader: &mut dyn BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
+    /// The recording may use `eighths` of the memory limit.
+    pub(super) fn read_pickle(
+        reader: &mut dyn BufRead,
+        options: &ReadOptions,
+        eighths: u64,
+    ) -> Result<Self, TraceError> {
         let memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
         let (heap, root) = pickle::read_counted(reader, memory).map_err(|error| match error.problem {
             PickleProblem::Truncated => TracePlace::Byte(error.offset).of(SnapshotProblem::Truncated),
             _ => error.into(),
         })?;
-        Self::of(heap, root, options)
+        Self::of(heap, root, options, eighths)
     }
 
     /// Reads a snapshot in JSON, as Highwater exports it.
-    pub(super) fn read_json(reader: &mut dyn BufRead, options: &ReadOptions) -> Result<Self, TraceError> {
+    pub(super) fn read_json(
+        reader: &mut dyn BufRead,
+        options: &ReadOptions,
+        eighths: u64,
+    ) -> Result<Self, TraceError> {
         let memory = HeldMemory::new(options.limits.held_bytes).with_eighths(OF_OBJECTS);
         let (heap, root) = json::read(reader, memory)?;
-        Self::of(heap, root, options)
+        Self::of(heap, root, options, eighths)
     }
 
     /// Converts the objects of a file.
-    fn of(heap: Heap, root: Value, options: &ReadOptions) -> Result<Self, TraceError> {
+    fn of(heap: Heap, root: Value, options: &ReadOptions, eighths: u64) -> Result<Self, TraceError> {
         let of_snapshot = |problem: TraceProblem| TracePlace::Snapshot.of(problem);
         let file = SnapshotFile { heap: &heap, root };
         let device = file.device(options.device).map_err(|problem| TracePlace::Snapshot.of(problem))?;
@@ -229,10 +241,11 @@ impl Snapshot {
             skipped: if has_events { Vec::new() } else { vec![NO_EVENTS.to_owned()] },
             has_events,
             lost_beginning: false,
+            left_bytes: 0,
             is_exported: file.is_exported(),
         };
         // The objects are gone before the recording needs their memory.
-        let memory = heap.into_memory();
+        let memory = heap.into_memory().with_eighths(eighths);
         let first_us = collected.first_us();
         snapshot
             .compose(collected, &mut segments, limits, memory)
@@ -262,7 +275,7 @@ impl Snapshot {
     /// # Errors
     /// A [`TraceProblem`] for a snapshot beyond a limit.
     pub fn to_trace(&self, options: &ReadOptions) -> Result<Trace, TraceProblem> {
-        to_trace::trace_of(self, options.limits)
+        to_trace::trace_of(self, TraceLimits { held_bytes: self.left_bytes, ..options.limits })
     }
 
     /// Returns the device of the events.

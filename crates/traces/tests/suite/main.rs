@@ -10,4 +10,5 @@ mod foreign_traces;
 mod heap_profiles;
 mod other_runtimes;
 mod recordings;
+mod snapshots;
 mod traces;

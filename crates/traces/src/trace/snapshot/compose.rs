@@ -18,8 +18,10 @@ impl Snapshot {
         mut collected: Collected,
         segments: &mut Segments,
         limits: &TraceLimits,
-        memory: HeldMemory,
+        mut memory: HeldMemory,
     ) -> Result<(), TraceProblem> {
+        let collected_bytes = collected.memory.held();
+        memory.charge(collected_bytes)?;
         let placed =
             place::place(&mut collected, segments, &settings::rounding(&self.settings), self.is_exported);
         if placed.contradictions > 0 && !self.is_exported {
@@ -93,6 +95,7 @@ impl Snapshot {
                 facts = facts.with("alloc_conf", conf);
             }
         }
+        self.left_bytes = composer.memory().left() + composer.memory().reserved();
         self.recording = composer.finish(facts)?.0;
         self.streams = placed.streams;
         self.lost_beginning = collected.earlier_count > 0 || !placed.older.is_empty();

@@ -1,6 +1,7 @@
 //! The labels of blocks: the frame of the stack that names the origin, and the metadata that the program set.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 
 use highwater_files::lean::{HeldMemory, TooMuchHeld};
 
@@ -26,7 +27,9 @@ const ENTRY_BYTES: u64 = 40;
 #[derive(Debug, Default)]
 pub(super) struct Labels {
     pub(super) texts: Vec<String>,
-    numbers: HashMap<String, u32>,
+    /// By the hash of the text.
+    numbers: HashMap<u64, u32>,
+    hasher: RandomState,
     /// By the stack and the metadata, because many events share them.
     of_stacks: HashMap<(u32, u32), u32>,
     /// The rank of each frame.
@@ -89,21 +92,33 @@ impl Labels {
             "" => "unknown",
             text => text,
         };
-        if let Some(&known) = self.numbers.get(text) {
+        if let Ok(known) = self.find(text) {
             return Ok(known);
         }
         // Reserves space for the two labels that stand for many blocks.
         let has_room = self.texts.len() + 2 < self.most && self.bytes + text.len() <= MOST_BYTES;
         let text = if has_room || text == EARLIER { text } else { OTHER };
-        if let Some(&known) = self.numbers.get(text) {
-            return Ok(known);
-        }
-        // The list and the index hold one copy each.
-        memory.charge(2 * (TEXT_BYTES + text.len() as u64))?;
+        let hash = match self.find(text) {
+            Ok(known) => return Ok(known),
+            Err(hash) => hash,
+        };
+        memory.charge(TEXT_BYTES + ENTRY_BYTES + text.len() as u64)?;
         let number = self.texts.len() as u32;
         self.bytes += text.len();
         self.texts.push(text.to_owned());
-        self.numbers.insert(text.to_owned(), number);
+        self.numbers.insert(hash, number);
         Ok(number)
+    }
+
+    /// Returns the number of a label, or the hash under which it can be stored.
+    fn find(&self, text: &str) -> Result<u32, u64> {
+        let mut hash = self.hasher.hash_one(text);
+        while let Some(&number) = self.numbers.get(&hash) {
+            if self.texts[number as usize] == text {
+                return Ok(number);
+            }
+            hash = hash.wrapping_add(1);
+        }
+        Err(hash)
     }
 }

@@ -137,7 +137,7 @@ pub(super) fn read(
 fn block_at(address: u64, block: &Fields<'_>) -> SegmentBlock {
     let bytes = block.number(Key::Size).unwrap_or(0);
     let state = match block.text(Key::State) {
-        Some(state) if state == "active_allocated" => BlockState::Live,
+        Some("active_allocated") => BlockState::Live,
         // `active_pending_free`, or `active_awaiting_free` in the documentation.
         Some(state) if state.starts_with("active") => BlockState::Pending,
         _ => BlockState::Free,

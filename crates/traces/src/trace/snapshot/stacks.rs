@@ -4,7 +4,7 @@
 //! one stack.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
 use highwater_files::boundary::floor_boundary;
 use highwater_files::lean::{self, HeldMemory, TooMuchHeld};
@@ -82,7 +82,7 @@ impl Stacks {
 }
 
 /// Interns the stacks of a heap.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StackReader {
     pub(super) stacks: Stacks,
     /// By the number of a list in the heap, because events share lists.
@@ -95,6 +95,22 @@ pub(super) struct StackReader {
     of_frames: HashMap<u64, u32, BuildHasherDefault<Unhashed>>,
     /// The frames of the stack that is read.
     current: Vec<u32>,
+    /// The start of hashes, so that no file can choose stacks with equal ones.
+    seed: u64,
+}
+
+impl Default for StackReader {
+    fn default() -> Self {
+        Self {
+            stacks: Stacks::default(),
+            of_lists: Vec::new(),
+            of_dicts: Vec::new(),
+            of_texts: HashMap::new(),
+            of_frames: HashMap::default(),
+            current: Vec::new(),
+            seed: RandomState::new().hash_one(0),
+        }
+    }
 }
 
 impl StackReader {
@@ -125,7 +141,7 @@ impl StackReader {
     }
 
     fn intern(&mut self, frames: &[u32], memory: &mut HeldMemory) -> Result<u32, TooMuchHeld> {
-        let mut hash = hash_of(frames);
+        let mut hash = hash_of(self.seed, frames);
         while let Some(&found) = self.of_frames.get(&hash) {
             if self.stacks.frames_of(found) == frames {
                 return Ok(found);
@@ -226,10 +242,10 @@ fn remember(
     Ok(())
 }
 
-fn hash_of(frames: &[u32]) -> u64 {
+fn hash_of(seed: u64, frames: &[u32]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, &frame: &u32| (hash.rotate_left(5) ^ u64::from(frame)).wrapping_mul(ODD);
-    let hash = frames.iter().fold(frames.len() as u64, mix);
+    let hash = frames.iter().fold(seed, mix);
     hash ^ hash >> 32
 }
 
