@@ -5,7 +5,9 @@ use std::any::type_name;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bfc_core::{Allocator, Block, Bytes, ConfiguredPolicy, GrowthRule, PolicyAllocator, PoolConfig, Request};
+use bfc_core::{
+    Allocator, Block, Bytes, ConfiguredPolicy, GrowthRule, Policy, PolicyAllocator, PoolConfig, Request,
+};
 
 use crate::common::scenario::{LIMIT, policies, with_policy};
 use crate::common::source::{Fails, FakeSource, Nature};
