@@ -232,7 +232,9 @@ fn no_allocator_reserves_more_than_its_limit() {
                     assert!(most <= limit, "{case}: {most} bytes");
                 };
                 let blocks = fill(&*allocator, limit, &check);
-                assert!(!blocks.is_empty(), "{case}: nothing fits");
+                // A source that delivers a surplus exceeds a limit of one region of exact size.
+                let may_be_empty = choice == AllocatorChoice::Pytorch && limit <= GRANULARITY + 1;
+                assert!(!blocks.is_empty() || may_be_empty, "{case}: nothing fits");
                 filled += 1;
                 blocks.into_iter().for_each(|block| free(&*allocator, block));
                 check();
