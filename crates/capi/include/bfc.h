@@ -181,8 +181,10 @@ bfc_status bfc_string_free(char *string);
 //
 // - memory: host (default), dry (addresses without memory), cuda or cuda:ORDINAL, pinned or pinned:ORDINAL
 // - name: the name in reports, unique among the open pools
-// - allocator: The allocator, which places the blocks: one of bfc, bfc-tensorflow, buddy, auto-growth, first-fit,
-//   packed, guard, passthrough. Default: bfc
+// - allocator: The allocator, which places the blocks: one of bfc, bfc-tensorflow, buddy, auto-growth, pytorch,
+//   first-fit, packed, guard, passthrough. Default: bfc
+// - alloc_conf: The settings of the allocator pytorch: settings in the syntax of PYTORCH_CUDA_ALLOC_CONF, as in
+//   expandable_segments:True. Default: PyTorch's defaults
 // - limit: The most bytes that the pool reserves. It takes them as one region, unless another setting asks for
 //   growth: bytes, as in 4GiB, a percentage above 0, as in 75%, or all-1GiB. Default: on the CPU, memory available
 //   to the process less one sixteenth (at most 1 GiB); on a GPU, free memory less TensorFlow's reserve

@@ -130,7 +130,15 @@ impl fmt::Display for PoolOptions {
             self.retry_timeout.map(|timeout| format!("waits {} ms", timeout.as_millis())),
             self.thread_cache.map(|cache| format!("{} thread caches", with(cache != CacheChoice::Off))),
             self.allocator.map(|allocator| format!("allocator {allocator}")),
-            self.alloc_conf.map(|settings| format!("alloc_conf {settings}")),
+            self.alloc_conf.map(|settings| {
+                let ignored = settings.without_effect().collect::<Vec<_>>().join(", ");
+                let note = if ignored.is_empty() {
+                    ignored
+                } else {
+                    format!(" (no effect on placement: {ignored})")
+                };
+                format!("alloc_conf {settings}{note}")
+            }),
         ];
         f.write_str(&options.into_iter().flatten().collect::<Vec<_>>().join(", "))
     }

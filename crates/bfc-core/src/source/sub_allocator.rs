@@ -36,11 +36,12 @@ pub unsafe trait SubAllocator: Send + Sync + fmt::Debug {
     fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError>;
 
     /// Frees a region. With [`supports_coalescing`](Self::supports_coalescing), the span may cover several adjacent
-    /// regions, or their end from [`boundary_in`](Self::boundary_in) on.
+    /// regions, or their end from [`boundary_in`](Self::boundary_in) on. In a reserved range, it covers whole pieces that
+    /// were [mapped](Self::map).
     ///
     /// # Safety
-    /// The span is a region that `allocate` returned, a run of adjacent regions, or the end of such a run. It was not
-    /// freed before, and nothing uses it. Previously submitted work may still use device memory.
+    /// The span is a region that `allocate` returned, a run of adjacent regions, the end of such a run, or a run of mapped
+    /// pieces. It was not freed before, and nothing uses it. Previously submitted work may still use device memory.
     unsafe fn free(&self, region: Span);
 
     /// The total memory behind the source, in bytes, used or not; `None` if unknown. Limits may be shares of it.

@@ -213,8 +213,11 @@ fn no_allocator_reserves_more_than_its_limit() {
                 let allocator = match make(metered.clone(), options) {
                     Ok(allocator) => allocator,
                     Err(RegistryError::Source { error, .. }) => {
-                        assert_eq!(sizes_of(&error), (limit, source.granularity()), "{case}");
-                        assert!(limit < GRANULARITY && name == "virtual memory", "{case}");
+                        let has_large_regions = choice == AllocatorChoice::Pytorch;
+                        let smallest = if has_large_regions { 2 * MIB } else { source.granularity() };
+                        assert_eq!(sizes_of(&error), (limit, smallest), "{case}");
+                        let is_coarse = name == "virtual memory" || has_large_regions;
+                        assert!(limit < GRANULARITY && is_coarse, "{case}");
                         continue;
                     }
                     Err(error) => panic!("{case}: {error}"),
@@ -229,7 +232,9 @@ fn no_allocator_reserves_more_than_its_limit() {
                     assert!(most <= limit, "{case}: {most} bytes");
                 };
                 let blocks = fill(&*allocator, limit, &check);
-                assert!(!blocks.is_empty(), "{case}: nothing fits");
+                // A source that delivers a surplus exceeds a limit of one region of exact size.
+                let may_be_empty = choice == AllocatorChoice::Pytorch && limit <= GRANULARITY + 1;
+                assert!(!blocks.is_empty() || may_be_empty, "{case}: nothing fits");
                 filled += 1;
                 blocks.into_iter().for_each(|block| free(&*allocator, block));
                 check();

@@ -16,7 +16,24 @@ const RANGES: usize = 16;
 ///
 /// As text: one number for all ranges, or a list as in `[256:1,512:2,>:4]` with the lower ends in MiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Divisions([u64; RANGES]);
+pub(super) struct Divisions([Steps; RANGES]);
+
+/// A number of steps: 0, or a power of two, stored as one more than its logarithm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Steps(u8);
+
+impl Steps {
+    fn new(number: u64) -> Option<Self> {
+        match number {
+            0 => Some(Self(0)),
+            _ => number.is_power_of_two().then(|| Self(number.ilog2() as u8 + 1)),
+        }
+    }
+
+    const fn get(self) -> u64 {
+        if self.0 == 0 { 0 } else { 1 << (self.0 - 1) }
+    }
+}
 
 impl Divisions {
     /// The valid texts.
@@ -26,7 +43,7 @@ impl Divisions {
     /// Returns the size of a block for `bytes` bytes; `None` if it exceeds the address space.
     pub(super) fn rounded(&self, bytes: u64) -> Option<u64> {
         let bytes = bytes.max(1);
-        let divisions = self.0[range_of(bytes)];
+        let divisions = self.0[range_of(bytes)].get();
         // Steps below 512 bytes would divide blocks.
         if divisions <= 1 || bytes <= STEP.saturating_mul(divisions) {
             return round_up(bytes, STEP);
@@ -39,7 +56,8 @@ impl Divisions {
     pub(super) fn parse(text: &str) -> Option<Self> {
         match text.strip_prefix('[') {
             None => {
-                text.parse().ok().filter(|&all: &u64| all.is_power_of_two()).map(|all| Self([all; RANGES]))
+                let all = text.parse().ok().filter(|&all: &u64| all > 0).and_then(Steps::new)?;
+                Some(Self([all; RANGES]))
             }
             Some(list) => Self::parse_list(list.strip_suffix(']')?),
         }
@@ -51,7 +69,7 @@ impl Divisions {
         let mut last = None;
         for entry in list.split(',').filter(|_| !list.is_empty()) {
             let (size, value) = entry.split_once(':')?;
-            let value: u64 = value.parse().ok().filter(|&value| value == 0 || u64::is_power_of_two(value))?;
+            let value = value.parse().ok().and_then(Steps::new)?;
             if size == ">" {
                 divisions.0[(last.unwrap_or(0) + 1).min(RANGES)..].fill(value);
                 continue;
@@ -76,9 +94,9 @@ const fn range_of(bytes: u64) -> usize {
 
 impl fmt::Display for Divisions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(ranges) = self;
+        let ranges = self.0.map(Steps::get);
         let alike = |from: &[u64], to: u64| from.iter().all(|&value| value == to);
-        if ranges[0] > 0 && alike(ranges, ranges[0]) {
+        if ranges[0] > 0 && alike(&ranges, ranges[0]) {
             return write!(f, "{}", ranges[0]);
         }
         // The first entry covers the ranges below it, and `>` those from `tail` on.
@@ -115,8 +133,8 @@ mod tests {
             ("[64:0]", [0; 16]),
             ("[]", [0; 16]),
         ] {
-            assert_eq!(divisions(text).0, expected, "{text}");
-            assert_eq!(divisions(&divisions(text).to_string()).0, expected, "{text}");
+            assert_eq!(divisions(text).0.map(Steps::get), expected, "{text}");
+            assert_eq!(divisions(&divisions(text).to_string()), divisions(text), "{text}");
         }
         assert_eq!(divisions("[256:1,512:2,1024:4,>:8]").to_string(), "[256:1,512:2,1024:4,>:8]");
         for bad in

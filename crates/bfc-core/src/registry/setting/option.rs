@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn an_unknown_option_is_refused_with_the_names_of_all() {
         let mut options = PoolOptions::default();
-        let known = "the options are allocator, limit, growth, first_region, region_merging, garbage_collection, \
-                     split, cut, join, retry_ms, thread_cache";
+        let known = "the options are allocator, alloc_conf, limit, growth, first_region, region_merging, \
+                     garbage_collection, split, cut, join, retry_ms, thread_cache";
         for (name, hint) in
             [("limt", " (did you mean limit?)"), ("LIMIT", " (did you mean limit?)"), ("color", "")]
         {
