@@ -153,7 +153,10 @@ fn deviations(report: &AllocatorReport, snapshot: &Snapshot) -> Vec<String> {
             "the beginning of the history is lost, and with it the order of earlier blocks",
         ),
         (report.alloc_conf.is_none(), "the file has no settings, so the replay uses the defaults"),
-        (has_returned, "PyTorch returned segments before it ran out of memory, which the replay only approximates"),
+        (
+            has_returned,
+            "PyTorch returned segments before it ran out of memory, which the replay only approximates",
+        ),
         (is_private, "private pools keep segments that the replay shares"),
         (report.peak_reserved.outside_bytes > 0, "some blocks are outside of all recorded segments"),
     ]
