@@ -172,6 +172,12 @@ pub mod guide {
     pub mod other_runtimes {}
 
     #[doc = "[columns]: mod@columns"]
+    #[doc = "[other-runtimes]: mod@other_runtimes"]
+    #[doc = "[replay]: mod@replay"]
+    #[doc = include_str!("../docs/pytorch.md")]
+    pub mod pytorch {}
+
+    #[doc = "[columns]: mod@columns"]
     #[doc = "[heap]: mod@benchmarks#accounts-recordings-and-exports"]
     #[doc = "[oom]: mod@out_of_memory"]
     #[doc = "[replay]: mod@replay"]

@@ -16,6 +16,7 @@ mod ranks;
 mod replay;
 mod report;
 mod settings;
+mod snapshot;
 mod standard;
 mod top;
 mod unwritable;

@@ -36,7 +36,7 @@ pub(crate) fn replay_recording(
             EventKind::Region(number) if !recording.regions()[number as usize].taken => {
                 is_returning = true;
                 if let Some(pool) = allocator.as_pool().filter(|_| !was_returning) {
-                    pool.trim(Bytes::ZERO);
+                    pool.trim(Bytes(0));
                 }
             }
             EventKind::Alloc(number) => {

@@ -19,7 +19,7 @@ mod units;
 use std::collections::HashMap;
 
 use highwater_tracking::{EventKind, PoolRow, Recording, Report};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 pub use annotations::AnnotationRow;
 pub use causes::{FreeBytes, GapCauses, GapMoment, SegmentKeeper, SingleBlockSegments};
@@ -73,6 +73,7 @@ pub struct AllocatorReport {
     /// The settings of the run in the syntax of `PYTORCH_CUDA_ALLOC_CONF`; `None` if the file has none.
     pub alloc_conf: Option<String>,
     /// The settings in the file, by PyTorch's names.
+    #[serde(serialize_with = "as_map")]
     pub settings: Vec<(String, String)>,
     /// The moment with the most allocated bytes.
     pub peak_allocated: MemoryLevel,
@@ -132,7 +133,7 @@ impl SnapshotReport {
         report.pools = vec![pool(snapshot, &levels, &end)];
         let pytorch = AllocatorReport {
             device: snapshot.device(),
-            events: if snapshot.has_events() { recording.events().len() as u64 } else { 0 },
+            events: (recording.events().len() - recording.carried_events()) as u64,
             has_events: snapshot.has_events(),
             lost_beginning: snapshot.lost_beginning(),
             alloc_conf: snapshot.alloc_conf(),
@@ -148,6 +149,11 @@ impl SnapshotReport {
         };
         Self { report, pytorch }
     }
+}
+
+/// Serializes pairs as an object.
+fn as_map<S: Serializer>(pairs: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
 /// The blocks that waited for other streams after their free.
