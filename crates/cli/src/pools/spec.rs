@@ -86,9 +86,15 @@ pub(crate) struct PoolArguments {
     pub(crate) alloc_conf: Option<PytorchOptions>,
 }
 
-/// The name of settings of PyTorch's allocator: as PyTorch writes them, or `defaults`.
-pub(crate) fn settings_name(settings: PytorchOptions) -> String {
+/// Settings of PyTorch's allocator as PyTorch writes them; empty for the defaults.
+pub(crate) fn settings_text(settings: PytorchOptions) -> String {
     let text = settings.to_string();
+    if text == PytorchOptions::default().to_string() { String::new() } else { text }
+}
+
+/// The name of settings of PyTorch's allocator: as PyTorch writes them, or `defaults`.
+fn settings_name(settings: PytorchOptions) -> String {
+    let text = settings_text(settings);
     if text.is_empty() { "defaults".to_owned() } else { text }
 }
 

@@ -7,6 +7,7 @@ use highwater_traces::{Replayer, Trace};
 use serde::Serialize;
 
 use super::variation::Variation;
+use crate::pools::spec::settings_text;
 use crate::progress::Progress;
 use crate::replay::smallest::smallest_pool;
 
@@ -54,7 +55,7 @@ impl Outcome {
             peak_reserved_bytes: Some(0),
             end_in_use_bytes: Some(0),
             end_reserved_bytes: Some(0),
-            alloc_conf: variation.alloc_conf.map(|settings| settings.to_string()),
+            alloc_conf: variation.alloc_conf.map(settings_text),
             smallest_pool_bytes: nothing,
             ..Self::default()
         };

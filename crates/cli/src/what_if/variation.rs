@@ -1,6 +1,6 @@
 //! The variations to try: policies, rules and pools.
 
-use bfc_core::{AllocatorChoice, Bytes, PytorchOptions, PytorchOptionsError, SplitChoice};
+use bfc_core::{AllocatorChoice, PytorchOptions, PytorchOptionsError, SplitChoice};
 use highwater_traces::setting_variations;
 use highwater_tracking::Recording;
 
@@ -16,8 +16,6 @@ pub(super) struct Variation {
     pub(super) what: String,
     pub(super) policy: Policy,
     pub(super) spec: PoolSpec,
-    /// The size of the pool, if given.
-    pub(super) limit: Option<Bytes>,
     pub(super) grouping: Grouping,
     /// The settings, if this varies those of PyTorch's allocator.
     pub(super) alloc_conf: Option<PytorchOptions>,
@@ -72,10 +70,10 @@ impl Variation {
     }
 
     fn new(what: String, policy: Policy, changes: &PoolArguments) -> Result<Self, PoolSpecError> {
-        let (spec, limit) = (PoolSpec::new(changes)?, changes.pool);
+        let spec = PoolSpec::new(changes)?;
         let alloc_conf = policy.supports("--alloc-conf").then(|| spec.alloc_conf());
         let grouping = Grouping::Pools;
-        Ok(Self { what, policy, spec, limit, grouping, alloc_conf, finds_smallest_pool: limit.is_none() })
+        Ok(Self { what, policy, spec, grouping, alloc_conf, finds_smallest_pool: changes.pool.is_none() })
     }
 }
 

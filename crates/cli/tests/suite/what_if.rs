@@ -163,7 +163,7 @@ fn the_settings_of_pytorch_that_reserve_least_are_named() {
     let output = String::from_utf8(what_if(&growth(), &[]).stdout).unwrap();
     let parts = [
         "\nbest settings of PyTorch's allocator: expandable_segments:True\n",
-        "\nThey reserve 420 MiB instead of 13.73 GiB with ",
+        "\nThey reserve 420 MiB instead of 13.7 GiB with ",
         ", and remove 98.9 % of the difference between reserved and used memory at the end.\n",
     ];
     for part in parts {

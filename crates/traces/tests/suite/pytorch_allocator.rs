@@ -494,7 +494,8 @@ fn check_programs(file: &str, count: usize) {
         assert_eq!((capacity, events.len()), (case.capacity, case.events), "{}", case.name);
         let compared = case.expected.iter().filter_map(|(&index, expected)| {
             let has_other_addresses = OTHER_ADDRESSES.contains(&&*case.name);
-            if has_other_addresses && settings[index] == "expandable_segments:True,roundup_power2_divisions:8" {
+            if has_other_addresses && settings[index] == "expandable_segments:True,roundup_power2_divisions:8"
+            {
                 return None;
             }
             let found = compare(&events, capacity, &settings[index], 64, expected).err()?;
