@@ -177,7 +177,9 @@ fn causes(report: &AllocatorReport, wide: bool) -> String {
             line(name, &figure);
         }
     }
-    rows.rule();
+    if moments.iter().any(|(_, moment)| moment.gap_bytes > 0) {
+        rows.rule();
+    }
     let mut line = |name: &str, figure: fn(&GapMoment) -> u64| {
         rows.line(name, moments.iter().map(|(_, moment)| bytes(figure(moment))));
     };
