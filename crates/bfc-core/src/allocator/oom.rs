@@ -41,6 +41,9 @@ pub enum Verdict {
     /// Pending work still uses freed memory that would suffice.
     #[cfg_attr(feature = "serde", serde(rename = "pinned by pending work"))]
     Pinned,
+    /// Free memory that would suffice serves other requests only, such as those of another stream.
+    #[cfg_attr(feature = "serde", serde(rename = "free for other requests only"))]
+    Separated,
     /// The request would exceed the budget of its scope.
     #[cfg_attr(feature = "serde", serde(rename = "over the budget of its scope"))]
     OverBudget,
@@ -55,6 +58,7 @@ impl Verdict {
             Self::Exhausted => "exhausted",
             Self::Fragmented => "fragmented",
             Self::Pinned => "pinned by pending work",
+            Self::Separated => "free for other requests only",
             Self::OverBudget => "over the budget of its scope",
         }
     }
@@ -134,6 +138,9 @@ pub struct OomReport {
     pub free: u64,
     /// The largest free block that the request could use.
     pub largest_free: u64,
+    /// Free bytes in regions that serve other requests only, such as those of another stream.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub unusable: u64,
     /// The regions, if the pool can have several.
     #[cfg_attr(feature = "serde", serde(default))]
     pub regions: Option<RegionUse>,
@@ -211,6 +218,7 @@ impl OomReport {
             in_use: 0,
             free: 0,
             largest_free: 0,
+            unusable: 0,
             regions: None,
             verdict,
             holders: Vec::new(),

@@ -77,10 +77,12 @@ impl Buddy {
     /// large, so that region was taken for it.
     fn find(&self, rounded: u64, alignment: u64) -> Option<(FreeChunk, u64)> {
         let is_huge = rounded > self.options.max_chunk().0;
-        self.chunks.free_from(rounded).filter(|chunk| !is_huge || chunk.is_region).find_map(|chunk| {
-            let start = round_up(chunk.address, alignment)?;
-            (start - chunk.address <= chunk.bytes - rounded).then_some((chunk, start))
-        })
+        self.chunks.free_from(rounded).filter(|chunk| !is_huge || self.chunks.is_region(chunk.slot)).find_map(
+            |chunk| {
+                let start = round_up(chunk.address, alignment)?;
+                (start - chunk.address <= chunk.bytes - rounded).then_some((chunk, start))
+            },
+        )
     }
 
     /// Charges a huge block. Its region is released once idle.
@@ -141,7 +143,7 @@ impl Policy for Buddy {
         if self.huge_slots.remove(&slot) {
             self.huge -= block.bytes;
         }
-        if joined.is_region && self.own_regions.remove(&joined.address) {
+        if self.chunks.is_region(joined.slot) && self.own_regions.remove(&joined.address) {
             self.spent_regions.insert(joined.address);
         }
         Ok(())

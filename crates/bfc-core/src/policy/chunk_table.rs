@@ -36,6 +36,8 @@ struct Chunk {
     /// Whether its region is a segment, which is mapped in parts.
     in_segment: bool,
     set: u16,
+    /// The number of its region, from the oldest on; 0 in set 0.
+    age: u32,
     address: u64,
     bytes: u64,
     /// The chunk below in the same region.
@@ -51,7 +53,7 @@ impl Chunk {
     }
 
     const fn as_free(&self, slot: u32) -> FreeChunk {
-        FreeChunk { bytes: self.bytes, address: self.address, slot, is_region: self.is_region() }
+        FreeChunk { bytes: self.bytes, age: self.age, address: self.address, slot }
     }
 
     /// Whether it is the only chunk of its region or segment.
@@ -68,10 +70,9 @@ impl Chunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FreeChunk {
     pub(crate) bytes: u64,
+    age: u32,
     pub(crate) address: u64,
     pub(crate) slot: u32,
-    /// Whether it is the only chunk of its region.
-    pub(crate) is_region: bool,
 }
 
 /// A region as the source delivered it, and the slot of its lowest chunk.
@@ -96,6 +97,8 @@ pub(crate) struct ChunkTable {
     slots: Vec<Chunk>,
     vacant: Vec<u32>,
     sets: Vec<Set>,
+    /// The number of the newest region outside of set 0.
+    newest: u32,
     /// The slots of unmapped chunks, by address.
     unmapped: BTreeMap<u64, u32>,
     /// The ranges of removed segments, which the caller has yet to take.
@@ -113,6 +116,7 @@ impl Default for ChunkTable {
             slots: Vec::new(),
             vacant: Vec::new(),
             sets: vec![Set::default()],
+            newest: 0,
             unmapped: BTreeMap::new(),
             emptied: Vec::new(),
             regions: Vec::new(),
@@ -142,14 +146,23 @@ impl ChunkTable {
 
     /// Adds a free region to a set. Returns the slot of its chunk.
     pub(crate) fn add_region_to(&mut self, span: Span, set: u16) -> Result<u32, NotAdded> {
+        let first = self.add_chunk(span, set, SlotState::Free)?;
+        self.reserved += span.bytes;
+        Ok(first)
+    }
+
+    /// Adds a region or a segment with one chunk. Returns its slot.
+    fn add_chunk(&mut self, span: Span, set: u16, state: SlotState) -> Result<u32, NotAdded> {
         let index = self.index_of_new(span)?;
+        if set > 0 {
+            self.newest = self.newest.checked_add(1).ok_or(NotAdded::Full)?;
+        }
+        let (in_segment, age) = (state == SlotState::Unmapped, if set > 0 { self.newest } else { 0 });
         let Span { address, bytes } = span;
-        let state = SlotState::Free;
-        let chunk = Chunk { state, in_segment: false, set, address, bytes, prev: NONE, next: NONE };
+        let chunk = Chunk { state, in_segment, set, age, address, bytes, prev: NONE, next: NONE };
         let first = self.insert(chunk);
         self.regions.insert(index, Region { span, first });
         self.store(first, chunk);
-        self.reserved += bytes;
         Ok(first)
     }
 
@@ -204,7 +217,7 @@ impl ChunkTable {
 
     /// Iterates over the free chunks of a set of at least `bytes` bytes, the best fit first. The largest is the last.
     pub(crate) fn free_in(&self, set: u16, bytes: u64) -> impl DoubleEndedIterator<Item = FreeChunk> + '_ {
-        let least = FreeChunk { bytes, address: 0, slot: 0, is_region: false };
+        let least = FreeChunk { bytes, age: 0, address: 0, slot: 0 };
         self.sets[usize::from(set)].free.range(least..).copied()
     }
 
@@ -212,6 +225,11 @@ impl ChunkTable {
     pub(crate) fn free_chunk(&self, slot: u32) -> Option<FreeChunk> {
         let chunk = self.slots.get(slot as usize).filter(|chunk| chunk.state == SlotState::Free)?;
         Some(chunk.as_free(slot))
+    }
+
+    /// Whether a chunk is the only one of its region.
+    pub(crate) fn is_region(&self, slot: u32) -> bool {
+        self.slots[slot as usize].is_region()
     }
 
     /// Returns the set of a chunk.
@@ -360,7 +378,8 @@ impl ChunkTable {
                 let is_free = chunk.state == SlotState::Free;
                 let is_unmapped = chunk.state == SlotState::Unmapped;
                 let linked = chunk.address == address && chunk.prev == prev && chunk.bytes > 0;
-                let alike = (chunk.set, chunk.in_segment) == (first.set, first.in_segment);
+                let alike =
+                    (chunk.set, chunk.in_segment, chunk.age) == (first.set, first.in_segment, first.age);
                 let merged = chunk.state == SlotState::Live || chunk.state != prev_state;
                 let placed = !is_unmapped || (chunk.in_segment && self.unmapped.get(&address) == Some(&slot));
                 if !linked || !alike || !merged || !placed || chunk.state == SlotState::Vacant {

@@ -204,13 +204,19 @@ impl dyn Policy + '_ {
     /// Returns the free bytes that the request may use, in any number of chunks. Visits every chunk.
     #[must_use]
     pub fn free_bytes_for(&self, request: &PlacementRequest) -> u64 {
-        let mut free = 0;
+        self.free_and_largest_for(request).0
+    }
+
+    /// Returns the free bytes that the request may use, and the largest chunk of them.
+    pub(crate) fn free_and_largest_for(&self, request: &PlacementRequest) -> (u64, u64) {
+        let (mut free, mut largest) = (0, 0);
         self.visit(&mut |piece| {
             if self.may_use(request, &piece) {
                 free += piece.span.bytes;
+                largest = piece.span.bytes.max(largest);
             }
         });
-        free
+        (free, largest)
     }
 }
 

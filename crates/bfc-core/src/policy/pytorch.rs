@@ -43,8 +43,8 @@ const KEPT_REMAINDER: u64 = MIB;
 
 /// Placement as PyTorch's `CUDACachingAllocator` of version 2.15.
 ///
-/// A request takes the smallest free block of its set that is large enough, the lowest among equals. The remainder
-/// becomes a free block if it has at least 512 bytes in a small set, or more than 1 MiB in a large one. A freed block
+/// A request takes the smallest free block of its set that is large enough. Of equal ones it takes the one in the oldest
+/// region, and there the lowest. The remainder becomes a free block if it has at least 512 bytes in a small set, or more than 1 MiB in a large one. A freed block
 /// merges with its free neighbors in the region. All idle regions return to the source before a request fails.
 ///
 /// Addresses beyond multiples of 512 bytes are an addition: the padding before an aligned block stays free.
@@ -190,7 +190,7 @@ impl Policy for Pytorch {
 
     fn free(&mut self, slot: u32) -> Result<(), NotLive> {
         let merged = self.chunks.free(slot)?;
-        if self.options.collects_garbage() && merged.is_region {
+        if self.options.collects_garbage() && self.chunks.is_region(merged.slot) {
             self.garbage.note_idle(merged.slot);
         }
         Ok(())
@@ -230,7 +230,7 @@ impl Policy for Pytorch {
         let (Some(rounded), Some(set)) = (rounded, self.set_of(request)) else { return Vec::new() };
         let oversize = self.options.max_split();
         let needed = rounded.max(oversize);
-        let regions = || self.chunks.free_in(set, oversize).filter(|chunk| chunk.is_region);
+        let regions = || self.chunks.free_in(set, oversize).filter(|chunk| self.chunks.is_region(chunk.slot));
         let mut chosen: Vec<u64> = Vec::new();
         if let Some(single) = regions().find(|chunk| chunk.bytes >= needed) {
             chosen.push(single.address);

@@ -1,7 +1,8 @@
 //! Device memory as one growing region: a reserved address range, mapped as needed.
 //!
 //! Source of the rules: TensorFlow's `GpuVirtualMemAllocator`, on CUDA's virtual memory management. Growths are
-//! adjacent, so a pool merges them, and no region border splits free memory.
+//! adjacent, so a pool merges them, and no region border splits free memory. A pool may also reserve ranges of its own
+//! and map memory anywhere in them, as PyTorch's expandable segments do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +39,8 @@ pub struct VirtualMemory {
     granularity: u64,
     range: Span,
     pieces: Mutex<Pieces>,
+    /// Ranges that pools have reserved.
+    segments: Mutex<Vec<Span>>,
 }
 
 /// The mapped pieces, by address.
@@ -75,7 +78,7 @@ impl VirtualMemory {
         let exhausted = SourceError::Exhausted { bytes: addresses.0 };
         let bytes = round_up(addresses.0.max(1), granularity).ok_or(exhausted)?;
         let range = Span { address: driver.reserve(bytes)?, bytes };
-        Ok(Self { driver, granularity, range, pieces: Mutex::default() })
+        Ok(Self { driver, granularity, range, pieces: Mutex::default(), segments: Mutex::default() })
     }
 
     /// Returns the reserved address range.
@@ -86,15 +89,15 @@ impl VirtualMemory {
 
     /// Returns the span of the next region; `None` if the range is too small.
     fn place(&self, pieces: &Pieces, alignment: u64, bytes: u64) -> Option<Span> {
-        let next = pieces.last_key_value().map_or(self.range.address, |(start, piece)| start + piece.bytes);
+        let of_range = pieces.range(self.range.address..self.range.end()?);
+        let next = of_range.last().map_or(self.range.address, |(start, piece)| start + piece.bytes);
         let address = round_up(next, alignment.max(self.granularity))?;
         let region = Span { address, bytes: round_up(bytes, self.granularity)? };
         (region.end()? <= self.range.end()?).then_some(region)
     }
 
-    /// Maps memory into a region, in pieces.
-    fn back(&self, region: Span, growth: &mut Growth<'_>) -> Result<(), SourceError> {
-        let largest = (PIECE / self.granularity).max(1) * self.granularity;
+    /// Maps memory into a region, in pieces of at most `largest` bytes.
+    fn back(&self, region: Span, largest: u64, growth: &mut Growth<'_>) -> Result<(), SourceError> {
         let end = region.address + region.bytes;
         let mut address = region.address;
         while address < end {
@@ -176,9 +179,47 @@ unsafe impl SubAllocator for VirtualMemory {
         let pieces = &mut *lock(&self.pieces);
         let region = self.place(pieces, alignment, bytes).ok_or(exhausted)?;
         let mut growth = Growth { driver: &*self.driver, pieces, mapped: Vec::new() };
-        self.back(region, &mut growth)?;
+        let largest = (PIECE / self.granularity).max(1) * self.granularity;
+        self.back(region, largest, &mut growth)?;
         growth.finish();
         Ok(region)
+    }
+
+    fn supports_segments(&self) -> bool {
+        true
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Span, SourceError> {
+        let bytes = round_up(bytes.max(1), self.granularity).ok_or(SourceError::Exhausted { bytes })?;
+        let range = Span { address: self.driver.reserve(bytes)?, bytes };
+        lock(&self.segments).push(range);
+        Ok(range)
+    }
+
+    unsafe fn release_range(&self, range: Span) {
+        let segments = &mut *lock(&self.segments);
+        let is_unmapped =
+            lock(&self.pieces).range(range.address..range.end().unwrap_or(u64::MAX)).next().is_none();
+        // A range with memory that the driver failed to unmap stays reserved.
+        if let Some(index) =
+            segments.iter().position(|&segment| segment.address == range.address && is_unmapped)
+        {
+            let range = segments.swap_remove(index);
+            // The driver records a failure.
+            // SAFETY: the range came from the driver, is released once, and nothing is mapped in it.
+            let _ = unsafe { self.driver.release_range(range) };
+        }
+    }
+
+    unsafe fn map(&self, span: Span, handle: u64) -> Result<(), SourceError> {
+        if handle == 0 || handle % self.granularity != 0 || span.bytes % handle != 0 {
+            return Err(SourceError::BadRegion { address: span.address, bytes: span.bytes });
+        }
+        let pieces = &mut *lock(&self.pieces);
+        let mut growth = Growth { driver: &*self.driver, pieces, mapped: Vec::new() };
+        self.back(span, handle, &mut growth)?;
+        growth.finish();
+        Ok(())
     }
 
     unsafe fn free(&self, region: Span) {
@@ -215,9 +256,11 @@ impl Drop for VirtualMemory {
     /// Keeps the addresses reserved if regions are live or unmapping failed.
     fn drop(&mut self) {
         if lock(&self.pieces).is_empty() {
-            // The driver records a failure.
-            // SAFETY: this value owns the range, frees it once, and nothing is mapped in it.
-            let _ = unsafe { self.driver.release_range(self.range) };
+            for range in lock(&self.segments).drain(..).chain([self.range]) {
+                // The driver records a failure.
+                // SAFETY: this value owns the range, frees it once, and nothing is mapped in it.
+                let _ = unsafe { self.driver.release_range(range) };
+            }
         }
     }
 }

@@ -80,6 +80,29 @@ impl VisitedMemory {
     pub fn new(source: Arc<dyn SubAllocator>, index: usize, visitors: Visitors) -> Self {
         Self { source, index, visitors, regions: Mutex::default() }
     }
+
+    /// Calls the visitors for memory that has just come from the source, in pieces of `piece` bytes.
+    fn visit_new(&self, span: Span, piece: u64) {
+        let pieces = (0..span.bytes).step_by(usize::try_from(piece.max(1)).unwrap_or(usize::MAX));
+        let pieces = pieces.map(|offset| {
+            let bytes = piece.min(span.bytes - offset);
+            Span { address: span.address + offset, bytes }
+        });
+        lock(&self.regions).extend(pieces.clone().map(|piece| (piece.address, piece.bytes)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            for region in pieces {
+                for visit in &self.visitors.alloc {
+                    visit(region, self.index);
+                }
+            }
+        }));
+        if let Err(panic) = outcome {
+            // All visitors are told that the memory goes, including those that did not see it come.
+            // SAFETY: the memory has just come from the source, and only visitors know it.
+            unsafe { self.free(span) };
+            resume_unwind(panic);
+        }
+    }
 }
 
 /// Frees a region on drop.
@@ -115,18 +138,7 @@ unsafe impl SubAllocator for VisitedMemory {
 
     fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
         let region = self.source.allocate(alignment, bytes)?;
-        lock(&self.regions).insert(region.address, region.bytes);
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            for visit in &self.visitors.alloc {
-                visit(region, self.index);
-            }
-        }));
-        if let Err(panic) = outcome {
-            // All visitors are told that the region goes, including those that did not see it come.
-            // SAFETY: the region has just come from the source, and only visitors know it.
-            unsafe { self.free(region) };
-            resume_unwind(panic);
-        }
+        self.visit_new(region, region.bytes);
         Ok(region)
     }
 
@@ -158,6 +170,27 @@ unsafe impl SubAllocator for VisitedMemory {
 
     fn supports_coalescing(&self) -> bool {
         self.source.supports_coalescing()
+    }
+
+    fn supports_segments(&self) -> bool {
+        self.source.supports_segments()
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Span, SourceError> {
+        self.source.reserve(bytes)
+    }
+
+    unsafe fn release_range(&self, range: Span) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.source.release_range(range) };
+    }
+
+    /// Visitors see each handle as a region.
+    unsafe fn map(&self, span: Span, handle: u64) -> Result<(), SourceError> {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.source.map(span, handle)? };
+        self.visit_new(span, handle);
+        Ok(())
     }
 
     fn available_bytes(&self) -> Option<u64> {

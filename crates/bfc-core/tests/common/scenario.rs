@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bfc_core::{
     AutoGrowthConfig, AutoGrowthOptions, Bfc, BfcConfig, BuddyConfig, BuddyOptions, Bytes, GrowthRule,
-    Lifetime, PackedConfig, Packing, PackingOptions, PoolConfig, ThreadCache, TimingCounter,
+    Lifetime, PackedConfig, Packing, PackingOptions, PoolConfig, PytorchConfig, ThreadCache, TimingCounter,
 };
 
 use super::interpreter::{Choice, Interpreter, Tally};
@@ -21,6 +21,7 @@ pub enum Chosen {
     Buddy(BuddyConfig),
     AutoGrowth(AutoGrowthConfig),
     FirstFit(PoolConfig<()>),
+    Pytorch(PytorchConfig),
     Packed(PackedConfig),
 }
 
@@ -40,6 +41,7 @@ macro_rules! with_policy {
             Chosen::Buddy(config) => run!(bfc_core::Buddy, config),
             Chosen::AutoGrowth(config) => run!(bfc_core::AutoGrowth, config),
             Chosen::FirstFit(config) => run!(bfc_core::FirstFit, config),
+            Chosen::Pytorch(config) => run!(bfc_core::Pytorch, config),
             Chosen::Packed(config) => run!(bfc_core::Packed<bfc_core::Bfc>, config),
         }
     }};
@@ -63,7 +65,7 @@ impl Scenario {
                 let counter = timing.then(|| Arc::new(TimingCounter::default()));
                 return Interpreter::<Bfc>::new(config.clone(), nature, *always_splits, counter).run(ops);
             }
-            Chosen::Buddy(_) => Choice::Any,
+            Chosen::Buddy(_) | Chosen::Pytorch(_) => Choice::Any,
             Chosen::Packed(_) => Choice::Packed,
             _ => Choice::AnyFit,
         };
@@ -137,6 +139,13 @@ pub fn policies() -> Vec<(&'static str, Chosen)> {
         ("auto-growth, as requested", auto_growth(AutoGrowthOptions::gpu().with_free_before_growth(true))),
         ("first-fit", Chosen::FirstFit(first_fit.clone())),
         ("first-fit, one region", Chosen::FirstFit(first_fit.with_allow_growth(false))),
+        ("pytorch", pytorch("")),
+        ("pytorch, expandable segments", pytorch("expandable_segments:True")),
+        (
+            "pytorch, other sizes",
+            pytorch("roundup_power2_divisions:4,large_segment_size_mb:32,max_split_size_mb:32"),
+        ),
+        ("pytorch, garbage collection", pytorch("garbage_collection_threshold:0.2")),
         ("packed", Chosen::Packed(packed())),
         ("packed, one region", Chosen::Packed(packed().with_allow_growth(false))),
     ]
@@ -148,6 +157,11 @@ fn buddy(max_chunk: Bytes) -> BuddyOptions {
 
 fn auto_growth(options: AutoGrowthOptions) -> Chosen {
     Chosen::AutoGrowth(AutoGrowthConfig::with_options(LIMIT, options))
+}
+
+/// A pool of several regions, as the requests are small.
+fn pytorch(settings: &str) -> Chosen {
+    Chosen::Pytorch(PytorchConfig::pytorch(Bytes::mib(6), settings.parse().unwrap()))
 }
 
 /// A packing of the recurring sizes, so that random steps follow it now and then.

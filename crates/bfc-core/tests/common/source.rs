@@ -11,6 +11,9 @@ use super::Random;
 /// Where upstream's tests put their first region.
 pub const BASE: u64 = 1 << 40;
 
+/// The start of reserved ranges.
+const RANGES: u64 = 1 << 60;
+
 /// The behavior of a source. The default is upstream's fake: adjacent regions that may not be joined, without
 /// a limit.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,6 +73,8 @@ struct Book {
     frees: u64,
     fails: Fails,
     next: u64,
+    /// Bytes of reserved ranges.
+    reserved: u64,
     out: BTreeMap<u64, u64>,
     faults: Vec<String>,
 }
@@ -142,6 +147,26 @@ impl FakeSource {
         }
     }
 
+    /// Counts a call, and fails as the nature says.
+    fn provide(&self, book: &mut Book, bytes: u64) -> Result<(), SourceError> {
+        book.calls += 1;
+        let out = || book.out.values().sum::<u64>();
+        let fails = match book.fails {
+            Fails::Never => false,
+            Fails::Always => true,
+            Fails::Every(step) => book.calls % step == 0,
+            Fails::Only(call) => book.calls == call,
+            Fails::Random { seed, one_in } => Random(seed ^ book.calls).below(one_in) == 0,
+        };
+        if fails && self.nature.broken {
+            return Err(SourceError::Driver { call: "fake", reason: "broken".to_owned() });
+        }
+        if fails || self.nature.capacity.is_some_and(|capacity| out() + bytes > capacity) {
+            return Err(SourceError::Exhausted { bytes });
+        }
+        Ok(())
+    }
+
     fn place(&self, book: &mut Book, alignment: u64, bytes: u64) -> u64 {
         let alignment = self.nature.fixed_alignment.unwrap_or(alignment);
         if self.nature.downward {
@@ -165,21 +190,7 @@ unsafe impl SubAllocator for FakeSource {
     fn allocate(&self, alignment: u64, bytes: u64) -> Result<Span, SourceError> {
         self.run_hook();
         let book = &mut *self.book.lock().unwrap();
-        book.calls += 1;
-        let out = || book.out.values().sum::<u64>();
-        let fails = match book.fails {
-            Fails::Never => false,
-            Fails::Always => true,
-            Fails::Every(step) => book.calls % step == 0,
-            Fails::Only(call) => book.calls == call,
-            Fails::Random { seed, one_in } => Random(seed ^ book.calls).below(one_in) == 0,
-        };
-        if fails && self.nature.broken {
-            return Err(SourceError::Driver { call: "fake", reason: "broken".to_owned() });
-        }
-        if fails || self.nature.capacity.is_some_and(|capacity| out() + bytes > capacity) {
-            return Err(SourceError::Exhausted { bytes });
-        }
+        self.provide(book, bytes)?;
         let delivered = bytes + self.nature.extra - self.nature.missing;
         let address = self.place(book, alignment, delivered);
         book.out.insert(address, delivered);
@@ -199,7 +210,7 @@ unsafe impl SubAllocator for FakeSource {
         let end = region.address + region.bytes;
         while at < end {
             match book.out.remove(&at) {
-                Some(bytes) if at == region.address || self.nature.coalescing => at += bytes,
+                Some(bytes) if at == region.address || self.nature.coalescing || at >= RANGES => at += bytes,
                 other => {
                     book.faults.push(format!("{region:x?} given back: {other:?} bytes at {at:#x}"));
                     return;
@@ -213,6 +224,29 @@ unsafe impl SubAllocator for FakeSource {
 
     fn supports_coalescing(&self) -> bool {
         self.nature.coalescing
+    }
+
+    fn supports_segments(&self) -> bool {
+        true
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Span, SourceError> {
+        let book = &mut *self.book.lock().unwrap();
+        let address = RANGES + book.reserved;
+        book.reserved += bytes;
+        Ok(Span { address, bytes })
+    }
+
+    unsafe fn map(&self, span: Span, handle: u64) -> Result<(), SourceError> {
+        self.run_hook();
+        let book = &mut *self.book.lock().unwrap();
+        self.provide(book, span.bytes)?;
+        for piece in 0..span.bytes / handle {
+            if book.out.insert(span.address + piece * handle, handle).is_some() {
+                book.faults.push(format!("{span:x?} is mapped twice"));
+            }
+        }
+        Ok(())
     }
 }
 

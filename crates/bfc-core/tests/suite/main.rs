@@ -31,6 +31,7 @@ mod placement;
 mod pool_bytes;
 mod pool_promises;
 mod pool_view;
+mod pytorch;
 mod registry;
 mod resize;
 mod retry_ended;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bfc_core::{
     AddressOnlyMemory, Allocator, AllocatorChoice, AutoGrowth, AutoGrowthConfig, AutoGrowthOptions, Bfc,
     Buddy, BuddyConfig, BuddyOptions, Bytes, ConfiguredPolicy, GrowthRule, HostMemory, Packed, PackedConfig,
-    PackedOptions, Packing, PackingOptions, PolicyAllocator, PoolConfig, PytorchAllocator, PytorchConfig, SubAllocator, did_you_mean,
+    PackedOptions, Packing, PackingOptions, PolicyAllocator, PoolConfig, PytorchAllocator, PytorchConfig,
+    SubAllocator, did_you_mean,
 };
 use highwater_traces::{NoPacking, Step, Trace, packing_of};
 

@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::replay::smallest::smallest_pool;
 
 /// The memory of a variation; an object of `--json`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Outcome {
     pub(super) what: String,
     pub(super) policy: &'static str,
@@ -113,7 +113,8 @@ pub(super) fn compare_settings(outcomes: &mut [Outcome]) {
     if with_settings(outcomes).nth(1).is_none() {
         return;
     }
-    let least = with_settings(outcomes).min_by_key(|outcome| (outcome.peak_reserved_bytes, outcome.end_reserved_bytes));
+    let least = with_settings(outcomes)
+        .min_by_key(|outcome| (outcome.peak_reserved_bytes, outcome.end_reserved_bytes));
     let least = least.map(|outcome| outcome.what.clone());
     for outcome in outcomes {
         if outcome.alloc_conf.is_some() {

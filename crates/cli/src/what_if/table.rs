@@ -70,7 +70,10 @@ fn best_settings(outcomes: &[Outcome]) -> String {
         return format!("no other settings of PyTorch's allocator reserve less than {}\n", name(base));
     }
     let saved = best.saved_at_end.filter(|&saved| saved > 0.0).map(|saved| {
-        format!(", and remove {:.1} % of the difference between reserved and used memory at the end", saved * 100.0)
+        format!(
+            ", and remove {:.1} % of the difference between reserved and used memory at the end",
+            saved * 100.0
+        )
     });
     format!(
         "best settings of PyTorch's allocator: {}\nThey reserve {} instead of {} with {}{}.\n",

@@ -129,7 +129,9 @@ fn combinations(arguments: &WhatIfArguments, policy: Policy) -> Result<Vec<Varia
     with_each(&mut all, policy, &arguments.cut, |changes, cut| changes.cut = Some(cut));
     with_each(&mut all, policy, &arguments.join, |changes, join| changes.join = Some(join));
     with_each(&mut all, policy, &arguments.growth, |changes, growth| changes.growth = Some(growth));
-    with_each(&mut all, policy, &arguments.alloc_conf, |changes, settings| changes.alloc_conf = Some(settings));
+    with_each(&mut all, policy, &arguments.alloc_conf, |changes, settings| {
+        changes.alloc_conf = Some(settings)
+    });
     with_each(&mut all, policy, &arguments.pool, |changes, pool| changes.pool = Some(pool));
     let variation = |changes: &PoolArguments| Variation::new(name(policy, changes), policy, changes);
     all.iter().map(variation).collect()
@@ -164,6 +166,8 @@ fn recorded_policy(recording: &Recording) -> Policy {
 }
 
 /// The recorded settings of PyTorch's allocator, if the run states them.
-pub(super) fn recorded_settings(recording: &Recording) -> Result<Option<PytorchOptions>, PytorchOptionsError> {
+pub(super) fn recorded_settings(
+    recording: &Recording,
+) -> Result<Option<PytorchOptions>, PytorchOptionsError> {
     recording.facts().get("alloc_conf").map(str::parse).transpose()
 }

@@ -188,7 +188,10 @@ fn settings_of_pytorch_are_separated_by_semicolons() {
     assert!(outcomes.iter().all(|outcome| outcome["is_best_alloc_conf"] == false), "{outcomes:?}");
     let text = what_if(&run, &["--alloc-conf", "max_split_size_mb:64;max_split_size_mb:128"]);
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("\nno other settings of PyTorch's allocator reserve less than max_split_size_mb:64\n"), "{text}");
+    assert!(
+        text.contains("\nno other settings of PyTorch's allocator reserve less than max_split_size_mb:64\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -212,7 +215,11 @@ fn invalid_questions_fail_with_exit_code_two() {
         (&run, &["--policy", "buddy", "--split", "always"], "--split is not supported by buddy"),
         (&run, &["--policy", "buddy", "--join", "deferred"], "--join is not supported by buddy"),
         (&run, &["--split", "twice:5%"], "needs the size of the pool"),
-        (&run, &["--policy", "bfc", "--alloc-conf", "backend:native"], "--alloc-conf is not supported by bfc"),
+        (
+            &run,
+            &["--policy", "bfc", "--alloc-conf", "backend:native"],
+            "--alloc-conf is not supported by bfc",
+        ),
         (&run, &["--alloc-conf", "expandable_segment:True"], "expandable_segments"),
         (&run, &["--policy", "worst-fit"], "unknown policy \"worst-fit\""),
         (&run, &["--packing", "none.packing"], "none.packing"),

@@ -113,6 +113,9 @@ pub enum TraceProblem {
         /// The limit, in bytes.
         limit: u64,
     },
+    /// The file has no bytes.
+    #[error("the file is empty: write it again, and check that its disk has space")]
+    Empty,
     /// The file is of another kind.
     #[error("not a trace: {kind}; {}", kind.advice())]
     WrongFile {

@@ -136,6 +136,9 @@ impl Format {
 
     /// Detects the format from the first bytes, and checks that it supports the options.
     pub(super) fn of(start: &[u8], options: &ReadOptions) -> Result<&'static Self, TraceError> {
+        if start.is_empty() {
+            return Err(TracePlace::Byte(0).of(TraceProblem::Empty));
+        }
         let (kind, start) = (FileKind::of(start), Start::new(start));
         let found = FORMATS.iter().find(|format| format.kind == kind && (format.is_start)(&start));
         let Some(format) = found else {

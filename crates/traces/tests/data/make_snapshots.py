@@ -380,9 +380,10 @@ def small():
     write("pytorch-early.pickle", model.snapshot(), 4)
     # Then times and settings; the pool of an event is that of its segment. A part of the beginning is lost.
     model = Allocator(TIMED, max_split=200 * MIB, divisions=4)
-    train(model, 2, 3, 900, graph=True)
-    model.empty_cache()
-    write("pytorch-timed.pickle", model.snapshot(70), 4)
+    for _ in range(2):
+        model.empty_cache()
+        train(model, 1, 3, 900, graph=True)
+    write("pytorch-timed.pickle", model.snapshot(80), 4)
     # Then annotations.
     model = Allocator(ANNOTATED, expandable=True)
     train(model, 2, 2, 700)

@@ -230,6 +230,7 @@ fn truncated_snapshots_say_what_to_do() {
     assert!(message.contains("torch.cuda.memory._dump_snapshot()"), "{message}");
     let message = refusal(br#"{"device_traces": [[{"action": "alloc", "#);
     assert!(message.starts_with("byte 40: the file ends too early"), "{message}");
+    assert!(refusal(b"").starts_with("byte 0: the file is empty"));
     assert_eq!(refusal(b"a 0 10 x\n"), "byte 0: an allocation trace, where a PyTorch snapshot is expected");
 }
 
@@ -241,12 +242,16 @@ fn a_run_is_a_snapshot_or_a_recording() {
 }
 
 #[test]
-fn categories_in_the_file_are_kept() {
+fn categories_and_sizes_in_the_file_are_kept() {
     let file =
         br#"{"device_traces":[[{"action":"alloc","addr":512,"size":9,"category":"optimizer_state"}]]}"#;
     let snapshot = Snapshot::read(&file[..], &ReadOptions::default()).unwrap();
     assert_eq!(snapshot.recording().block(0).category, Category::OptimizerState);
     assert_eq!(snapshot.recording().block(0).granted, 512);
+    // Addresses of PyTorch's allocator are multiples of 512.
+    let file = br#"{"device_traces":[[{"action":"alloc","addr":64,"size":9}]]}"#;
+    let snapshot = Snapshot::read(&file[..], &ReadOptions::default()).unwrap();
+    assert_eq!(snapshot.recording().block(0).granted, 9);
 }
 
 /// Returns the most bytes of regions at a time.

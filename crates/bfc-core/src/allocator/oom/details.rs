@@ -66,6 +66,9 @@ impl OomReport {
         add("in use", bytes(self.in_use), none());
         add("free", bytes(self.free), none());
         add("largest free", bytes(self.largest_free), none());
+        if self.unusable > 0 {
+            add("not usable", bytes(self.unusable), "free in regions for other streams or sizes".to_owned());
+        }
         if self.pending.bytes > 0 {
             add("pending frees", bytes(self.pending.bytes), format!("in {} blocks", self.pending.blocks));
         }
@@ -134,6 +137,10 @@ impl OomReport {
                 let pinned = Bytes(self.pending.bytes.saturating_add(self.pending.stranded_bytes));
                 format!("pinned, {pinned} are freed but still in use on another stream")
             }
+            Verdict::Separated => {
+                let (free, unusable) = (Bytes(self.free), Bytes(self.unusable));
+                format!("{free} are free, {unusable} of them in regions for other streams or sizes")
+            }
             Verdict::OverBudget => match self.budget {
                 Some(ExceededBudget { scope, limit, live }) => {
                     let over = Bytes(live.saturating_add(self.rounded).saturating_sub(limit));
@@ -193,6 +200,10 @@ mod tests {
             (
                 OomReport { pending, ..report(Verdict::Pinned, 3 * MIB, 6 * MIB, 8 * MIB) },
                 "3.00 MiB are freed but still in use on another stream",
+            ),
+            (
+                OomReport { unusable: 2 * MIB, ..report(Verdict::Separated, 3 * MIB, 4 * MIB, 8 * MIB) },
+                "4.00 MiB are free, 2.00 MiB of them in regions for other streams or sizes",
             ),
             (
                 OomReport { budget: Some(budget), ..report(Verdict::OverBudget, 3 * MIB, 6 * MIB, 8 * MIB) },

@@ -55,7 +55,10 @@ impl OomReport {
     /// Returns the number of regions and a note on the bytes that growth left unused, if that matters to the request.
     pub(super) fn region_figure(&self) -> Option<(String, String)> {
         let regions = self.regions?;
-        let applies = matches!(self.verdict, Verdict::Exhausted | Verdict::Fragmented | Verdict::Pinned);
+        let applies = matches!(
+            self.verdict,
+            Verdict::Exhausted | Verdict::Fragmented | Verdict::Pinned | Verdict::Separated
+        );
         applies.then(|| (regions.regions.to_string(), regions.note(self)))
     }
 }

@@ -15,14 +15,7 @@ use crate::policy::NotAdded;
 impl ChunkTable {
     /// Adds a range of addresses without memory to a set.
     pub(crate) fn add_segment(&mut self, span: Span, set: u16) -> Result<(), NotAdded> {
-        let index = self.index_of_new(span)?;
-        let Span { address, bytes } = span;
-        let state = SlotState::Unmapped;
-        let chunk = Chunk { state, in_segment: true, set, address, bytes, prev: NONE, next: NONE };
-        let first = self.insert(chunk);
-        self.regions.insert(index, Region { span, first });
-        self.store(first, chunk);
-        Ok(())
+        self.add_chunk(span, set, SlotState::Unmapped).map(|_| ())
     }
 
     /// Whether a chunk lies in a segment.
@@ -69,9 +62,8 @@ impl ChunkTable {
         Some(spans)
     }
 
-    /// Marks the lower end of an unmapped chunk as mapped, and merges it with its free neighbors. Returns the slot of the
-    /// result.
-    pub(crate) fn map(&mut self, span: Span) -> Result<u32, NotAdded> {
+    /// Marks the lower end of an unmapped chunk as mapped, and merges it with its free neighbors. Returns the result.
+    pub(crate) fn map(&mut self, span: Span) -> Result<FreeChunk, NotAdded> {
         let Some(&slot) = self.unmapped.get(&span.address) else { return Err(NotAdded::Bad) };
         let whole = self.slots[slot as usize];
         if span.bytes == 0 || span.bytes > whole.bytes {
@@ -91,7 +83,7 @@ impl ChunkTable {
         }
         self.slots[slot as usize] = mapped;
         self.reserved += span.bytes;
-        Ok(self.merge(slot, SlotState::Free).slot)
+        Ok(self.merge(slot, SlotState::Free))
     }
 
     /// Unmaps whole handles of at most this many bytes in a free chunk. Returns their span. A segment without mapped

@@ -28,6 +28,9 @@ pub trait ExpandingPolicy: Sealed {
     /// # Errors
     /// Fails if the span is not the start of unmapped addresses.
     fn map(&mut self, span: Span) -> Result<(), NotAdded>;
+
+    /// Forgets for which request the policy grows, because the source failed. Mapped spans stay free memory.
+    fn forget_growth(&mut self);
 }
 
 impl Sealed for Pytorch {}
@@ -58,7 +61,11 @@ impl ExpandingPolicy for Pytorch {
     }
 
     fn map(&mut self, span: Span) -> Result<(), NotAdded> {
-        self.fresh = Some(self.chunks.map(span)?);
+        self.fresh = Some(self.chunks.map(span)?.slot);
         Ok(())
+    }
+
+    fn forget_growth(&mut self) {
+        self.fresh = None;
     }
 }

@@ -44,7 +44,7 @@ impl Garbage {
     /// Returns the addresses of idle regions of at least the average age, in rounds until they hold `excess` bytes.
     fn oldest(&self, excess: u64, chunks: &ChunkTable) -> Vec<u64> {
         let large = chunks.sets().filter(|&set| !Sets::is_small(set));
-        let idle = large.flat_map(|set| chunks.free_in(set, 0)).filter(|chunk| chunk.is_region);
+        let idle = large.flat_map(|set| chunks.free_in(set, 0)).filter(|chunk| chunks.is_region(chunk.slot));
         // The request that makes the pool grow counts too.
         let age = |slot: u32| self.requests + 1 - self.idle_since.get(slot as usize).copied().unwrap_or(0);
         let mut left: Vec<(u64, Span)> = idle

@@ -25,7 +25,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             Err(shortfall) => return Some(Err(shortfall)),
         };
         // Spans before a failure stay mapped, as upstream.
-        Some(spans.into_iter().try_for_each(|span| self.map(state, span, handle)))
+        let mapped = spans.into_iter().try_for_each(|span| self.map(state, span, handle));
+        if let (Err(_), Some(segments)) = (&mapped, expanding(state)) {
+            segments.forget_growth();
+        }
+        Some(mapped)
     }
 
     /// Returns the spans to map, if need be in a new segment.
@@ -43,7 +47,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let memory = self.call_source(state, |source| source.total_bytes()).unwrap_or(self.limit.bytes);
         let exhausted = || Shortfall::Source(SourceError::Exhausted { bytes: memory });
         let bytes = memory.checked_add(memory / 8).and_then(|bytes| bytes.checked_next_multiple_of(handle));
-        let bytes = bytes.filter(|&bytes| request.bytes <= bytes).ok_or_else(exhausted)?;
+        let rounded = state.policy.rounded(request.bytes, request.alignment).unwrap_or(u64::MAX);
+        let bytes = bytes.filter(|&bytes| rounded <= bytes).ok_or_else(exhausted)?;
         let range = self.call_source(state, |source| source.reserve(bytes)).map_err(Shortfall::Source)?;
         let segments = expanding(state).ok_or(Shortfall::Limit)?;
         segments.add_segment(range, request).map_err(|error| match error {

@@ -285,14 +285,21 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let status = state.policy.status();
         let tail = status.tail.filter(|_| self.source.supports_coalescing()).map(|tail| tail.bytes);
         let unreserved = available(self.limit.bytes, status.reserved_bytes);
+        let free = stats.free_bytes();
+        let (usable, largest_free) = if state.policy.capabilities().separates_requests {
+            (&state.policy as &dyn Policy).free_and_largest_for(&request.placement)
+        } else {
+            (free, state.policy.largest_free_bytes())
+        };
         OomReport {
             rounded: request.rounded,
             limit: Some(self.limit.bytes),
             limit_origin: self.limit.origin(self.config.limit_origin.as_ref()),
             reserved: stats.bytes_reserved,
             in_use: stats.bytes_in_use,
-            free: stats.free_bytes(),
-            largest_free: state.policy.largest_free_bytes(),
+            free,
+            largest_free,
+            unusable: free.saturating_sub(usable),
             regions: RegionUse::new(stats.regions, unreserved, tail),
             ..OomReport::new(self.name.clone(), &original, verdict)
         }
@@ -323,7 +330,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         if request.rounded <= within_reach {
             Verdict::Fragmented
         } else if request.rounded <= (&state.policy as &dyn Policy).free_bytes().saturating_add(obtainable) {
-            Verdict::Pinned
+            if state.policy.capabilities().separates_requests { Verdict::Separated } else { Verdict::Pinned }
         } else {
             Verdict::Exhausted
         }

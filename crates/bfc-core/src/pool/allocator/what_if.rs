@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::cached::MergedAccounts;
 use super::slow_path::RoundedRequest;
-use super::{LockedPool, PolicyAllocator};
+use super::{LockedPool, PolicyAllocator, placement_request};
 use crate::accounting::number;
 use crate::allocator::Request;
 use crate::allocator::oom::{CheckpointedScope, HOLDERS, Holdings, OomReport, Verdict, WhatIf};
@@ -21,7 +21,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     /// replace regions that become idle.
     pub(super) fn what_if_freed(&self, request: &Request<'_>, freed: &[Block]) -> Option<bool> {
         self.write(|state| {
-            let placement = PlacementRequest::new(request.bytes).with_alignment(request.alignment);
+            let placement = placement_request(request);
             let cached = self.accounts_of(state).cached;
             let slots = self.slots_of(state, freed);
             self.fits_without(state, &cached, &placement, slots.into_iter())
@@ -111,7 +111,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         let Some(rounded) = policy.rounded(request.bytes, request.alignment) else { return false };
         let idle = policy.idle_bytes();
         let room = available(self.limit.bytes, policy.status().reserved_bytes).saturating_add(idle);
-        self.replaces_idle(policy) && idle > idle_before && rounded <= room
+        self.replaces_idle(policy) && idle > idle_before && least_region(policy, rounded) <= room
     }
 
     fn fits_when_done(
@@ -177,7 +177,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
     }
 
     /// Whether a request fits in a new policy over these regions, after the requests of the live blocks. `None` for
-    /// policies whose placements depend on more than the requests.
+    /// policies whose placements depend on more than the sizes of the requests.
     fn fits_replaced(
         &self,
         mut fresh: P,
@@ -185,7 +185,7 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         request: &PlacementRequest,
         live: impl Iterator<Item = PlacementRequest>,
     ) -> Option<bool> {
-        if fresh.capabilities().follows_packing {
+        if fresh.capabilities().follows_packing || fresh.capabilities().separates_requests {
             return None;
         }
         for &region in regions {
@@ -215,7 +215,8 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
         if trimmed == 0 {
             return Some(false);
         }
-        let fits = request.rounded <= available(self.limit.bytes, policy.status().reserved_bytes);
+        let least = least_region(&*policy, request.rounded);
+        let fits = least <= available(self.limit.bytes, policy.status().reserved_bytes);
         (!(fits && short)).then_some(fits)
     }
 
@@ -242,6 +243,11 @@ impl<P: ConfiguredPolicy> PolicyAllocator<P> {
             fits: self.fits_without(state, cached, request, slots.into_iter()),
         })
     }
+}
+
+/// Returns the bytes of the smallest region for a block.
+fn least_region(policy: &dyn Policy, rounded: u64) -> u64 {
+    if policy.capabilities().exact_regions { policy.region_bytes(rounded, rounded) } else { rounded }
 }
 
 /// Returns the sizes of blocks, the largest first. Like [`by_age`], a free function, so that it is compiled once and not

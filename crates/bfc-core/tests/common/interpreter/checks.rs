@@ -111,7 +111,12 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
         let chunks = self.pool.chunks();
         let free = chunks.iter().filter(|chunk| !chunk.in_use());
         assert_eq!(report.free, stats.free_bytes());
-        assert_eq!(report.largest_free, free.map(|chunk| chunk.bytes).max().unwrap_or(0));
+        let largest = free.map(|chunk| chunk.bytes).max().unwrap_or(0);
+        if self.blank.capabilities().separates_requests {
+            assert!(report.largest_free <= largest && report.unusable <= report.free);
+        } else {
+            assert_eq!((report.largest_free, report.unusable), (largest, 0));
+        }
         let limit = report.limit.unwrap();
         let regions = self.pool.regions().len() as u64;
         let unreserved = limit.saturating_sub(stats.bytes_reserved) / 256 * 256;
@@ -124,6 +129,7 @@ impl<P: ConfiguredPolicy> Interpreter<P> {
             Verdict::Fragmented => {
                 assert!(stats.free_bytes() + limit.saturating_sub(stats.bytes_reserved) >= rounded)
             }
+            Verdict::Separated => assert!(report.unusable > 0, "{report:?}"),
             Verdict::Pinned => {
                 assert!(request.attributes.freed_before.is_some() && report.pending.bytes > 0, "{report:?}");
             }

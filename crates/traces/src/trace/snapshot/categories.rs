@@ -32,6 +32,10 @@ use timeline::{NEVER, Timeline};
 /// The bytes of workspaces that cuBLAS keeps for the rest of the run: the default of most GPUs, and that of Hopper.
 const WORKSPACES: [u64; 2] = [8_519_680, 33_554_432];
 
+/// The least allocations of a forward pass after an intermediate result, and their share of the pass, as a divisor.
+const LEAST_LATER_OPS: usize = 8;
+const LATER_SHARE: usize = 4;
+
 /// Returns the category of each block. `lives` has the blocks that are older than the first event first, and then the
 /// others in the order of their allocation.
 pub(super) fn categories(lives: &[Life], stacks: &Stacks) -> Vec<Category> {
@@ -208,14 +212,28 @@ impl Inference<'_> {
                 && site.part == Part::Forward
                 && timeline.ends_in_training;
         };
-        if life.freed.is_none() {
+        if life.freed.is_none() && !timeline.passes.any_ends_after(born) {
             // Live when the file ends, inside of the backward pass that would free it.
-            let is_last = !timeline.passes.any_ends_after(born);
-            return is_last && site.part == Part::Forward;
+            return site.part == Part::Forward;
         }
         let in_pass = timeline.passes.containing(freed).is_some_and(|pass| pass.begin >= next);
-        // Attention saves the keys and values that a cache holds too.
-        site.is_cache || in_pass && self.freed_by_program(life) != Some(true)
+        if in_pass && self.freed_by_program(life) != Some(true) {
+            return true;
+        }
+        // The program holds it longer than autograd does. Attention saves the keys and values that a cache holds too.
+        site.is_cache || site.part == Part::Forward && self.is_intermediate(life, next)
+    }
+
+    /// Returns whether the forward pass goes on for long after a block that the program holds until the next step. Then
+    /// the block is an operand of later ops, which save it. Outputs of the model come last.
+    fn is_intermediate(&self, life: &Life, pass: u32) -> bool {
+        let (timeline, born) = (&self.timeline, born(life));
+        let begin = timeline.last_end(born).unwrap_or(0);
+        let (all, later) = (timeline.forwards.count_in(begin, pass), timeline.forwards.count_in(born, pass));
+        // A step can have two passes, such as those of a generator and of its discriminator.
+        let next_but_one = timeline.passes.next_begin(pass).and_then(|next| timeline.passes.next_begin(next));
+        let is_of_step = next_but_one.is_none_or(|next| freed(life) < next);
+        freed(life) > pass && is_of_step && later >= LEAST_LATER_OPS.max(all / LATER_SHARE)
     }
 }
 

@@ -10,6 +10,7 @@ use super::SnapshotProblem;
 use super::fields::{Fields, FieldsProblem, Key, Layouts};
 use super::file::Device;
 use super::labels::Labels;
+use super::rounding::UNIT;
 use super::segments::Segments;
 use super::stacks::{NONE, StackReader, Stacks};
 use crate::trace::{TraceError, TraceLimits, TracePlace, TraceProblem};
@@ -145,6 +146,11 @@ impl Collected {
     /// Returns the time of the first event, in microseconds since the epoch; 0 without times.
     pub(super) fn first_us(&self) -> u64 {
         self.steps.iter().map(|step| step.time_us).find(|&time| time > 0).unwrap_or(0)
+    }
+
+    /// Returns whether all addresses are multiples of the unit of PyTorch's allocator.
+    pub(super) fn has_units(&self) -> bool {
+        self.lives.iter().all(|life| life.address % UNIT == 0)
     }
 
     /// Returns whether nothing happened and nothing was ever live.

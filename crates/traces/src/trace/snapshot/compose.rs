@@ -22,9 +22,10 @@ impl Snapshot {
     ) -> Result<(), TraceProblem> {
         let collected_bytes = collected.memory.held();
         memory.charge(collected_bytes)?;
-        let placed =
-            place::place(&mut collected, segments, &settings::rounding(&self.settings), self.is_exported);
-        if placed.contradictions > 0 && !self.is_exported {
+        // Other programs, such as Highwater and PyTorch's profiler, write snapshots of other allocators.
+        let is_exact = self.is_exported || !collected.has_units();
+        let placed = place::place(&mut collected, segments, &settings::rounding(&self.settings), is_exact);
+        if placed.contradictions > 0 && !is_exact {
             self.skipped.push(format!(
                 "the exact sizes of freed blocks: {} live blocks differ from the rules of PyTorch's allocator",
                 placed.contradictions
@@ -88,7 +89,7 @@ impl Snapshot {
         self.pending.extend(pending.map(|&(block, _)| PendingFree { block, event: events }));
         let mut facts = facts(NAME, NAME);
         facts.more.extend(self.skipped.iter().map(|what| ("without".to_owned(), what.clone())));
-        if !self.is_exported {
+        if !is_exact {
             // Replays of what-if know the allocator by these facts.
             facts = facts.with("allocator", "pytorch");
             if let Some(conf) = self.alloc_conf().filter(|conf| !conf.is_empty()) {

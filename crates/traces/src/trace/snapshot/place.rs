@@ -19,12 +19,13 @@ pub(super) struct Placed {
     pub(super) streams: Vec<StreamName>,
 }
 
-/// Computes the granted bytes and the streams of all blocks, and the streams of the segments.
+/// Computes the granted bytes and the streams of all blocks, and the streams of the segments. The blocks of other
+/// allocators than PyTorch's have their exact sizes.
 pub(super) fn place(
     collected: &mut Collected,
     segments: &mut Segments,
     rounding: &Rounding,
-    is_exported: bool,
+    is_exact: bool,
 ) -> Placed {
     let (regions, found) = before_events(segments, &collected.regions);
     let older = regions.iter().collect();
@@ -32,7 +33,7 @@ pub(super) fn place(
     let live = blocks.filter(|block| block.state != BlockState::Free);
     let mut placer = Placer {
         rounding,
-        is_exported,
+        is_exact,
         sizes: live.map(|block| (block.address, block.bytes)).collect(),
         contradictions: 0,
         regions,
@@ -84,7 +85,7 @@ pub(super) fn place(
 /// Follows the regions and the live blocks.
 struct Placer<'a> {
     rounding: &'a Rounding,
-    is_exported: bool,
+    is_exact: bool,
     /// The sizes of the blocks that are live at the end.
     sizes: HashMap<u64, u64>,
     contradictions: u64,
@@ -117,8 +118,8 @@ impl Placer<'_> {
 
     fn granted(&self, life: &Life, region: Option<(u64, KnownRegion)>) -> u64 {
         match region {
-            // Highwater's pools round in other ways.
-            _ if self.is_exported => life.requested,
+            // Other allocators round in other ways.
+            _ if self.is_exact => life.requested,
             Some((start, region)) if self.tracks(region) => {
                 let next = life.address.checked_add(1).and_then(|next| self.live.range(next..).next());
                 let end = start.saturating_add(region.bytes);

@@ -9,7 +9,7 @@
 use bfc_core::{KIB, MIB};
 
 /// The smallest block, and the unit of sizes.
-const UNIT: u64 = 512;
+pub(super) const UNIT: u64 = 512;
 
 /// The largest small request. A rest of at most so many bytes stays with a large block.
 const SMALL: u64 = MIB;

@@ -176,6 +176,24 @@ fn results_that_the_program_frees_right_after_the_pass_are_temporary() {
 }
 
 #[test]
+fn intermediate_results_are_activations_though_the_program_holds_them() {
+    let mut run = with_model();
+    let hidden = run.alloc(500, LINEAR);
+    for _ in 0..10 {
+        let scratch = run.alloc(501, RELU);
+        run.free(scratch, RELU);
+    }
+    let output = run.alloc(502, LINEAR);
+    run.alloc(1000, ENGINE);
+    run.alloc(1000, STATE);
+    run.alloc(300, LOAD);
+    run.alloc(500, LINEAR);
+    run.free(hidden, LOAD);
+    run.free(output, LOAD);
+    assert_eq!((run.category(hidden), run.category(output)), (Activation, Temporary));
+}
+
+#[test]
 fn frames_of_the_engine_show_the_backward_pass() {
     const NODE: Stack = &[
         ("at::_ops::mm::call(at::Tensor const&, at::Tensor const&)", ""),

@@ -93,6 +93,12 @@ impl Moments {
         Some(self.0[index])
     }
 
+    /// Returns the number of moments after `from` and up to `to`.
+    pub(super) fn count_in(&self, from: u32, to: u32) -> usize {
+        let up_to = |step| self.0.partition_point(|&moment| moment <= step);
+        up_to(to).saturating_sub(up_to(from))
+    }
+
     /// Returns whether there is a moment after `from` and before `to`.
     pub(super) fn any_in(&self, from: u32, to: u32) -> bool {
         self.next(from).is_some_and(|moment| moment < to)
