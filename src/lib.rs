@@ -121,6 +121,7 @@ pub mod guide {
     #[doc = "[estimate-time]: mod@prediction#estimate-time"]
     #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
     #[doc = "[pretrained]: mod@pretrained#the-key-value-cache"]
+    #[doc = "[pytorch]: mod@pytorch"]
     #[doc = include_str!("../docs/columns.md")]
     #[doc = ""]
     #[doc = include_str!("../docs/columns.svg")]

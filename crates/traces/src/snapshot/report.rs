@@ -179,15 +179,12 @@ fn explain(snapshot: &Snapshot, pending: &HashMap<u32, u32>, levels: &Levels) ->
             EventKind::Alloc(block) => pieces.note(recording.block(block)),
             _ => {}
         }
-        for number in 0..moments.len() {
-            if moments[number].event != index {
-                continue;
-            }
+        for (number, level) in moments.iter().enumerate().filter(|(_, level)| level.event == index) {
             // Moments that coincide are explained once.
-            let known = (0..number).find(|&other| moments[other].event == index);
+            let known = moments[..number].iter().position(|other| other.event == index);
             explained[number] = match known {
                 Some(other) => explained[other].clone(),
-                None => Some(explainer.explain(moments[number], &pieces, allocating(recording, index))),
+                None => Some(explainer.explain(*level, &pieces, allocating(recording, index))),
             };
         }
     }

@@ -228,8 +228,8 @@ fn annotations_nest_and_repeated_ones_share_a_row() {
             event("alloc", at(1) + 32 * MIB + 2 * step * MIB, 2 * MIB, &timed(start + 5)),
             event("alloc", at(1), bytes, &timed(start + 20)),
             event("free", at(1), bytes, &timed(start + 40)),
-            event("alloc", at(1), 1 * MIB, &timed(start + 80)),
-            event("free", at(1), 1 * MIB, &timed(start + 90)),
+            event("alloc", at(1), MIB, &timed(start + 80)),
+            event("free", at(1), MIB, &timed(start + 90)),
         ]);
     }
     let blocks =

@@ -132,6 +132,9 @@ fn streams(report: &AllocatorReport, TextOptions { top, wide, .. }: TextOptions)
     table(rows, wide)
 }
 
+/// A figure of a moment.
+type Figure = fn(&MemoryLevel) -> u64;
+
 /// Curves of reserved and requested bytes and their difference, all in parts of the peak.
 fn over_time(report: &AllocatorReport) -> String {
     let peak = report.peak_reserved.level.reserved_bytes;
@@ -144,7 +147,7 @@ fn over_time(report: &AllocatorReport) -> String {
             report.timeline.len(),
         )
     };
-    let curves: [(&str, fn(&MemoryLevel) -> u64); 3] = [
+    let curves: [(&str, Figure); 3] = [
         ("reserved", |level| level.reserved_bytes),
         ("requested", |level| level.requested_bytes),
         ("difference", MemoryLevel::gap_bytes),
@@ -177,7 +180,9 @@ fn causes(report: &AllocatorReport, wide: bool) -> String {
             line(name, &figure);
         }
     }
-    rows.rule();
+    if moments.iter().any(|(_, moment)| moment.gap_bytes > 0) {
+        rows.rule();
+    }
     let mut line = |name: &str, figure: fn(&GapMoment) -> u64| {
         rows.line(name, moments.iter().map(|(_, moment)| bytes(figure(moment))));
     };
