@@ -8,10 +8,10 @@ function gap_table(data) {
     gaps.map(gap => gap.moment + " at " + time(gap.at_ns, view.end)).join(", ") + ".";
   const column = byte_columns(gaps.map(gap => gap.reserved));
   const difference = gap => gap.reserved - gap.requested;
-  const names = [...new Set(gaps.flatMap(gap => gap.causes.filter(cause => cause.bytes > 0).map(cause => cause.name)))];
   const bytes_of = (gap, name) => gap.causes.reduce((sum, cause) => cause.name === name ? sum + cause.bytes : sum, 0);
+  const names = [...new Set(gaps.flatMap(gap => gap.causes.map(cause => cause.name)))].filter(name => gaps.some(gap => bytes_of(gap, name) > 0));
   const rows = [
-    ...names.map(name => ({ name: name.replace(/^ +/, "\u2003"), of: gap => bytes_of(gap, name), has_share: true })),
+    ...names.map(name => ({ name, of: gap => bytes_of(gap, name), has_share: true })),
     { name: "reserved, not requested", of: difference, has_share: true, is_sum: true },
     { name: "requested", of: gap => gap.requested },
     { name: "reserved", of: gap => gap.reserved, is_sum: true },
@@ -43,8 +43,9 @@ function keepers_table(rows, gap) {
 
 function options_table(data) {
   const facts = data.allocator || { options: [], notes: [], settings: [] }, { options: rows } = facts;
-  element("options-section").hidden = rows.length + facts.settings.length === 0;
-  if (rows.length + facts.settings.length === 0) return;
+  const is_empty = rows.length + facts.settings.length + facts.notes.length === 0;
+  element("options-section").hidden = is_empty;
+  if (is_empty) return;
   element("options-note").textContent = rows.length === 0 ? ""
     : "Each row is an exact replay of the run's allocations and frees with these settings, compared with the recorded settings. The marked settings are advised.";
   const column = byte_columns(rows.flatMap(row => [row.peak_reserved || 0, row.end_reserved || 0]));

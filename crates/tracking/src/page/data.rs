@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use bfc_core::Category;
+use highwater_files::lean;
 use serde::Serialize;
 
 use super::allocator::AllocatorFacts;
@@ -16,15 +17,18 @@ use super::regions::{Pieces, Reserved};
 use super::sample::{Moments, Sample};
 use super::space::Space;
 use crate::plan_chart::PlanChart;
-use crate::record::{Moment, Recording};
+use crate::record::{BlockLife, EventKind, Moment, Recording};
 use crate::report::Report;
 use crate::training_log::TrainingLog;
 
 /// The most intervals of the timeline.
 const MAX_INTERVALS: usize = 1 << 15;
 
-/// The most blocks that are drawn separately, and the most that show the state at other moments.
+/// The most blocks that are drawn separately.
 const RECTANGLES: usize = 40_000;
+
+/// The most blocks that show the state at other moments.
+const SAMPLED: usize = 32_000;
 
 /// Cells of the map for the others.
 const COLUMNS: usize = 832;
@@ -208,25 +212,26 @@ fn map(recording: &Recording, gap_ns: Option<u64>, names: &mut Names<'_>) -> Map
     let pieces = Pieces::of(recording, &space, &moments);
 
     let mut raster = Raster::new(COLUMNS, ROWS, recording.end_ns(), space.bytes);
-    let mut single: Vec<Rectangle> = Vec::new();
-    let mut sample = Sample::new(RECTANGLES, moments.first_level());
+    // All rectangles of the window, unless there are too many.
+    let mut single: Option<Vec<Rectangle>> = Some(Vec::new());
+    let mut sample = Sample::new(SAMPLED, moments.first_level());
     blocks::rectangles(recording, &space, |rectangle| {
         raster.add(&rectangle);
         let is_seen = rectangle.from_ns <= to_ns && rectangle.to_ns >= from_ns;
-        // One more than the limit shows that there are too many.
-        if is_seen && single.len() <= 2 * RECTANGLES {
-            single.push(rectangle);
-        } else {
-            sample.offer(moments.level(rectangle.from_ns, rectangle.to_ns), rectangle);
+        match &mut single {
+            Some(seen) if is_seen && seen.len() < 2 * RECTANGLES => return lean::push(seen, rectangle),
+            _ => {}
         }
+        if is_seen {
+            for rectangle in single.take().into_iter().flatten() {
+                sample.offer(moments.level(rectangle.from_ns, rectangle.to_ns), rectangle);
+            }
+        }
+        sample.offer(moments.level(rectangle.from_ns, rectangle.to_ns), rectangle);
     });
-    let (mut window, mut level) = ((from_ns, to_ns), sample.level());
-    if single.len() > 2 * RECTANGLES {
-        for rectangle in std::mem::take(&mut single) {
-            sample.offer(moments.level(rectangle.from_ns, rectangle.to_ns), rectangle);
-        }
-        (window, level) = ((0, 0), sample.level());
-    }
+    let level = sample.level();
+    let window = if single.is_some() { (from_ns, to_ns) } else { (0, 0) };
+    let mut single = single.unwrap_or_default();
     let has_all = window == (0, recording.end_ns()) && pieces.level == 0;
     single.extend(sample.into_spans());
 
@@ -268,12 +273,32 @@ fn exact(mut single: Vec<Rectangle>, (from_ns, to_ns): (u64, u64), names: &mut N
 
 /// The holders of the peak by category, those with the most bytes first.
 fn holders(recording: &Recording, names: &mut Names<'_>) -> Vec<HolderData> {
+    let Some(peak) = recording.peak() else { return Vec::new() };
+    let is_live =
+        |block: &BlockLife| block.born <= peak.event && block.freed.is_none_or(|freed| freed > peak.event);
     let mut sums = BTreeMap::<(usize, u32), (u64, u64)>::new();
-    for block in recording.live_at_peak() {
+    for block in recording.blocks().iter().filter(|block| is_live(block)) {
         let (bytes, blocks) = sums.entry((block.category.index(), block.owner)).or_default();
-        *bytes += block.bytes;
+        *bytes += block.granted;
         *blocks += 1;
     }
+    // The tags at the peak follow from the changes before, without a list of all live blocks.
+    for event in recording.events().iter().take(peak.event as usize + 1) {
+        let EventKind::Retag(number) = event.kind else { continue };
+        let retag = &recording.retags()[number as usize];
+        let block = recording.block(retag.block);
+        if !is_live(block) {
+            continue;
+        }
+        if let Some((bytes, blocks)) = sums.get_mut(&(retag.old_category.index(), retag.old_owner)) {
+            *bytes = bytes.saturating_sub(block.granted);
+            *blocks = blocks.saturating_sub(1);
+        }
+        let (bytes, blocks) = sums.entry((retag.category.index(), retag.owner)).or_default();
+        *bytes += block.granted;
+        *blocks += 1;
+    }
+    sums.retain(|_, &mut (_, blocks)| blocks > 0);
     let mut rows: Vec<_> = sums.into_iter().collect();
     rows.sort_by_key(|&(_, (bytes, _))| Reverse(bytes));
     rows.truncate(MAX_LINES);

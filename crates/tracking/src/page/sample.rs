@@ -4,6 +4,8 @@
 //! spans that cover a kept moment are exactly those that held then. The most important spans last longest and cost
 //! least: one span serves all moments that it covers.
 
+use highwater_files::lean;
+
 use crate::record::{Event, Recording};
 
 /// The level of spans that cover a chosen moment. No grid of events is as coarse.
@@ -82,14 +84,16 @@ impl<T> Sample<T> {
 
     /// Adds a span of this level. Raises the level of the sample until the spans are few enough.
     pub(super) fn offer(&mut self, level: u32, span: T) {
-        if level < self.level {
-            return;
-        }
-        self.kept.push((level, span));
-        while self.kept.len() > self.most {
+        while self.kept.len() >= self.most && level >= self.level {
             self.level += 1;
             let least = self.level;
             self.kept.retain(|&(level, _)| level >= least);
+            if self.kept.is_empty() {
+                self.kept = Vec::new();
+            }
+        }
+        if level >= self.level {
+            lean::push(&mut self.kept, (level, span));
         }
     }
 

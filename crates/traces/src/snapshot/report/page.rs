@@ -5,6 +5,11 @@ use highwater_tracking::{AllocatorFacts, GapRow, KeeperRow, ReplayedSettings};
 use super::{GapMoment, SegmentKeeper, SettingsRow, SnapshotReport};
 use crate::trace::snapshot::{Snapshot, StreamName};
 
+/// How to record a history.
+const HOW_TO_RECORD: &str = "The file has no events, only the state at one moment. To see peaks, categories and the \
+    effect of settings, call torch.cuda.memory._record_memory_history(max_entries=1_000_000) before some training steps, \
+    and torch.cuda.memory._dump_snapshot(\"snapshot.pickle\") after them.";
+
 /// The most rows of the table of keepers.
 const MAX_KEEPERS: usize = 100;
 
@@ -35,9 +40,7 @@ impl SnapshotReport {
         let advised = report.advice.as_ref().map(|advice| &advice.settings);
         facts.options =
             report.tried.iter().map(|row| replayed(row, advised == Some(&row.settings))).collect();
-        if report.has_events {
-            facts.notes.push(report.conclusion());
-        }
+        facts.notes.push(if report.has_events { report.conclusion() } else { HOW_TO_RECORD.to_owned() });
         facts
     }
 }
