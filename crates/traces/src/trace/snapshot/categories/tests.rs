@@ -73,7 +73,7 @@ impl Run {
     }
 
     fn older(&mut self, bytes: u64, stack: Stack) {
-        self.older.push((1 << 30 | 4096 * self.older.len() as u64, bytes, stack));
+        self.older.push(((1 << 30) + 4096 * self.older.len() as u64, bytes, stack));
     }
 
     /// Returns the categories of all blocks, those that are older than the first event first.
