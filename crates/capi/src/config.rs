@@ -168,7 +168,7 @@ mod tests {
             ("bfc:limit", "\"limit\" is not NAME=VALUE"),
             (
                 "limt=1",
-                "there is no pool option \"limt\" (did you mean limit?); the options are allocator, limit,",
+                "there is no pool option \"limt\" (did you mean limit?); the options are allocator, alloc_conf, limit,",
             ),
             ("limt=1", "thread_cache, memory, name"),
             ("{\"memroy\": \"host\"}", "no pool option \"memroy\" (did you mean memory?)"),

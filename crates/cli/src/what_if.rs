@@ -47,8 +47,9 @@ pub(crate) struct WhatIfArguments {
     #[arg(long, value_name = "HOWS", value_delimiter = ',', hide_possible_values = true)]
     growth: Vec<Growth>,
 
-    /// Settings of PyTorch's allocator, separated by semicolons, each as in
-    /// PYTORCH_CUDA_ALLOC_CONF [default: the usual ones]
+    /// Settings of PyTorch's allocator, separated by semicolons [default: the usual ones]
+    ///
+    /// Each is a text as in PYTORCH_CUDA_ALLOC_CONF.
     #[arg(long, value_name = "SETTINGS", value_delimiter = ';')]
     alloc_conf: Vec<PytorchOptions>,
 

@@ -54,7 +54,12 @@ pub(super) fn table(outcomes: &[Outcome], wide: bool) -> String {
     let failures = outcomes
         .iter()
         .filter_map(|outcome| Some(format!("\n{}: {}\n", outcome.what, plain(outcome.failure.as_ref()?))));
-    format!("{table}\n{least}\n{}{}", best_settings(outcomes), failures.collect::<String>())
+    let best = if base.is_some_and(|base| base.peak_live_bytes > 0) {
+        best_settings(outcomes)
+    } else {
+        String::new()
+    };
+    format!("{table}\n{least}\n{best}{}", failures.collect::<String>())
 }
 
 /// The settings of PyTorch's allocator that reserve least, in a sentence; empty if fewer than two were tried.

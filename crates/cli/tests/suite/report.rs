@@ -177,7 +177,9 @@ fn what_is_no_recording_is_refused_with_the_place() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("run.hwm");
     fs::write(&path, "# a comment\nb 0 100 x\n").unwrap();
-    for command in [vec!["report"], vec!["diff", "/dev/null"]] {
+    let empty = directory.path().join("empty.trace");
+    fs::write(&empty, "# no events\n").unwrap();
+    for command in [vec!["report"], vec!["diff", empty.to_str().unwrap()]] {
         let output = highwater(&command, &[&path]);
         assert_eq!(output.status.code(), Some(2));
         let said = String::from_utf8(output.stderr).unwrap();

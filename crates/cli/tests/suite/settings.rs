@@ -107,7 +107,11 @@ fn values_are_listed_with_their_origin() {
 #[test]
 fn wrong_names_and_values_are_refused_with_the_closest_and_the_allowed_ones() {
     for (arguments, variable, expected) in [
-        (["--pool-option", "limt=1"], ("A", "1"), "(did you mean limit?); the options are allocator, limit,"),
+        (
+            ["--pool-option", "limt=1"],
+            ("A", "1"),
+            "(did you mean limit?); the options are allocator, alloc_conf, limit,",
+        ),
         (["--pool-option", "growth=doublin"], ("A", "1"), "proportional:PARTS (did you mean doubling?)"),
         (
             ["--pool-option", "cut=low"],
