@@ -48,8 +48,6 @@ pub(crate) struct WhatIfArguments {
     growth: Vec<Growth>,
 
     /// Settings of PyTorch's allocator, separated by semicolons [default: the usual ones]
-    ///
-    /// Each is a text as in PYTORCH_CUDA_ALLOC_CONF.
     #[arg(long, value_name = "SETTINGS", value_delimiter = ';')]
     alloc_conf: Vec<PytorchOptions>,
 
