@@ -17,7 +17,7 @@ use crate::files::input::remark;
 use crate::files::output::print;
 use crate::files::read::{self, ReadArguments, trace_remarks};
 use crate::pools::policies::{self, Policy};
-use crate::pools::spec::{PoolArguments, PoolSpec};
+use crate::pools::spec::{PoolArguments, PoolSpec, remark_without_effect};
 use crate::progress::Progress;
 use measure::{Measurement, measure};
 
@@ -76,6 +76,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, CommandError>
     let granule_option = arguments.granule.map(|_| "--granule");
     let given: Vec<&str> = arguments.pool.given().into_iter().chain(granule_option).collect();
     policies::check(&arguments.policy, &given)?;
+    remark_without_effect(&arguments.pool.alloc_conf)?;
     let packing = read::packing(arguments.packing.as_deref())?;
     let progress = Progress::new(arguments.traces.len() * arguments.policy.len());
     let mut measurements: Vec<Measurement> = Vec::new();

@@ -16,7 +16,7 @@ use crate::files::input::remark;
 use crate::files::output::print;
 use crate::files::read::{self, ReadArguments, cut_remark};
 use crate::pools::policies::{self, Policy};
-use crate::pools::spec::{Growth, help};
+use crate::pools::spec::{Growth, help, remark_without_effect};
 use crate::progress::Progress;
 use outcome::Outcome;
 use selection::PoolSelection;
@@ -76,6 +76,7 @@ pub(crate) struct WhatIfArguments {
 }
 
 pub(crate) fn run(arguments: &WhatIfArguments) -> Result<(), CommandError> {
+    remark_without_effect(&arguments.alloc_conf)?;
     let packing = read::packing(arguments.packing.as_deref())?;
     let recording = arguments.read.recording(&arguments.run)?;
     let selection = PoolSelection::new(&recording, arguments.of.as_deref())

@@ -1,5 +1,8 @@
 //! The pool to replay through, as described on the command line.
 
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+
 use bfc_core::setting::{
     ALLOC_CONF, CUT, FIRST_REGION, GARBAGE_COLLECTION, JOIN, REGION_MERGING, SPLIT, Setting, THREAD_CACHE,
 };
@@ -32,6 +35,17 @@ pub(crate) fn help(setting: &Setting) -> String {
         text += word;
     }
     text
+}
+
+/// Says on standard error which of PyTorch's settings do not change where blocks are placed.
+pub(crate) fn remark_without_effect<'a>(
+    settings: impl IntoIterator<Item = &'a PytorchOptions>,
+) -> io::Result<()> {
+    let names: BTreeSet<&str> = settings.into_iter().flat_map(PytorchOptions::without_effect).collect();
+    for name in names {
+        writeln!(io::stderr(), "highwater: --alloc-conf: {name} does not change where blocks are placed")?;
+    }
+    Ok(())
 }
 
 /// How a pool grows.

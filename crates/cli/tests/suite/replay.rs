@@ -320,3 +320,15 @@ fn settings_of_pytorch_change_its_replay() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("--alloc-conf is not supported by bfc"), "{output:?}");
 }
+
+#[test]
+fn settings_that_do_not_change_placement_are_named() {
+    let files = Files::new();
+    let trace = files.add("small", TRACE);
+    let settings = "expandable_segments:True,pinned_use_background_threads:True";
+    let output = highwater(&[&trace, "--policy", "pytorch", "--alloc-conf", settings]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let expected =
+        "highwater: --alloc-conf: pinned_use_background_threads does not change where blocks are placed\n";
+    assert_eq!(text(&output.stderr), expected);
+}
