@@ -105,6 +105,7 @@ pub mod guide {
     #[doc = "[columns]: mod@columns"]
     #[doc = "[pool]: mod@pool#the-heap-outside-the-pools"]
     #[doc = "[marks]: mod@columns#marks"]
+    #[doc = "[snapshots]: mod@pytorch#the-page-of-a-snapshot"]
     #[doc = include_str!("../docs/memory.md")]
     pub mod memory {}
 
@@ -175,6 +176,11 @@ pub mod guide {
     #[doc = "[columns]: mod@columns"]
     #[doc = "[other-runtimes]: mod@other_runtimes"]
     #[doc = "[replay]: mod@replay"]
+    #[doc = "[categories]: mod@other_runtimes#categories-of-pytorchs-snapshots"]
+    #[doc = "[page]: mod@memory#view-a-run-in-a-browser"]
+    #[doc = "[fit]: mod@fit"]
+    #[doc = "[prediction]: mod@prediction"]
+    #[doc = "[python]: mod@python"]
     #[doc = include_str!("../docs/pytorch.md")]
     pub mod pytorch {}
 
