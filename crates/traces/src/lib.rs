@@ -52,9 +52,9 @@ pub use snapshot::{
     SettingsAdvice, SettingsRow, SingleBlockSegments, SnapshotReport, StreamMemory, setting_variations,
 };
 pub use trace::{
-    Annotation, BlockState, CompressedProblem, PendingFree, ProfileProblem, ReadOptions, RunFile, Segment,
-    SegmentBlock, Snapshot, SnapshotProblem, StreamName, Trace, TraceComment, TraceError, TraceEvent,
-    TraceLimits, TracePlace, TraceProblem, read_recording, read_run,
+    Annotation, BlockState, CompressedProblem, PendingFree, ProfileProblem, ReadOptions, RunFile,
+    SegmentBlock, Snapshot, SnapshotProblem, SnapshotSegment, StreamName, Trace, TraceComment, TraceError,
+    TraceEvent, TraceLimits, TracePlace, TraceProblem, read_recording, read_run,
 };
 
 /// The examples of the README compile and run.

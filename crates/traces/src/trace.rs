@@ -44,7 +44,7 @@ pub use profile::ProfileProblem;
 pub use read::ReadOptions;
 pub use run::read_recording;
 pub use snapshot::{
-    Annotation, BlockState, PendingFree, RunFile, Segment, SegmentBlock, Snapshot, SnapshotProblem,
+    Annotation, BlockState, PendingFree, RunFile, SegmentBlock, Snapshot, SnapshotProblem, SnapshotSegment,
     StreamName, read_run,
 };
 

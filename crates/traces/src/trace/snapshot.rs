@@ -39,7 +39,7 @@ mod to_trace;
 
 pub use annotations::Annotation;
 pub(crate) use rounding::Rounding;
-pub use segments::{BlockState, Segment, SegmentBlock};
+pub use segments::{BlockState, SegmentBlock, SnapshotSegment};
 
 use collect::Collected;
 use file::SnapshotFile;
@@ -75,7 +75,7 @@ const OF_OBJECTS: u64 = 5;
 pub struct Snapshot {
     recording: Recording,
     device: u32,
-    segments: Vec<Segment>,
+    segments: Vec<SnapshotSegment>,
     annotations: Vec<Annotation>,
     settings: Vec<(String, String)>,
     streams: Vec<StreamName>,
@@ -297,7 +297,7 @@ impl Snapshot {
 
     /// Returns the segments at the end, in the order of the file, which is that of their addresses.
     #[must_use]
-    pub fn segments(&self) -> &[Segment] {
+    pub fn segments(&self) -> &[SnapshotSegment] {
         &self.segments
     }
 

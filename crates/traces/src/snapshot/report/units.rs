@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use bfc_core::MIB;
 use highwater_tracking::{BlockLife, Region};
 
-use crate::trace::snapshot::Segment;
+use crate::trace::snapshot::SnapshotSegment;
 
 /// The largest block of the small pool.
 const SMALL: u64 = MIB;
@@ -51,13 +51,13 @@ pub(super) struct Pieces<'a> {
     /// The number of pieces without a stream.
     unnamed: usize,
     /// The segments at the end, by address.
-    last: &'a [Segment],
+    last: &'a [SnapshotSegment],
     is_expandable: bool,
 }
 
 impl<'a> Pieces<'a> {
     /// Starts without segments. `last` are the segments at the end, by address.
-    pub(super) const fn new(last: &'a [Segment], is_expandable: bool) -> Self {
+    pub(super) const fn new(last: &'a [SnapshotSegment], is_expandable: bool) -> Self {
         Self { pieces: BTreeMap::new(), unnamed: 0, last, is_expandable }
     }
 
@@ -127,7 +127,7 @@ impl<'a> Pieces<'a> {
     }
 
     /// Returns the segment at the end that contains the address.
-    fn last_segment(&self, address: u64) -> Option<&'a Segment> {
+    fn last_segment(&self, address: u64) -> Option<&'a SnapshotSegment> {
         let index = self.last.partition_point(|segment| segment.address <= address).checked_sub(1)?;
         self.last.get(index).filter(|segment| address - segment.address < segment.bytes)
     }

@@ -157,7 +157,7 @@ mod tests {
         };
         let mut segments = Segments::default();
         for address in [1000, 3000] {
-            segments.list.push(super::super::Segment { address, bytes: 100, ..Default::default() });
+            segments.list.push(super::super::SnapshotSegment { address, bytes: 100, ..Default::default() });
             segments.streams.push((0, (0, 7)));
         }
         // The region at 2000 is older and was returned, the one at 3000 is new.

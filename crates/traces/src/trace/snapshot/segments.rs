@@ -12,7 +12,7 @@ use crate::trace::{TraceLimits, TraceProblem};
 /// A segment: a range of addresses that PyTorch's allocator took from the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Segment {
+pub struct SnapshotSegment {
     /// The address.
     pub address: u64,
     /// The size in bytes.
@@ -56,7 +56,7 @@ pub enum BlockState {
 /// The segments of one device as they are read.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
-    pub(super) list: Vec<Segment>,
+    pub(super) list: Vec<SnapshotSegment>,
     /// The CUDA stream and the private pool of each.
     pub(super) streams: Vec<(u64, (u64, u64))>,
     /// The live blocks with the dictionary that has their stack.
@@ -117,11 +117,11 @@ pub(super) fn read(
         }
         let bytes = fields.number(Key::TotalSize).unwrap_or(address - start);
         let pool = fields.pair(Key::SegmentPoolId).unwrap_or_default();
-        memory.charge(lean::cost::<Segment>() + lean::cost::<(u64, (u64, u64))>())?;
+        memory.charge(lean::cost::<SnapshotSegment>() + lean::cost::<(u64, (u64, u64))>())?;
         lean::push(&mut segments.streams, (fields.number(Key::Stream).unwrap_or(0), pool));
         lean::push(
             &mut segments.list,
-            Segment {
+            SnapshotSegment {
                 address: start,
                 bytes,
                 stream: 0,
