@@ -1,4 +1,4 @@
-//! What a PyTorch snapshot says about PyTorch's allocator: its report, and the settings to try.
+//! PyTorch's allocator, explained from a snapshot: the report, and the settings to try.
 
 mod report;
 mod variations;

@@ -1,5 +1,5 @@
-//! What a page shows of the allocator that made a recording, beyond its events: its settings, the causes of the
-//! difference between reserved and requested bytes, and what other settings would reserve.
+//! Facts of the allocator of a recorded run, beyond its events: the settings, the causes of the difference between
+//! reserved and requested bytes, and the bytes that other settings would reserve.
 
 use serde::Serialize;
 

@@ -127,7 +127,7 @@ struct HolderData {
     blocks: u64,
 }
 
-/// What a page shows besides the recording.
+/// The contents of a page besides the recording.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Extras<'a> {
     pub(super) log: Option<&'a TrainingLog>,

@@ -52,7 +52,7 @@ pub struct SettingsAdvice {
     pub is_about_end: bool,
     /// Reserved bytes of the replay with the recorded settings: the most, or those at the end.
     pub before_bytes: u64,
-    /// The same with the advised settings.
+    /// Reserved bytes of the replay with the advised settings.
     pub after_bytes: u64,
     /// The part of the difference between reserved and requested bytes that they remove, 0 to 1.
     pub gap_removed: f64,

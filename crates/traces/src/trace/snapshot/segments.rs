@@ -53,7 +53,7 @@ pub enum BlockState {
     Free,
 }
 
-/// The segments of one device as they are read.
+/// The segments of one device, read one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
     pub(super) list: Vec<SnapshotSegment>,
