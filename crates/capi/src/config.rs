@@ -8,6 +8,7 @@
 //! Both forms set the same options: `memory`, `name`, and those of [`PoolOptions::set`]. The text may begin with the
 //! allocator and a colon.
 
+use bfc_core::setting::ALLOC_CONF;
 use bfc_core::{OptionError, PoolOptions};
 
 use crate::error::ConfigurationError;
@@ -55,10 +56,17 @@ impl PoolSpec {
         if !allocator.is_empty() {
             reader.set("allocator", allocator)?;
         }
-        for part in rest.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let mut parts = rest.split(',').map(str::trim).filter(|part| !part.is_empty()).peekable();
+        while let Some(part) = parts.next() {
             let not_a_pair = || ConfigurationError::NotAPair { part: start(part) };
             let (name, value) = part.split_once('=').ok_or_else(not_a_pair)?;
-            reader.set(name.trim(), value.trim())?;
+            let (name, mut value) = (name.trim(), value.trim().to_owned());
+            // Settings of PyTorch's allocator have commas of their own, and no `=`.
+            let is_of_value = |part: &&str| name == ALLOC_CONF.name && !part.contains('=');
+            while let Some(more) = parts.next_if(is_of_value) {
+                value = format!("{value},{more}");
+            }
+            reader.set(name, &value)?;
         }
         Ok(reader.spec)
     }
@@ -158,6 +166,21 @@ mod tests {
         for text in ["memory=cuda:1", "bfc:memory=cuda:1"] {
             assert_eq!(PoolSpec::parse(text).unwrap().memory, Memory::Cuda(1));
         }
+    }
+
+    #[test]
+    fn settings_of_pytorch_have_commas() {
+        let settings = "expandable_segments:True,roundup_power2_divisions:[256:1,>:4],max_split_size_mb:64";
+        let spec = PoolSpec::parse(&format!("pytorch:memory=dry,alloc_conf={settings},limit=1GiB")).unwrap();
+        let json = format!(
+            "{{\"allocator\": \"pytorch\", \"memory\": \"dry\", \"alloc_conf\": \"{settings}\", \"limit\": \"1GiB\"}}"
+        );
+        assert_eq!(spec, PoolSpec::parse(&json).unwrap());
+        assert_eq!(spec.options.alloc_conf, Some(settings.parse().unwrap()));
+        let error =
+            PoolSpec::parse("pytorch:alloc_conf=expandable_segments:True,max_split_size:64").unwrap_err();
+        assert!(error.to_string().contains("did you mean max_split_size_mb?"), "{error}");
+        assert!(PoolSpec::parse("limit=1,max_split_size_mb:64").is_err());
     }
 
     #[test]

@@ -239,7 +239,7 @@ pub fn read(mut reader: impl BufRead, memory: HeldMemory) -> Result<(Heap, Value
     run(&mut reader, memory, Mode::default())
 }
 
-/// Reads a pickle of plain data as [`read`], and counts the bytes of the file as they are read. The memory limit may be a
+/// Reads a pickle of plain data as [`read`], and counts the bytes that it reads. The memory limit may be a
 /// multiple of them.
 ///
 /// # Errors
