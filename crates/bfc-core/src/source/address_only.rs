@@ -4,7 +4,7 @@ use crate::base::memory::{MemoryKind, Span};
 use crate::base::sync::{Mutex, lock};
 use crate::base::units::{Bytes, round_up};
 use crate::source::error::SourceError;
-use crate::source::sub_allocator::SubAllocator;
+use crate::source::sub_allocator::{SubAllocator, no_segments};
 
 /// The first address: recognizable, and unlikely to equal the low bits of a real pointer.
 const BASE: u64 = 1 << 40;
@@ -32,6 +32,7 @@ pub struct AddressOnlyMemory {
     limit: Option<u64>,
     total: Option<u64>,
     coalescing: bool,
+    segments: bool,
     state: Mutex<AddressCursor>,
 }
 
@@ -51,6 +52,7 @@ impl Default for AddressOnlyMemory {
             limit: None,
             total: None,
             coalescing: false,
+            segments: true,
             state: Mutex::new(AddressCursor { next: BASE, live: 0, lowest_range: None }),
         }
     }
@@ -81,6 +83,13 @@ impl AddressOnlyMemory {
     #[must_use]
     pub const fn with_coalescing(mut self, coalescing: bool) -> Self {
         self.coalescing = coalescing;
+        self
+    }
+
+    /// Sets whether ranges of addresses can be reserved, as by default. Host memory, for which a dry run stands, has none.
+    #[must_use]
+    pub const fn with_segments(mut self, segments: bool) -> Self {
+        self.segments = segments;
         self
     }
 
@@ -135,10 +144,13 @@ unsafe impl SubAllocator for AddressOnlyMemory {
     }
 
     fn supports_segments(&self) -> bool {
-        true
+        self.segments
     }
 
     fn reserve(&self, bytes: u64) -> Result<Span, SourceError> {
+        if !self.segments {
+            return Err(no_segments());
+        }
         let mut state = lock(&self.state);
         let range = state.reserve(bytes).ok_or(SourceError::Exhausted { bytes })?;
         state.lowest_range = Some(range.address);

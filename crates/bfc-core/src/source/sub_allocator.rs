@@ -105,6 +105,7 @@ pub unsafe trait SubAllocator: Send + Sync + fmt::Debug {
     }
 }
 
-fn no_segments() -> SourceError {
+/// Returns the error of a source that reserves no addresses.
+pub(super) fn no_segments() -> SourceError {
     SourceError::Unsupported { device: "the source of memory".to_owned(), feature: "segments" }
 }

@@ -1,7 +1,8 @@
 //! A limit is an upper bound of the bytes in use and reserved, on every profile and on real devices.
 
 use bfc_core::{
-    AllocatorChoice, Bytes, DeviceId, Environment, GrowthRule, PoolOptions, RegistryError, SourceError,
+    AllocatorChoice, Bytes, DeviceId, Environment, GrowthRule, PoolOptions, PytorchOptions, RegistryError,
+    SourceError,
 };
 use highwater_tensor::{
     Device, DeviceProfile, DryRunOptions, Error, Result, Runtime, Tensor, largest_fit, smallest_pool,
@@ -161,4 +162,24 @@ fn searches_report_a_limit_below_one_region() {
     assert!(found.to_string().contains("the limit of 1048576 bytes is below one region"), "{found}");
     let error = smallest_pool(card(), |device| tensor(device, 100)).unwrap_err();
     assert!(error.needs_more_memory(), "{error}");
+}
+
+#[test]
+fn a_dry_run_of_the_cpu_uses_the_memory_of_the_cpu_with_settings_of_pytorch() {
+    for settings in ["", "expandable_segments:True", "max_split_size_mb:20"] {
+        let options = PoolOptions::default()
+            .with_allocator(AllocatorChoice::Pytorch)
+            .with_alloc_conf(settings.parse::<PytorchOptions>().unwrap())
+            .with_limit(Bytes::mib(65));
+        let runtime =
+            Runtime::builder().environment(Environment::default()).pool_options(DeviceId::CPU, options);
+        let device = runtime.build().and_then(|runtime| runtime.cpu()).unwrap();
+        fill(&device).unwrap();
+        let stats = device.memory_stats().unwrap();
+        let profile = DeviceProfile::this_machine();
+        let dry = DryRunOptions::new(profile).environment(Environment::default()).pool_options(options);
+        let peak = dry.run(fill).unwrap().peak;
+        let real = (stats.peak_bytes_in_use, stats.peak_bytes_reserved);
+        assert_eq!((peak.in_use, peak.reserved), real, "{settings}");
+    }
 }

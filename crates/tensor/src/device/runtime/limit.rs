@@ -49,7 +49,7 @@ pub(super) fn custom_device_config(memory: &dyn SubAllocator, usable: Option<&Us
 /// Returns the address space of a machine's memory in a dry run. The profile bounds it; without a bound it is
 /// unlimited.
 pub(super) fn host_addresses(profile: &DeviceProfile) -> AddressOnlyMemory {
-    let mut addresses = AddressOnlyMemory::new();
+    let mut addresses = AddressOnlyMemory::new().with_segments(false);
     if let Some(total) = profile.memory() {
         addresses = addresses.with_total(total);
     }
