@@ -112,29 +112,43 @@ impl ReportDiff {
 }
 
 /// Pairs rows of the same key: those of the second report in order, then those that only the first one has. `empty` makes
-/// the row of the same key without figures.
-fn pair<'a, T: Clone, K: Ord + 'a>(
+/// the row of the same key without figures. If a report has several rows with one key, the first is paired with the first.
+fn pair<'a, T: Clone, K: Ord + Copy + 'a>(
     before: &'a [T],
     after: &'a [T],
     key: impl Fn(&'a T) -> K,
     empty: impl Fn(&T) -> T,
 ) -> Vec<Change<T>> {
-    let mut left: BTreeMap<K, &T> = before.iter().map(|row| (key(row), row)).collect();
-    let mut rows: Vec<Change<T>> = after
-        .iter()
-        .map(|row| {
-            let before = left.remove(&key(row)).cloned().unwrap_or_else(|| empty(row));
+    let mut left: BTreeMap<(K, usize), &T> = numbered(before, &key).collect();
+    let mut rows: Vec<Change<T>> = numbered(after, &key)
+        .map(|(key, row)| {
+            let before = left.remove(&key).cloned().unwrap_or_else(|| empty(row));
             Change { before, after: row.clone() }
         })
         .collect();
-    let gone = before.iter().filter(|row| left.contains_key(&key(row)));
-    rows.extend(gone.map(|row| Change { before: row.clone(), after: empty(row) }));
+    let gone = numbered(before, &key).filter(|(key, _)| left.contains_key(key));
+    rows.extend(gone.map(|(_, row)| Change { before: row.clone(), after: empty(row) }));
     rows
+}
+
+/// Returns each row with its key, and with its number among the rows of that key.
+fn numbered<'a, T, K: Ord + Copy>(
+    rows: &'a [T],
+    key: &impl Fn(&'a T) -> K,
+) -> impl Iterator<Item = ((K, usize), &'a T)> {
+    let mut counts = BTreeMap::new();
+    rows.iter().map(move |row| {
+        let key = key(row);
+        let count = counts.entry(key).or_insert(0);
+        *count += 1;
+        ((key, *count), row)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scope::Phase;
 
     fn report(rows: &[(&str, u64)]) -> Report {
         let place = |(scope, bytes): &(&str, u64)| OpRow {
@@ -173,8 +187,16 @@ mod tests {
 
     #[test]
     fn a_run_does_not_differ_from_itself() {
-        let run = report(&[("a", 10), ("b", 5)]);
+        let mut run = report(&[("a", 10), ("b", 5)]);
         assert!(ReportDiff::between(&run, &run).is_empty());
+        // The same op in a known and in an unknown phase.
+        run.places.push(OpRow { phase: Phase::Unknown, calls: 3, ..run.places[0].clone() });
+        assert!(ReportDiff::between(&run, &run).is_empty());
+        let change = ReportDiff::between(&run, &report(&[("a", 10), ("b", 5)]));
+        assert_eq!(
+            change.places.iter().map(|row| row.of(|row| row.calls).growth()).collect::<Vec<_>>(),
+            [-3]
+        );
     }
 
     #[test]
