@@ -248,9 +248,9 @@ pub fn phase(phase: Phase) -> PhaseGuard {
     here().with_phase(phase).enter()
 }
 
-/// Leaves a scope when dropped. Bound to its thread.
+/// Keeps the thread in a scope. Restores the previous module and phase when dropped. Bound to its thread.
 #[derive(Debug)]
-#[must_use = "the place is left when the guard is dropped"]
+#[must_use = "the guard restores the previous module and phase when it is dropped, so bind it to a name"]
 pub struct ScopeGuard {
     _entered: ThreadScopedGuard<CURRENT>,
     /// The entered module.

@@ -117,7 +117,7 @@ impl ScopeGuard {
 
 /// Leaves a scope and ends its budget when dropped. Bound to its thread.
 #[derive(Debug)]
-#[must_use = "the place is left when the guard is dropped"]
+#[must_use = "the guard leaves the module when it is dropped, so bind it to a name"]
 pub struct LimitedGuard {
     budget: Budget,
     _place: ScopeGuard,

@@ -14,7 +14,8 @@ pub struct OutsideRow {
     pub name: String,
     /// Bytes that the library reports, or live bytes of the heap.
     pub bytes: u64,
-    /// The most bytes at one time, for the heap. Scopes peak at different times.
+    /// The most live bytes of this row at one time, for the heap. Rows peak at different moments, so the sum of their
+    /// peaks may exceed the peak of the whole heap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_bytes: Option<u64>,
     /// Allocations and reallocations, for the heap.
