@@ -94,6 +94,8 @@ plain_layers! {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use highwater_tensor::backend::Unary;
     use highwater_tensor::{Rng, Runtime};
 
@@ -134,11 +136,13 @@ mod tests {
 
     #[test]
     fn the_docs_list_the_layers_without_options() {
-        for file in ["docs/features.md", "CHANGELOG.md"] {
+        for file in ["docs/training.md", "CHANGELOG.md"] {
             let path = format!("{}/../../{file}", env!("CARGO_MANIFEST_DIR"));
             let text = std::fs::read_to_string(path).unwrap();
+            // The chapter names layers in programs.
+            let words: BTreeSet<&str> = text.split(|c: char| !c.is_alphanumeric()).collect();
             let names = PLAIN_LAYERS.iter().map(|(name, _)| *name);
-            let missing: Vec<_> = names.filter(|name| !text.contains(&format!("`{name}`"))).collect();
+            let missing: Vec<_> = names.filter(|name| !words.contains(name)).collect();
             assert!(missing.is_empty(), "{file} does not list {missing:?}");
         }
     }
