@@ -34,7 +34,7 @@ fn names_in(cell: &str) -> Vec<&str> {
 #[test]
 fn policies_are_listed() {
     let names = || AllocatorChoice::ALL.map(AllocatorChoice::name);
-    assert_listed("docs/replay.md", "| policy | allocator |", names());
+    assert_listed("docs/traces.md", "| policy | allocator |", names());
     for (choice, name) in AllocatorChoice::ALL.into_iter().zip(names()) {
         for command in ["replay", "what-if"] {
             let help = help(&[command, "--help"]);
@@ -47,11 +47,7 @@ fn policies_are_listed() {
 
 #[test]
 fn formats_of_traces_are_listed() {
-    assert_listed(
-        "docs/other-runtimes.md",
-        "| format | how to record | Highwater shows |",
-        Trace::format_names(),
-    );
+    assert_listed("docs/traces.md", "| format | how to record | Highwater shows |", Trace::format_names());
 }
 
 #[test]
