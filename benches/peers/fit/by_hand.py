@@ -7,8 +7,8 @@ marks the fastest one within the limit. The limit is a share of the peak of the 
 - kept: "all", or the blocks that run without `torch.utils.checkpoint`, of 6. "2 segments" recomputes two runs of three blocks
   each, like `checkpoint_sequential`.
 
-docs/fit.md has the results of `--only "1:all,4:all,8:all,2:none,4:4,2:2 segments,1:none,1:3 segments,1:2 segments,2:3 segments,
-2:2,4:2,16:all,2:4"` (on one line).
+A shorter run measures fewer combinations: `--only "1:all,4:all,8:all,2:none,4:4,2:2 segments,1:none,1:3 segments,1:2 segments,
+2:3 segments,2:2,4:2,16:all,2:4"` (on one line).
 
 Peaks are those of the allocator's events (see peaks.py). Times are CPU seconds of the process and
 elapsed seconds, of the fastest steps of all rounds, which are interleaved.
