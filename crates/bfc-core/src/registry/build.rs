@@ -34,9 +34,9 @@ pub enum PoolError {
     /// The memory cannot be guarded.
     #[error(transparent)]
     Guard(#[from] GuardError),
-    /// The options set a timing counter, but the chosen allocator does not support counts.
+    /// The options set a timing counter, but the chosen allocator does not support one.
     #[error(
-        "{pool}: {allocator} does not keep frees apart by a timing counter: choose bfc, or leave the counter out", pool = printable(pool)
+        "{pool}: {allocator} does not support a timing counter, which delays the reuse of freed memory: choose bfc, or remove the counter", pool = printable(pool)
     )]
     NoCounts {
         /// The pool's name.
@@ -46,7 +46,7 @@ pub enum PoolError {
     },
     /// The options set `alloc_conf`, but the chosen allocator is not PyTorch's.
     #[error(
-        "{pool}: alloc_conf has no effect on {allocator}: choose pytorch, or leave alloc_conf out", pool = printable(pool)
+        "{pool}: alloc_conf has no effect on {allocator}: choose pytorch, or remove alloc_conf", pool = printable(pool)
     )]
     NoAllocConf {
         /// The pool's name.
@@ -54,14 +54,14 @@ pub enum PoolError {
         /// The chosen allocator.
         allocator: AllocatorChoice,
     },
-    /// The limit is a share of a memory of unknown size.
+    /// The limit is relative to the size of the memory, but the source does not report its size.
     #[error(
-        "{pool}: a limit of {limit} of the device's memory, but nobody knows how much it has: give it in bytes", pool = printable(pool)
+        "{pool}: the limit {limit} is relative to the size of the memory, which is unknown: set the limit in bytes, such as 2GiB", pool = printable(pool)
     )]
     UnknownTotal {
         /// The pool's name.
         pool: String,
-        /// The requested share.
+        /// The requested limit.
         limit: Amount,
     },
 }
@@ -134,7 +134,7 @@ pub(super) fn pytorch(parts: Parts<'_>) -> Made {
     Ok(Arc::new(PolicyAllocator::<Pytorch>::new(parts.name, parts.source, config)))
 }
 
-/// Without a packing the fallback serves every request.
+/// Creates the packed allocator; without a packing, plain best fit with coalescing.
 pub(super) fn packed(mut parts: Parts<'_>) -> Made {
     let Some(packing) = parts.packing.cloned() else { return bfc(parts) };
     if parts.config.timing_counter.is_some() {
@@ -162,8 +162,8 @@ pub(super) fn passthrough(parts: Parts<'_>) -> Made {
     Ok(Arc::new(passthrough))
 }
 
-/// Returns upstream's sizes for a kind of memory of which only the pool's limit is known. Addresses without memory use
-/// those of host memory, so that a dry run places as the real one.
+/// Returns Paddle's sizes for a kind of memory. The limit of the pool replaces the size of the memory. Addresses without
+/// memory use the sizes of host memory, so that a dry run places blocks at the same offsets as a real run.
 fn buddy_options(kind: MemoryKind, limit: Bytes) -> BuddyOptions {
     match kind {
         MemoryKind::Device => BuddyOptions::gpu(limit),
@@ -172,7 +172,7 @@ fn buddy_options(kind: MemoryKind, limit: Bytes) -> BuddyOptions {
     }
 }
 
-/// Returns upstream's sizes for a kind of memory.
+/// Returns Paddle's sizes for a kind of memory.
 const fn auto_growth_options(kind: MemoryKind) -> AutoGrowthOptions {
     match kind {
         MemoryKind::Device => AutoGrowthOptions::gpu(),
@@ -199,7 +199,7 @@ fn configured(
     }
     if let Some(limit) = options.limit {
         let limit = limit_in_bytes(name, source, limit)?;
-        // Without a chosen limit the options repeat the configuration's own, which keeps its origin.
+        // An equal limit is the configuration's own, and its origin must be kept.
         if limit != config.limit {
             config = config.with_limit(limit);
         }
@@ -209,7 +209,7 @@ fn configured(
     Ok(config.with_policy(rules))
 }
 
-/// Computes the limit. A share refers to the total memory; a reserve is subtracted from the free memory, as upstream.
+/// Computes the limit. A share refers to the total memory. A reserve is subtracted from the free memory, as in TensorFlow.
 fn limit_in_bytes(name: &str, source: &dyn SubAllocator, limit: Amount) -> Result<Bytes, PoolError> {
     let whole = match limit {
         Amount::Bytes(bytes) => return Ok(bytes),

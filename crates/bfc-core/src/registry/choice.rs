@@ -17,13 +17,14 @@ use crate::source::sub_allocator::SubAllocator;
 pub(super) struct Row {
     name: &'static str,
     about: &'static str,
-    /// Whether it reads and writes the memory.
+    /// Whether the allocator reads and writes the memory.
     reads_memory: bool,
-    /// Whether it keeps freed memory apart until its count has passed.
+    /// Whether the allocator supports a timing counter: freed memory is not reused before its count has passed.
     pub(super) keeps_counts: bool,
     /// The smallest region.
     pub(super) smallest_region: u64,
-    /// The configuration with this limit whose rules apply unless options set others; `None` keeps those of the pool.
+    /// Creates the configuration with this limit, whose rules apply unless options override them. `None` keeps the rules
+    /// of the pool.
     rules: Option<fn(Bytes) -> BfcConfig>,
     make: fn(Parts<'_>) -> Made,
 }
@@ -35,7 +36,7 @@ impl Row {
         Self { name, about, reads_memory, keeps_counts, smallest_region, rules: None, make }
     }
 
-    /// Sets that it keeps freed memory apart until its count has passed.
+    /// Sets that the allocator supports a timing counter.
     const fn counting(self) -> Self {
         Self { keeps_counts: true, ..self }
     }

@@ -30,7 +30,7 @@ pub enum RegistryError {
         kind: MemoryKind,
     },
     /// Two memories of one kind were registered for the device.
-    #[error("device {device} is given {kind} memory twice", device = printable(device))]
+    #[error("device {device} has two memories of the kind {kind}; register one of each kind", device = printable(device))]
     MemoryExists {
         /// The device.
         device: String,
@@ -38,7 +38,7 @@ pub enum RegistryError {
         kind: MemoryKind,
     },
     /// The factory created an allocator for another kind of memory.
-    #[error("device {device}: the allocator made for {kind} memory is for {found} memory", device = printable(device))]
+    #[error("device {device}: the factory of {kind} memory created an allocator of {found} memory", device = printable(device))]
     WrongKind {
         /// The requested device.
         device: String,
@@ -48,7 +48,7 @@ pub enum RegistryError {
         found: MemoryKind,
     },
     /// The factory of a memory requested the memory that it is creating.
-    #[error("device {device}: {kind} memory is being made by the factory that asks for it", device = printable(device))]
+    #[error("device {device}: the factory of {kind} memory requests the memory that it creates", device = printable(device))]
     Reentrant {
         /// The requested device.
         device: String,

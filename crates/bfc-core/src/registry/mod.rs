@@ -78,9 +78,9 @@ struct Memory {
 /// The state of a memory.
 #[derive(Debug)]
 enum AllocatorSlot {
-    /// Unused; these visitors will see its regions.
+    /// Not created yet. These visitors will receive its regions.
     Unused(Visitors),
-    /// This thread creates the allocator, without the lock.
+    /// The thread that creates the allocator now, without the lock.
     Making(u64),
     /// Created, and shared by all callers.
     Made { allocator: Arc<dyn Allocator>, options: PoolOptions },
@@ -94,7 +94,7 @@ pub struct Resolved {
     pub allocator: Arc<dyn Allocator>,
     /// The options of its creation.
     pub options: PoolOptions,
-    /// The requested options that came after the creation, and are ignored.
+    /// The requested options that are ignored, because the allocator existed already.
     pub ignored: Option<IgnoredOptions>,
 }
 
@@ -142,7 +142,7 @@ impl Registry {
     /// Removes a device. Returns whether it was registered. Its allocators continue to serve their owners.
     pub fn unregister(&self, device: DeviceId) -> bool {
         let forgotten = lock(&self.devices).remove(&device);
-        // Dropped without the lock, because the drop may call the driver.
+        // The drop happens without the lock, because it may call the driver.
         forgotten.is_some()
     }
 
@@ -284,7 +284,7 @@ impl Memory {
         };
         *state = AllocatorSlot::Making(thread);
         drop(state);
-        // Ends in every case: with an allocator, or with the memory unused again.
+        // Its drop wakes the waiting threads. After a failure, it first resets the memory to unused.
         let making = Making { memory: self, visitors };
         let options = self.pool.settled(asked);
         let allocator = self

@@ -99,7 +99,7 @@ impl PoolOptions {
         BfcOptions { split, cut, join, ..rules }
     }
 
-    /// Disables growth if a limit is set and nothing asks for growth.
+    /// Disables growth if a limit is set and no other option enables growth.
     pub(super) fn fixed_by_limit(self) -> Self {
         let grows = self.growth.is_some() || self.first_region.is_some();
         let fixed = self.limit.is_some() && !grows;

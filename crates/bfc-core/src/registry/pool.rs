@@ -18,18 +18,18 @@ use crate::source::sub_allocator::SubAllocator;
 use crate::source::visitors::{VisitedMemory, Visitors};
 use crate::streams::StreamAllocator;
 
-/// Options that came after the pool's creation with other ones.
+/// Options that have no effect, because the pool was created with different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IgnoredOptions {
     /// The requested options.
     pub asked: PoolOptions,
-    /// The options of the creation.
+    /// The options that the pool was created with.
     pub in_effect: PoolOptions,
 }
 
 impl IgnoredOptions {
-    /// Returns the options in `asked` that differ.
+    /// Returns the options if `asked` sets one that is not in effect.
     pub(super) fn of(asked: PoolOptions, in_effect: PoolOptions) -> Option<Self> {
         (asked.or(in_effect) != in_effect).then_some(Self { asked, in_effect })
     }
@@ -161,7 +161,7 @@ impl Pool {
         self.kind
     }
 
-    /// Returns all options of the allocator that the first caller creates with these.
+    /// Returns all options of the allocator that a first caller with these options creates.
     pub(super) fn settled(&self, asked: Option<PoolOptions>) -> PoolOptions {
         let chosen = asked.unwrap_or_default().or(self.options);
         chosen.fixed_by_limit().or(self.defaults).settled(self.kind)

@@ -11,7 +11,7 @@ use crate::error::CollectiveError;
 use crate::operation::CollectiveOperation;
 use crate::shard::Shard;
 
-/// The reason for which ranks cannot train together. Tensor errors contain it: see [`ParallelError::of`].
+/// The reason why ranks cannot train together. [`ParallelError::of`] finds it in a tensor error.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ParallelError {
@@ -45,7 +45,7 @@ pub enum ParallelError {
     /// An exchange of data failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// The world exchanges host memory only.
+    /// A parameter is on a device whose memory this world cannot exchange.
     #[error(
         "data_parallel: the parameter {parameter} is on {device}, whose memory this world cannot exchange; \
          connect GPUs with World::nccl_from_env, and keep all parameters on one device",
@@ -58,7 +58,7 @@ pub enum ParallelError {
         /// Its device.
         device: String,
     },
-    /// The element type has no sum.
+    /// Ranks cannot sum gradients of this element type.
     #[error(
         "data_parallel: the parameter {parameter} has type {dtype}; expected f32, f64, bf16 or f16",
         parameter = printable(parameter)

@@ -1,8 +1,8 @@
-//! The thread that sums buckets while backward passes continue. A world has one, so that all ranks run the same
-//! operations in the same order.
+//! The thread that sums buckets while backward passes continue. A world has one such thread, so that all ranks run the
+//! same operations in the same order.
 //!
-//! Training threads send a job for each bucket and receive its result. They allocate and free all memory: the reducer only
-//! borrows regions, and returns each with the result.
+//! A training thread sends a job for each bucket and receives its result. Training threads allocate and free all memory.
+//! The reducer only borrows regions, and returns each with the result.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ pub(crate) struct Ranks {
 pub(crate) struct Job {
     pub(crate) stage: Stage,
     pub(crate) fingerprint: Fingerprint,
-    /// The gradients that this rank has.
+    /// For each gradient of the bucket, whether this rank has it.
     pub(crate) present: Vec<bool>,
     /// The data; `None` if this rank has no gradient of the bucket.
     pub(crate) data: Option<JobData>,
@@ -59,9 +59,9 @@ pub(crate) struct JobData {
 
 /// The result of a job.
 pub(crate) struct Done {
-    /// The gradients that any rank has.
+    /// For each gradient of the bucket, whether at least one rank has it.
     pub(crate) present: Result<Vec<bool>, ParallelError>,
-    /// Whether the gradients are sums. Otherwise another rank has gradients that this rank has none of.
+    /// Whether the sums are complete. `false` if other ranks have gradients of the bucket and this rank sent no data.
     pub(crate) is_summed: bool,
     /// The memory returns to the training thread, so that only that thread frees it.
     _data: Option<JobData>,
@@ -85,7 +85,7 @@ pub(crate) struct Reducer {
 #[derive(Debug)]
 struct Shared {
     ranks: Ranks,
-    /// The jobs in the queue and in work.
+    /// The number of jobs that are queued or running.
     waiting: AtomicUsize,
     /// The error of this pass. All ranks fail at the same job, and skip the later ones.
     failure: Mutex<Option<ParallelError>>,
@@ -141,13 +141,13 @@ impl Reducer {
     }
 
     fn send(&self, message: Message) {
-        // The thread lives as long as this value, unless it panics. Then no result arrives.
+        // Fails only if the thread has panicked. The receiver of the result then returns an error.
         if let Some(messages) = &self.messages {
             let _ = messages.send(message);
         }
     }
 
-    /// Runs a job on the calling thread if the queue is empty, which saves two switches of threads; otherwise queues it.
+    /// Runs a job on the calling thread if the queue is empty, which avoids two context switches; otherwise queues it.
     pub(crate) fn run(&self, job: Job) {
         if self.shared.waiting.load(Ordering::Acquire) > 0 {
             return self.submit(job);

@@ -1,8 +1,8 @@
-//! The memory of a bucket: one allocation with disjoint blocks, each of which is the storage of one gradient.
+//! The memory of a bucket: one allocation with disjoint slots. Each slot is the storage of one gradient.
 //!
-//! A block is an [`Allocator`] that gives out its memory once at a time. So a gradient owns its block exclusively, as it
-//! owns memory of a pool: kernels write to it in place, and dropping the gradient returns the block. The allocation
-//! returns to its pool with the last block.
+//! A slot is an [`Allocator`] with a single block. It refuses a second request while a gradient holds the block, so
+//! each gradient owns its memory exclusively: kernels write to it in place, and dropping the gradient frees the slot.
+//! The allocation returns to its pool when the region and all its slots are dropped.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct Region {
     elements: usize,
 }
 
-/// The memory of each gradient of a region.
+/// The slots of a region, one for each gradient.
 pub(crate) type Blocks = Vec<Arc<dyn Allocator>>;
 
 impl Region {
@@ -43,7 +43,7 @@ impl Region {
         Ok(Arc::new(Self { buffer, dtype, elements }))
     }
 
-    /// Allocates a region of gradients, together with the memory of each: ranges of elements in ascending order.
+    /// Allocates a region of gradients with one slot for each of `ranges`: disjoint ranges of elements in ascending order.
     pub(crate) fn with_blocks(
         op: &'static str,
         device: &Device,
@@ -96,7 +96,7 @@ impl Region {
             return None;
         }
         let address = usize::try_from(storage.address()).ok()? + range.start * self.dtype.size();
-        // Memory of no elements has no address.
+        // Empty memory has no address. A slice needs an aligned one that is not 0.
         let count = range.len();
         let address = if count == 0 { bfc_core::DEFAULT_ALIGNMENT as usize } else { address };
         let start = std::ptr::with_exposed_provenance_mut::<u8>(address);
@@ -120,13 +120,13 @@ impl Region {
     }
 }
 
-/// The memory of one gradient in a bucket.
+/// A slot: the memory of one gradient in a bucket.
 #[derive(Debug)]
 struct SlotMemory {
     region: Arc<Region>,
     address: u64,
     bytes: u64,
-    /// Whether a gradient owns the memory.
+    /// Whether a gradient holds the block.
     is_taken: AtomicBool,
 }
 
@@ -138,7 +138,7 @@ impl SlotMemory {
 
 // SAFETY: the memory is a part of the region's block, which lives as long as this value. Slots do not overlap, and
 // `is_taken` prevents two live blocks in one slot. The memory has the kind and the address space of the region's pool. It
-// is initialized as all memory of pools.
+// is initialized, like all memory of pools.
 unsafe impl Allocator for SlotMemory {
     fn name(&self) -> &str {
         self.pool().name()

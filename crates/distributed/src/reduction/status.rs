@@ -1,8 +1,8 @@
 //! The messages that ranks exchange before each common operation: before they sum a bucket, clip, step or save.
 //!
-//! They keep the ranks together. A rank that fails tells the others instead of the data that they expect, and all ranks
-//! discard the step at the same message. A rank that is at another operation, or trains with other settings, causes an
-//! error on all ranks. All messages of a run have the same length:
+//! A rank that fails sends a failure message instead of the data that the other ranks expect. All ranks then discard the
+//! same step. If ranks are at different operations or train with different settings, all of them return the same error.
+//! All messages of a run have the same length:
 //!
 //! ```text
 //! stage: 5 bytes │ fingerprint: 8 bytes │ 64 bits, such as which gradients this rank has
@@ -164,12 +164,12 @@ impl Message {
     }
 }
 
-/// Tells the other ranks the stage of this rank and some flags, such as which gradients it has. Returns which flags any
-/// rank has set.
+/// Sends the stage and the flags of this rank to all ranks, such as one flag for each gradient. Returns for each flag
+/// whether at least one rank has set it.
 ///
 /// # Errors
 ///
-/// A rank fails, is at another stage, has another fingerprint, or does not answer.
+/// Fails if a rank failed, is at another stage, has another fingerprint, or does not answer.
 pub(crate) fn exchange(
     collective: &dyn Collective,
     stage: Stage,
@@ -223,7 +223,7 @@ pub(crate) fn exchange_bits(
     let differs = messages.iter().any(|message| message.fingerprint != first.fingerprint);
     let is_comparable = messages.iter().all(|message| message.stage.is_training());
     if differs && (is_comparable || out_of_step.is_none()) {
-        // All ranks have read the same messages, so all of them compare.
+        // A collective operation, which all ranks enter: all have read the same messages.
         compare(collective, &fingerprint.entries())?;
     }
     match out_of_step {
