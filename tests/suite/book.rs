@@ -81,7 +81,7 @@ impl Page {
 
     /// The anchors of the headings, as GitHub and mdBook name them.
     fn anchors(&self) -> BTreeSet<String> {
-        let mut anchors = BTreeSet::new();
+        let mut anchors: BTreeSet<String> = BTreeSet::new();
         for heading in self.headings() {
             let slug = slug(heading);
             let numbered = (1..).map(|number| format!("{slug}-{number}"));
@@ -358,7 +358,7 @@ fn links_lead_to_files_and_headings() {
         let readmes = names(folder).into_iter().map(|name| format!("{folder}/{name}/README.md"));
         paths.extend(readmes.filter(|path| root().join(path).exists()));
     }
-    let (mut faults, mut anchors) = (Vec::new(), BTreeMap::new());
+    let (mut faults, mut anchors) = (Vec::<String>::new(), BTreeMap::new());
     let mut links = 0;
     for page in paths.iter().map(|path| Page::read(path)) {
         for (line, target) in page.links() {
