@@ -1,7 +1,7 @@
 //! Programs for counting instructions, which are the same on every run, however busy the machine is.
 //!
 //! `scripts/count-instructions` runs each under valgrind with two numbers of steps and compares the instructions per
-//! step with `docs/instructions.txt`. That finds repeated work and loops that are no longer compiled well.
+//! step with `contributing/instructions.txt`. That finds repeated work and loops that are no longer compiled well.
 
 use std::fs::File;
 use std::io::BufReader;

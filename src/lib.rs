@@ -1,4 +1,4 @@
-//! A tensor library that knows where every byte goes, and predicts the memory of a training step before it runs.
+//! A tensor library in Rust that knows where every byte goes, and finds the fastest way to train a model on a device before it runs.
 //!
 //! ```
 //! use highwater::dry_run;
@@ -23,8 +23,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Add this to your `Cargo.toml`. Without it, debug builds train [about 45 times slower](guide::benchmarks#builds), because
-//! Cargo does not optimize dependencies in them:
+//! Add this to your `Cargo.toml`. Without it, debug builds train many times slower, because Cargo does not optimize
+//! dependencies in them:
 //!
 //! ```toml
 //! [profile.dev.package."*"]
@@ -41,7 +41,10 @@
 //! | [`Runtime`], [`Device`] | where programs compute, and how large their pools are |
 //! | [`memory_report`], [`dry_run`], [`largest_fit`], [`testing`] | what a program needs, now and in advance |
 //! | [`alloc`], [`tracking`], `traces` | the pools, the accounts, and (with the feature `traces`) allocation traces, without tensors |
-//! | [`guide`] | one page per task: find where memory went, predict memory, handle out-of-memory, … |
+//! | the book (`docs/` in the repository) | one chapter per task: train, find where memory went, predict memory, use a GPU, … |
+
+#[cfg(doctest)]
+mod book;
 
 use std::sync::Arc;
 
@@ -96,256 +99,6 @@ pub mod io {
     pub use highwater_nn::io::*;
 }
 
-/// The pages of the folder `docs`.
-pub mod guide {
-    // Link definitions come before the text of a page: the first definition of a name counts. So links between pages
-    // lead to files in the repository, and to modules in this documentation.
-
-    #[doc = "[benchmarks]: mod@benchmarks"]
-    #[doc = "[columns]: mod@columns"]
-    #[doc = "[pool]: mod@pool#the-heap-outside-the-pools"]
-    #[doc = "[marks]: mod@columns#marks"]
-    #[doc = "[snapshots]: mod@pytorch#the-page-of-a-snapshot"]
-    #[doc = include_str!("../docs/memory.md")]
-    pub mod memory {}
-
-    // The image of the page exists in the repository only. An empty image replaces it, and the drawing follows the page.
-    #[doc = "[drawing]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
-    #[doc = "[interop]: mod@interop"]
-    #[doc = "[mapped]: mod@files#mapped-files"]
-    #[doc = "[oom]: mod@out_of_memory"]
-    #[doc = "[pool]: mod@pool#the-heap-outside-the-pools"]
-    #[doc = "[ranks]: mod@several_machines#compare-the-ranks"]
-    #[doc = "[replay]: mod@replay"]
-    #[doc = "[several-machines]: mod@several_machines"]
-    #[doc = "[other-runtimes]: mod@other_runtimes"]
-    #[doc = "[estimate-time]: mod@prediction#estimate-time"]
-    #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
-    #[doc = "[pretrained]: mod@pretrained#the-key-value-cache"]
-    #[doc = "[pytorch]: mod@pytorch"]
-    #[doc = include_str!("../docs/columns.md")]
-    #[doc = ""]
-    #[doc = include_str!("../docs/columns.svg")]
-    pub mod columns {}
-
-    // The pictures exist in the repository only.
-    #[doc = "[run picture]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
-    #[doc = "[picture]: data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="]
-    #[doc = "[precision]: mod@precision"]
-    #[doc = "[estimates]: mod@benchmarks#estimated-step-times"]
-    #[doc = "[exact]: mod@prediction#when-a-prediction-is-exact"]
-    #[doc = "[fits]: mod@benchmarks#searches-for-a-plan"]
-    #[doc = "[prediction]: mod@prediction"]
-    #[doc = "[recompute]: mod@prediction#recompute-parts"]
-    #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
-    #[cfg_attr(feature = "train", doc = include_str!("../docs/fit.md"))]
-    pub mod fit {}
-
-    #[doc = "[fit]: mod@fit"]
-    #[doc = "[memory]: mod@memory"]
-    #[doc = "[oom]: mod@out_of_memory"]
-    #[doc = "[scale]: mod@scale_out"]
-    #[doc = "[estimates]: mod@benchmarks#estimated-step-times"]
-    #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
-    #[doc = include_str!("../docs/prediction.md")]
-    pub mod prediction {}
-
-    #[doc = "[prediction]: mod@prediction"]
-    #[doc = "[run-out-of-memory-together]: mod@several_machines#run-out-of-memory-together"]
-    #[doc = include_str!("../docs/out-of-memory.md")]
-    pub mod out_of_memory {}
-
-    #[doc = "[gpu]: mod@gpu#what-is-checked-without-a-gpu"]
-    #[doc = "[memory]: mod@memory"]
-    #[doc = include_str!("../docs/cudarc.md")]
-    pub mod cudarc {}
-
-    #[doc = "[benchmarks]: mod@benchmarks"]
-    #[doc = "[c]: mod@c"]
-    #[doc = "[columns]: mod@columns"]
-    #[doc = "[files]: mod@files"]
-    #[doc = "[other]: mod@other_runtimes"]
-    #[doc = include_str!("../docs/replay.md")]
-    pub mod replay {}
-
-    #[doc = "[files]: mod@files"]
-    #[doc = "[memory]: mod@memory"]
-    #[cfg_attr(feature = "traces", doc = include_str!("../docs/other-runtimes.md"))]
-    pub mod other_runtimes {}
-
-    #[doc = "[columns]: mod@columns"]
-    #[doc = "[other-runtimes]: mod@other_runtimes"]
-    #[doc = "[replay]: mod@replay"]
-    #[doc = "[categories]: mod@other_runtimes#categories-of-pytorchs-snapshots"]
-    #[doc = "[page]: mod@memory#view-a-run-in-a-browser"]
-    #[doc = "[fit]: mod@fit"]
-    #[doc = "[prediction]: mod@prediction"]
-    #[doc = "[python]: mod@python"]
-    #[doc = include_str!("../docs/pytorch.md")]
-    pub mod pytorch {}
-
-    #[doc = "[columns]: mod@columns"]
-    #[doc = "[heap]: mod@benchmarks#accounts-recordings-and-exports"]
-    #[doc = "[oom]: mod@out_of_memory"]
-    #[doc = "[replay]: mod@replay"]
-    #[doc = "[children-of-fork]: mod@c#children-of-fork"]
-    #[doc = include_str!("../docs/pool.md")]
-    pub mod pool {}
-
-    #[doc = "[fit]: mod@fit"]
-    #[doc = include_str!("../docs/data.md")]
-    pub mod data {}
-
-    #[doc = "[coming-from]: mod@coming_from"]
-    #[doc = "[files]: mod@files"]
-    #[doc = "[pretrained]: mod@pretrained"]
-    #[doc = include_str!("../docs/layers.md")]
-    pub mod layers {}
-
-    #[doc = "[classifier]: mod@finetune#classify-pairs-of-sentences"]
-    #[doc = "[files]: mod@files"]
-    #[doc = "[finetune]: mod@finetune"]
-    #[doc = "[layers]: mod@layers#attention"]
-    #[doc = "[mapped]: mod@files#mapped-files"]
-    #[doc = "[prediction]: mod@prediction"]
-    #[doc = "[recompute]: mod@prediction#recompute-parts"]
-    #[doc = "[training]: mod@training#options-for-your-program"]
-    #[cfg_attr(feature = "text", doc = include_str!("../docs/pretrained.md"))]
-    pub mod pretrained {}
-
-    #[doc = "[data]: mod@data#tokens-for-language-models"]
-    #[doc = "[fit]: mod@fit"]
-    #[doc = "[pretrained]: mod@pretrained"]
-    #[doc = "[quantized]: mod@pretrained#quantized-weights"]
-    #[doc = "[several-machines]: mod@several_machines"]
-    #[doc = "[training]: mod@training#options-for-your-program"]
-    #[cfg_attr(feature = "text", doc = include_str!("../docs/finetune.md"))]
-    pub mod finetune {}
-
-    #[doc = "[adapters]: mod@layers#adapters"]
-    #[doc = "[data]: mod@data"]
-    #[doc = "[other]: mod@other_runtimes"]
-    #[doc = include_str!("../docs/files.md")]
-    pub mod files {}
-
-    #[doc = "[memory]: mod@memory"]
-    #[doc = "[prediction]: mod@prediction"]
-    #[doc = "[precision]: mod@precision"]
-    #[doc = "[when-a-batch-stays-in-one-piece]: mod@fit#when-a-batch-stays-in-one-piece"]
-    #[doc = "[several-machines]: mod@several_machines"]
-    #[doc = "[fit]: mod@fit"]
-    #[doc = include_str!("../docs/training.md")]
-    pub mod training {}
-
-    #[doc = "[columns]: mod@columns#comparisons"]
-    #[doc = "[gpu]: mod@gpu#check-a-gpu"]
-    #[doc = "[recording]: mod@memory#record-a-run"]
-    #[doc = "[scale]: mod@scale_out"]
-    #[doc = "[variables]: mod@environment#cuda"]
-    #[doc = "[training]: mod@training"]
-    #[doc = include_str!("../docs/several-machines.md")]
-    pub mod several_machines {}
-
-    #[doc = "[precision]: mod@precision"]
-    #[doc = "[gpu]: mod@gpu"]
-    #[doc = "[memory]: mod@memory"]
-    #[doc = "[ranks]: mod@several_machines"]
-    #[doc = include_str!("../docs/scale-out.md")]
-    pub mod scale_out {}
-
-    #[doc = "[benchmarks]: mod@benchmarks"]
-    #[doc = "[finetune]: mod@finetune"]
-    #[doc = "[memory]: mod@memory"]
-    #[doc = "[prediction]: mod@prediction"]
-    #[doc = "[ranks]: mod@several_machines"]
-    #[doc = "[training]: mod@training"]
-    #[doc = include_str!("../docs/precision.md")]
-    pub mod precision {}
-
-    #[doc = "[data]: mod@data"]
-    #[doc = "[files]: mod@files"]
-    #[doc = "[mapped]: mod@files#mapped-files"]
-    #[doc = include_str!("../docs/interop.md")]
-    pub mod interop {}
-
-    #[doc = "[data]: mod@data"]
-    #[doc = "[files]: mod@files"]
-    #[doc = "[interop]: mod@interop"]
-    #[doc = "[layers]: mod@layers"]
-    #[doc = "[training]: mod@training"]
-    #[doc = "[precision]: mod@precision"]
-    #[doc = include_str!("../docs/coming-from.md")]
-    pub mod coming_from {}
-
-    #[doc = "[columns]: mod@columns"]
-    #[doc = "[environment]: mod@environment"]
-    #[doc = "[oom]: mod@out_of_memory"]
-    #[doc = "[policies]: mod@replay#policies"]
-    #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
-    #[doc = "[replay]: mod@replay"]
-    #[doc = include_str!("../docs/c.md")]
-    pub mod c {}
-
-    #[doc = "[c]: mod@c"]
-    #[doc = "[columns]: mod@columns"]
-    #[doc = "[gpu]: mod@gpu#what-is-checked-without-a-gpu"]
-    #[doc = "[fork]: mod@c#children-of-fork"]
-    #[doc = include_str!("../docs/python.md")]
-    pub mod python {}
-
-    #[doc = "[c]: mod@c#pools"]
-    #[doc = "[policies]: mod@replay#policies"]
-    #[doc = "[python]: mod@python"]
-    #[doc = "[usable]: mod@out_of_memory#how-much-of-a-limit-is-usable"]
-    #[doc = include_str!("../docs/environment.md")]
-    pub mod environment {}
-
-    #[doc = "[environment]: mod@environment"]
-    #[doc = "[finetune]: mod@finetune"]
-    #[doc = "[files]: mod@files"]
-    #[doc = "[gpu]: mod@gpu"]
-    #[doc = "[interop]: mod@interop"]
-    #[doc = "[layers]: mod@layers"]
-    #[doc = "[memory]: mod@memory"]
-    #[doc = "[oom]: mod@out_of_memory"]
-    #[doc = "[pool]: mod@pool"]
-    #[doc = "[prediction]: mod@prediction"]
-    #[doc = "[replay]: mod@replay"]
-    #[doc = "[training]: mod@training"]
-    #[doc = "[precision]: mod@precision"]
-    #[doc = "[other]: mod@other_runtimes"]
-    #[doc = "[several-machines]: mod@several_machines"]
-    #[doc = "[fit]: mod@fit"]
-    #[doc = "[data]: mod@data"]
-    #[doc = "[pretrained]: mod@pretrained"]
-    #[doc = include_str!("../docs/features.md")]
-    pub mod features {}
-
-    #[doc = "[prediction]: mod@prediction"]
-    #[doc = "[precision]: mod@precision"]
-    #[doc = "[several]: mod@several_machines#nccl"]
-    #[doc = include_str!("../docs/gpu.md")]
-    pub mod gpu {}
-
-    #[doc = "[gpu]: mod@gpu"]
-    #[doc = "[speed]: mod@gpu#speed"]
-    #[doc = "[fit]: mod@fit"]
-    #[doc = "[estimate-time]: mod@prediction#estimate-time"]
-    #[doc = include_str!("../docs/benchmarks.md")]
-    pub mod benchmarks {}
-
-    #[doc = "[benchmarks]: mod@benchmarks"]
-    #[doc = include_str!("../docs/performance-notes.md")]
-    pub mod performance_notes {}
-
-    #[doc = "[performance-notes]: mod@performance_notes"]
-    #[doc = include_str!("../docs/upstream.md")]
-    pub mod upstream {}
-
-    #[doc = include_str!("../docs/proof.md")]
-    pub mod proof {}
-}
-
 /// The names that most programs use.
 pub mod prelude {
     pub use crate::alloc::{AllocatorAttributes, Bytes, Category};
@@ -398,9 +151,3 @@ pub fn memory_report(device: &Device) -> Result<Report> {
     }
     Ok(Report::new(device.tracker(), &pools))
 }
-
-/// The README's code is tested, and not a part of the documentation: its picture and its links to files exist in the
-/// repository only.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod bad_input;
+mod book;
 mod built;
 mod checkpointed_transformer;
 mod digits;
@@ -14,7 +15,6 @@ mod finetune;
 mod fit;
 mod golden_step;
 mod half_memory;
-mod links;
 mod metrics;
 mod out_of_memory;
 mod outside;
@@ -23,6 +23,7 @@ mod recording;
 #[path = "../../crates/tracking/tests/suite/same_report.rs"]
 mod same_report;
 mod scale_out;
+mod sources;
 mod train_chargpt;
 mod train_digits;
 

@@ -1,6 +1,6 @@
 //! User settings of devices and their pools, from environment variables.
 //!
-//! The [settings](crate::setting) define the variables, their values and their defaults; docs/environment.md lists them.
+//! The [settings](crate::setting) define the variables, their values and their defaults; docs/settings.md lists them.
 //!
 //! Variables about pools may end in a kind of device or in one device, and then apply only there:
 //! `HIGHWATER_ALLOCATOR_CPU=guard`, `HIGHWATER_POOL_LIMIT_CUDA_1=50%`. Spaces around values are ignored; an empty value

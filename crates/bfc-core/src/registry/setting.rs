@@ -7,7 +7,7 @@
 //! - options by name ([`PoolOptions::set`](crate::PoolOptions::set)): `--pool-option NAME=VALUE`, and the lines of C and
 //!   Python
 //! - fields and methods of [`PoolOptions`](crate::PoolOptions)
-//! - help texts, the C header, docs/environment.md and `highwater settings`
+//! - help texts, the C header, docs/settings.md and `highwater settings`
 //!
 //! An invalid value has one error, [`InvalidValue`], which lists the valid values and the closest one.
 

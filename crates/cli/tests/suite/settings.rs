@@ -1,4 +1,4 @@
-//! `highwater settings`, and the surfaces of the rows: docs/environment.md and the help of commands.
+//! `highwater settings`, and the surfaces of the rows: docs/settings.md and the help of commands.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -36,7 +36,7 @@ fn table(scopes: &str) -> String {
 /// Replaces the tables of the page. `HIGHWATER_UPDATE_GOLDEN=1` writes it.
 #[test]
 fn the_page_lists_every_setting() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/environment.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/settings.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let (mut expected, mut rest, mut listed) = (String::new(), page.as_str(), Vec::new());
     while let Some((before, after)) = rest.split_once(BEGIN) {

@@ -212,8 +212,9 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Adds or replaces a device with a custom backend and memory. It has a pool like any other device. If
-    /// the backend supports step graphs, the pool joins freed blocks at once ([`JoinRule`]).
+    /// Adds or replaces a device with one of the [backends](crate::backend) and custom memory. The trait [`Backend`] is
+    /// sealed. The device has a pool like any other. If the backend supports step graphs, the pool joins freed blocks at
+    /// once ([`JoinRule`]).
     ///
     /// The backend must be able to address the memory: [`CpuBackend`](crate::backend::cpu::CpuBackend) requires host memory, a backend of a
     /// GPU requires memory of that GPU. Otherwise [`build`](Self::build) fails with [`Error::WrongMemory`].
