@@ -1,4 +1,20 @@
-//! Measured and published rates of devices and links. `docs/scale-out.md` lists the sources.
+//! Measured and published rates of devices and links.
+//!
+//! | rate | source |
+//! |---|---|
+//! | a GPU | a GPT of width 768 in bf16 on an H200, measured. Published: a peak of [989 TFLOP/s][h100], of which Megatron-LM reaches [41 to 48 %][megatron] |
+//! | a CPU core | `op_bench --small --only GPT` on one core of an EPYC (Zen 5), measured |
+//! | NVLink of an H100 | [900 GB/s in both directions][nvlink]; latency of NCCL's [model][nccl] (ring, "Simple") |
+//! | InfiniBand NDR | [400 Gb/s][ndr]; NCCL's latency of a network |
+//! | 100 GbE | [100 Gb/s][ethernet]; NCCL's latency of a network |
+//! | MPI, CPU cores | `all_reduce_speed ordered` with 2 ranks over MPICH 4.0 on 2 cores of the same EPYC, medians of 8 runs, measured |
+//!
+//! [ethernet]: https://docs.nvidia.com/networking/display/Kernelupstreamv518
+//! [h100]: https://glennklockwood.com/garden/processors/h100
+//! [megatron]: https://github.com/NVIDIA/Megatron-LM
+//! [nccl]: https://github.com/NVIDIA/nccl/blob/5067397c2676d5aed50042fc39e5c8ee96eb0027/src/graph/tuning.cc
+//! [ndr]: https://docs.nvidia.com/networking/display/800GMMA4Z00NS/Overview
+//! [nvlink]: https://www.nvidia.com/en-sg/technologies/hopper-architecture/
 
 use super::time::Link;
 
