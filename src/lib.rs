@@ -1,4 +1,4 @@
-//! A tensor library in Rust that knows where every byte goes, and finds the fastest way to train a model on a device before it runs.
+//! A tensor library for training models in Rust that accounts for every byte and predicts the memory of a run before it starts.
 //!
 //! ```
 //! use highwater::dry_run;

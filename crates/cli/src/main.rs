@@ -33,7 +33,7 @@ Exit codes:
   1  a replay failed, one of several ranks cannot be read, the input has no such result, or an output cannot be written
   2  the command line is invalid, or an input cannot be read";
 
-/// Highwater: a tensor runtime that accounts for every byte.
+/// Explains the memory of training runs: of Highwater, PyTorch and other programs.
 #[derive(Debug, Parser)]
 #[command(name = "highwater", version, arg_required_else_help = true, after_help = AFTER_HELP)]
 struct Arguments {
