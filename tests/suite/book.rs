@@ -1,42 +1,43 @@
-//! The book in `docs/` and the other pages: order, links, programs and figures, and the list of files with unsafe code.
+//! The book in `docs/` and the other pages: order, links, tables, programs, figures, and the list of files with unsafe code.
 //!
 //! Each test collects all faults, as `file:line: message`. `scripts/check-programs` builds the programs of the pages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
+use std::mem::take;
 use std::path::Path;
 
-use crate::sources::{sources, without_comments, without_tests};
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
+use pulldown_cmark::{
+    BrokenLink, CodeBlockKind, Event, HeadingLevel, LinkType, Options, Parser, Tag, TagEnd,
+};
+
+use crate::sources::sources;
 
 const SUMMARY: &str = "docs/SUMMARY.md";
 const BENCHMARKS: &str = "docs/benchmarks.md";
 const MOST_CHAPTERS: usize = 22;
-/// The beginning of `contributing/unsafe.md`.
-const UNSAFE_HEAD: &str = "\
-# Files with unsafe code
+const UNSAFE: &str = "contributing/unsafe.md";
 
-This list excludes tests, examples and benches. This command writes it:
+/// The line and the cells of each row. The first row has the names of the columns.
+type Table = Vec<(usize, Vec<String>)>;
 
-    HIGHWATER_UPDATE_GOLDEN=1 cargo test -p highwater --test suite book::
-";
-
-/// A page of the repository.
+/// A page of the repository. Each entry has its line, which counts from 1, and its text without Markdown marks.
+#[derive(Default)]
 struct Page {
     /// Relative to the root of the repository.
     path: String,
-    /// The lines of the page; those of code blocks are empty.
-    lines: Vec<String>,
-    /// The same lines, with spaces in place of inline code.
-    prose: Vec<String>,
-    /// The line and the language of each code block, such as `rust,no_run`.
-    blocks: Vec<(usize, String)>,
-}
-
-/// A table of a page.
-struct Table {
-    columns: Vec<String>,
-    /// The line and the cells of each row.
-    rows: Vec<(usize, Vec<String>)>,
+    headings: Vec<(usize, HeadingLevel, String)>,
+    paragraphs: Vec<(usize, String)>,
+    tables: Vec<Table>,
+    /// The pieces of text outside of code.
+    prose: Vec<(usize, String)>,
+    /// The languages of code blocks, such as `rust,no_run`.
+    languages: Vec<(usize, String)>,
+    /// The targets of links, images and link definitions.
+    links: Vec<(usize, String)>,
+    /// Links without a definition, and delimiter rows without a table.
+    faults: Vec<String>,
 }
 
 impl Page {
@@ -44,45 +45,86 @@ impl Page {
         Self::new(path, &read(path))
     }
 
-    fn new(path: &str, text: &str) -> Self {
-        let (mut lines, mut blocks) = (Vec::new(), Vec::new());
-        // The number of backticks that opened the present code block.
-        let mut open = None;
-        for (at, line) in text.lines().enumerate() {
-            let language = line.trim_start().trim_start_matches('`');
-            let marks = line.trim_start().len() - language.len();
-            let is_fence = marks >= 3 && !language.contains('`');
-            match open {
-                None if is_fence => {
-                    blocks.push((at + 1, language.trim().to_owned()));
-                    open = Some(marks);
+    fn new(path: &str, source: &str) -> Self {
+        let mut page = Self { path: path.to_owned(), ..Self::default() };
+        let breaks: Vec<usize> = source.match_indices('\n').map(|(at, _)| at).collect();
+        let line_of = |at: usize| breaks.partition_point(|end| *end < at) + 1;
+        let mut undefined = Vec::new();
+        let on_undefined = |link: BrokenLink<'_>| {
+            // `[text]` alone is no link.
+            if link.link_type != LinkType::Shortcut {
+                undefined.push((line_of(link.span.start), link.reference.to_string()));
+            }
+            None
+        };
+        let options = Options::ENABLE_TABLES | Options::ENABLE_FOOTNOTES | Options::ENABLE_STRIKETHROUGH;
+        let parser = Parser::new_with_broken_link_callback(source, options, Some(on_undefined));
+        for (_, definition) in parser.reference_definitions().iter() {
+            page.links.push((line_of(definition.span.start), definition.dest.to_string()));
+        }
+        // `text` collects the text of the present paragraph, heading or cell.
+        let (mut text, mut is_code) = (String::new(), false);
+        for (event, range) in parser.into_offset_iter() {
+            let line = line_of(range.start);
+            match event {
+                Event::Start(Tag::CodeBlock(kind)) => {
+                    is_code = true;
+                    if let CodeBlockKind::Fenced(language) = kind {
+                        page.languages.push((line, language.to_string()));
+                    }
                 }
-                Some(length) if is_fence && marks >= length && language.trim().is_empty() => open = None,
+                Event::End(TagEnd::CodeBlock) => is_code = false,
+                Event::Text(_) if is_code => {}
+                Event::Text(piece) => {
+                    text += &piece;
+                    page.prose.push((line, piece.to_string()));
+                }
+                Event::Code(code) => text += &code,
+                Event::SoftBreak | Event::HardBreak => text.push(' '),
+                Event::Start(Tag::Paragraph | Tag::Heading { .. } | Tag::TableCell) => text.clear(),
+                Event::End(TagEnd::Paragraph) => page.paragraphs.push((line, take(&mut text))),
+                Event::End(TagEnd::Heading(level)) => page.headings.push((line, level, take(&mut text))),
+                Event::Start(Tag::Table(_)) => page.tables.push(Table::new()),
+                Event::Start(Tag::TableHead | Tag::TableRow) => {
+                    page.tables.last_mut().unwrap().push((line, Vec::new()));
+                }
+                Event::End(TagEnd::TableCell) => {
+                    page.tables.last_mut().unwrap().last_mut().unwrap().1.push(take(&mut text));
+                }
+                // A reference has the target of its definition.
+                Event::Start(
+                    Tag::Link { link_type: LinkType::Inline | LinkType::Autolink, dest_url, .. }
+                    | Tag::Image { link_type: LinkType::Inline, dest_url, .. },
+                ) => page.links.push((line, dest_url.to_string())),
+                Event::Html(html) | Event::InlineHtml(html) => {
+                    let rests = ["src=\"", "href=\""].into_iter().flat_map(|name| html.split(name).skip(1));
+                    page.links.extend(rests.map(|rest| (line, rest.split('"').next().unwrap().to_owned())));
+                }
                 _ => {}
             }
-            lines.push(if open.is_some() || is_fence { String::new() } else { line.to_owned() });
         }
-        let prose = without_inline_code(&lines);
-        Self { path: path.to_owned(), lines, prose, blocks }
+        for (line, name) in undefined {
+            page.faults.push(page.fault(line, &format!("the page does not define the link [{name}]")));
+        }
+        let is_delimiter = |text: &str| {
+            text.contains('|') && text.contains('-') && text.trim_matches(['|', '-', ':', ' ']).is_empty()
+        };
+        for (line, _) in page.prose.iter().filter(|(_, text)| is_delimiter(text)) {
+            page.faults.push(page.fault(*line, "no table: the row above has another number of cells"));
+        }
+        page.links.sort_by_key(|(line, _)| *line);
+        page
     }
 
-    /// Describes a fault at a line, which counts from 1.
+    /// Describes a fault at a line.
     fn fault(&self, line: usize, message: &str) -> String {
         format!("{}:{line}: {message}", self.path)
     }
 
-    /// The texts of the headings.
-    fn headings(&self) -> impl Iterator<Item = &str> {
-        self.lines.iter().filter_map(|line| {
-            let text = line.trim_start_matches('#');
-            (1..=6).contains(&(line.len() - text.len())).then_some(text)?.strip_prefix(' ').map(str::trim)
-        })
-    }
-
     /// The anchors of the headings, as GitHub and mdBook name them.
     fn anchors(&self) -> BTreeSet<String> {
-        let mut anchors: BTreeSet<String> = BTreeSet::new();
-        for heading in self.headings() {
+        let mut anchors = BTreeSet::new();
+        for (_, _, heading) in &self.headings {
             let slug = slug(heading);
             let numbered = (1..).map(|number| format!("{slug}-{number}"));
             let anchor = std::iter::once(slug.clone()).chain(numbered).find(|name| !anchors.contains(name));
@@ -91,60 +133,8 @@ impl Page {
         anchors
     }
 
-    /// The line and the target of each link, image and link definition.
-    fn links(&self) -> Vec<(usize, &str)> {
-        let mut links = Vec::new();
-        for (at, line) in self.prose.iter().enumerate() {
-            let inline = line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
-            let html = ["src=\"", "href=\""]
-                .into_iter()
-                .flat_map(|name| line.split(name).skip(1))
-                .filter_map(|rest| rest.split('"').next());
-            let defined = definition(line).map(|(_, target)| target);
-            links.extend(inline.chain(html).chain(defined).map(|target| (at + 1, target)));
-        }
-        links
-    }
-
-    /// The line and the name of each link `[text][name]` whose name the page does not define.
-    fn undefined_references(&self) -> Vec<(usize, &str)> {
-        let defined: BTreeSet<String> =
-            self.prose.iter().filter_map(|line| Some(definition(line)?.0.to_lowercase())).collect();
-        let lines = self.prose.iter().enumerate();
-        let used = lines.flat_map(|(at, line)| {
-            line.split("][").skip(1).filter_map(move |rest| Some((at + 1, rest.split_once(']')?.0)))
-        });
-        used.filter(|(_, name)| !defined.contains(&name.to_lowercase())).collect()
-    }
-
-    fn tables(&self) -> Vec<Table> {
-        let mut tables: Vec<Table> = Vec::new();
-        let mut is_inside = false;
-        for (at, line) in self.lines.iter().enumerate() {
-            let Some(row) = cells(line) else {
-                is_inside = false;
-                continue;
-            };
-            if is_rule(&row) {
-                continue;
-            }
-            if let Some(table) = tables.last_mut().filter(|_| is_inside) {
-                table.rows.push((at + 1, row));
-            } else {
-                let next = self.lines.get(at + 1).and_then(|next| cells(next));
-                is_inside = next.is_some_and(|next| is_rule(&next));
-                tables.extend(is_inside.then(|| Table { columns: row, rows: Vec::new() }));
-            }
-        }
-        tables
-    }
-}
-
-impl Table {
-    /// The cell of a row in the column of a name.
-    fn cell<'a>(&self, cells: &'a [String], column: &str) -> Option<&'a str> {
-        let at = self.columns.iter().skip(1).position(|name| name == column)?;
-        cells.get(at + 1).map(String::as_str)
+    fn first_sentence(&self) -> &str {
+        self.paragraphs.first().map_or("", |(_, text)| text.trim_end_matches('.'))
     }
 }
 
@@ -156,97 +146,29 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The names in a folder, in order.
-fn names(folder: &str) -> Vec<String> {
-    let entries = fs::read_dir(root().join(folder)).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
+/// The paths in a folder, in order, relative to the root of the repository.
+fn paths(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<String> =
+        entries.map(|path| path.strip_prefix(root()).unwrap().to_str().unwrap().replace('\\', "/")).collect();
+    paths.sort();
+    paths
 }
 
-/// The paths of the pages in a folder.
-fn pages_of(folder: &str) -> Vec<String> {
-    let pages = names(folder).into_iter().filter(|name| name.ends_with(".md"));
-    pages.map(|name| format!("{folder}/{name}")).collect()
-}
-
-/// The paths of the chapters.
-fn chapters() -> Vec<String> {
-    pages_of("docs").into_iter().filter(|path| path != SUMMARY).collect()
+/// The pages in a folder.
+fn pages(folder: &str) -> impl Iterator<Item = Page> {
+    paths(folder).into_iter().filter(|path| path.ends_with(".md")).map(|path| Page::read(&path))
 }
 
 fn assert_none(faults: &[String]) {
     assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
 }
 
-/// Replaces inline code by spaces. Line breaks stay.
-fn without_inline_code(lines: &[String]) -> Vec<String> {
-    let text = lines.join("\n");
-    let mut kept = String::with_capacity(text.len());
-    let mut rest = text.as_str();
-    while let Some(start) = rest.find('`') {
-        kept += &rest[..start];
-        let opened = &rest[start..];
-        let code = opened.trim_start_matches('`');
-        let marks = opened.len() - code.len();
-        match end_of_code(code, marks) {
-            Some(end) => {
-                kept.extend(code[..end].chars().map(|c| if c == '\n' { c } else { ' ' }));
-                rest = &code[end + marks..];
-            }
-            None => rest = code,
-        }
-    }
-    kept += rest;
-    kept.split('\n').map(str::to_owned).collect()
-}
-
-/// The start of the backticks that end inline code, in the same paragraph or row of a table.
-fn end_of_code(text: &str, marks: usize) -> Option<usize> {
-    let end = ["\n\n", "\n|"].into_iter().filter_map(|end| text.find(end)).min();
-    let paragraph = &text[..end.unwrap_or(text.len())];
-    let mut at = 0;
-    while let Some(found) = paragraph[at..].find('`') {
-        let start = at + found;
-        let length = paragraph.len() - start - paragraph[start..].trim_start_matches('`').len();
-        if length == marks {
-            return Some(start);
-        }
-        at = start + length;
-    }
-    None
-}
-
-/// The name and the target of a line such as `[name]: page.md#heading`.
-fn definition(line: &str) -> Option<(&str, &str)> {
-    let (name, target) = line.trim_start().strip_prefix('[')?.split_once("]: ")?;
-    Some((name, target.split_whitespace().next()?)).filter(|(name, _)| !name.starts_with('^'))
-}
-
 /// The anchor of a heading.
 fn slug(heading: &str) -> String {
-    let mut text = String::new();
-    let mut rest = heading;
-    while let Some((before, after)) = rest.split_once("](") {
-        text += before;
-        rest = after.split_once(')').map_or("", |(_, rest)| rest);
-    }
-    text += rest;
-    let characters = text.trim().to_lowercase();
+    let characters = heading.trim().to_lowercase();
     let kept = characters.chars().filter(|c| c.is_alphanumeric() || c.is_whitespace() || "_-".contains(*c));
     kept.map(|c| if c.is_whitespace() { '-' } else { c }).collect()
-}
-
-/// The cells of a row of a table.
-fn cells(line: &str) -> Option<Vec<String>> {
-    let row = line.trim().strip_prefix('|')?.strip_suffix('|')?.replace("\\|", "\u{1}");
-    Some(row.split('|').map(|cell| cell.trim().replace('\u{1}', "\\|")).collect())
-}
-
-/// Whether a row of a table is the line below the headings.
-fn is_rule(cells: &[String]) -> bool {
-    cells.iter().all(|cell| cell.starts_with(['-', ':']) && cell.trim_matches(['-', ':']).is_empty())
 }
 
 /// The numbers in a text, as they are written. Names such as `f32` are none.
@@ -256,91 +178,91 @@ fn numbers(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// The path of a link from a folder, relative to the root.
-fn resolved(folder: &str, target: &str) -> Option<String> {
-    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
-    for part in target.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop()?;
-            }
-            name => parts.push(name),
-        }
-    }
-    Some(parts.join("/"))
-}
-
-/// Says what is wrong with a link of a page. `anchors` has those of the pages read so far.
-fn fault_of_link(
-    page: &str,
-    target: &str,
-    anchors: &mut BTreeMap<String, BTreeSet<String>>,
-) -> Option<String> {
+/// Says what is wrong with a link of a page.
+fn fault_of_link(page: &str, target: &str) -> Option<String> {
     let is_chapter = page.starts_with("docs/");
-    if target.starts_with("https://") {
+    let is_other_address = target.contains("://") || target.starts_with("mailto:");
+    if target.starts_with("https://") || is_other_address && !is_chapter {
         return None;
-    }
-    if target.contains("://") || target.starts_with("mailto:") {
-        return is_chapter.then(|| format!("`{target}` is neither in docs nor an https address"));
-    }
-    if target.is_empty() {
-        return Some("the link leads nowhere".into());
     }
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
-    let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let path = if file.is_empty() { Some(page.to_owned()) } else { resolved(folder, file) };
-    let Some(path) = path.filter(|path| root().join(path).exists()) else {
-        return Some(format!("`{target}`: {file} does not exist"));
+    let path = if file.is_empty() { root().join(page) } else { root().join(page).parent()?.join(file) };
+    let Some(path) = path.canonicalize().ok().filter(|_| !target.is_empty()) else {
+        return Some(format!("`{target}` is neither a file of the repository nor an https address"));
     };
-    if is_chapter && !path.starts_with("docs/") {
-        return Some(format!("`{target}` leads out of docs, and the built book has no such file"));
+    let folder = if is_chapter { "docs" } else { "." };
+    if !path.starts_with(root().join(folder).canonicalize().unwrap()) {
+        return Some(format!("`{target}` leads out of `{folder}`, where readers have no such file"));
     }
-    if anchor.is_empty() || !path.ends_with(".md") {
-        return None;
-    }
-    let anchors = anchors.entry(path).or_insert_with_key(|path| Page::read(path).anchors());
-    (!anchors.contains(anchor)).then(|| format!("`{target}`: no heading has the anchor #{anchor}"))
+    let has_anchors = !anchor.is_empty() && path.extension().is_some_and(|extension| extension == "md");
+    let is_missing = has_anchors && !Page::read(path.to_str()?).anchors().contains(anchor);
+    is_missing.then(|| format!("`{target}`: no heading has the anchor #{anchor}"))
 }
 
-/// The text of a paragraph without marks of Markdown and the last period.
-fn sentence(lines: &[&str]) -> String {
-    lines.join(" ").replace(['*', '`'], "").trim().trim_end_matches('.').to_owned()
+/// Says why no measured table has a row with the same label and the same figures.
+fn fault_of_figures(columns: &[String], cells: &[String], measured: &[Table]) -> Option<String> {
+    let (label, columns) = (&cells[0], &columns[1..]);
+    let mut message = format!("{BENCHMARKS} has no row `{label}` with the columns {}", columns.join(", "));
+    for table in measured {
+        let place = |name| Some(table[0].1[1..].iter().position(|other| other == name)? + 1);
+        let Some(places) = columns.iter().map(place).collect::<Option<Vec<_>>>() else { continue };
+        for (line, row) in table[1..].iter().filter(|(_, row)| row[0] == *label) {
+            let mut figures = columns.iter().zip(&cells[1..]).zip(places.iter().map(|place| &row[*place]));
+            let ((column, shown), figure) = figures.find(|((_, shown), figure)| shown != figure)?;
+            message = format!("{label}, {column}: {shown} here, {figure} in {BENCHMARKS}:{line}");
+        }
+    }
+    Some(message)
 }
 
-fn has_unsafe_code(source: &str) -> bool {
-    let code = without_tests(&without_comments(source));
-    code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe")
+/// Whether a program has the word `unsafe` outside of items for tests.
+fn has_unsafe_code(program: TokenStream) -> bool {
+    let is_for_tests = |attribute: &Group| {
+        let text = attribute.to_string().replace(' ', "");
+        text.starts_with("[cfg(test)") || text.starts_with("[cfg(all(test,")
+    };
+    let mut tokens = program.into_iter();
+    while let Some(token) = tokens.next() {
+        match token {
+            TokenTree::Ident(name) if name == "unsafe" => return true,
+            TokenTree::Group(group) if is_for_tests(&group) => {
+                // Skips the item, such as `mod name { … }`, `fn name() { … }` or `use name;`.
+                tokens.find(|token| match token {
+                    TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+                    TokenTree::Punct(mark) => mark.as_char() == ';',
+                    _ => false,
+                });
+            }
+            TokenTree::Group(group) if has_unsafe_code(group.stream()) => return true,
+            _ => {}
+        }
+    }
+    false
 }
 
 #[test]
 fn the_summary_lists_each_chapter_once_with_its_title() {
     let summary = Page::read(SUMMARY);
-    let mut faults = Vec::new();
-    let mut listed = BTreeSet::new();
-    for (at, line) in summary.lines.iter().enumerate() {
-        let Some(entry) = line.trim_start().strip_prefix("- ") else { continue };
-        let parts = entry.strip_prefix('[').and_then(|entry| entry.split_once("]("));
-        let Some((title, file)) = parts.and_then(|(title, rest)| Some((title, rest.strip_suffix(')')?)))
-        else {
-            faults.push(summary.fault(at + 1, "expected `- [Title](file.md)`"));
+    let (mut faults, mut listed) = (Vec::new(), BTreeSet::new());
+    for (at, entry) in read(SUMMARY).lines().enumerate().filter(|(_, line)| line.trim().starts_with("- ")) {
+        let link = summary.links.iter().find(|(line, _)| *line == at + 1);
+        let path = link.map(|(_, file)| format!("docs/{file}")).filter(|path| root().join(path).is_file());
+        let Some(path) = path else {
+            faults.push(summary.fault(at + 1, "expected `- [Title](file.md)` with the name of a chapter"));
             continue;
         };
-        let path = format!("docs/{file}");
-        if !root().join(&path).exists() {
-            faults.push(summary.fault(at + 1, &format!("{file} does not exist")));
-            continue;
-        }
         let page = Page::read(&path);
-        let heading = page.headings().next().unwrap_or("");
-        if heading != title {
-            faults.push(page.fault(1, &format!("the title is `{heading}`, but `{title}` in SUMMARY.md")));
+        let title = page.headings.first().map_or("", |(_, _, text)| text);
+        let expected = format!("- [{title}]({})", &path["docs/".len()..]);
+        if entry.trim().replace('`', "") != expected {
+            faults.push(summary.fault(at + 1, &format!("expected `{expected}`, the title of {path}")));
         }
         if !listed.insert(path) {
-            faults.push(summary.fault(at + 1, &format!("{file} is listed twice")));
+            faults.push(summary.fault(at + 1, "this chapter is listed twice"));
         }
     }
-    let missing = chapters().into_iter().filter(|path| !listed.contains(path));
+    let missing = paths("docs").into_iter().filter(|path| path.ends_with(".md") && path != SUMMARY);
+    let missing = missing.filter(|path| !listed.contains(path));
     faults.extend(missing.map(|path| format!("{path}:1: SUMMARY.md does not list this page")));
     if listed.len() > MOST_CHAPTERS {
         faults.push(summary.fault(1, &format!("{} chapters instead of {MOST_CHAPTERS}", listed.len())));
@@ -349,26 +271,17 @@ fn the_summary_lists_each_chapter_once_with_its_title() {
 }
 
 #[test]
-fn links_lead_to_files_and_headings() {
-    let single = ["README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "CHANGELOG", "data/README"];
-    let mut paths: Vec<String> = single.iter().map(|name| format!("{name}.md")).collect();
-    paths.push("python/README.md".into());
-    paths.extend([pages_of("docs"), pages_of("contributing")].concat());
-    for folder in ["examples", "crates"] {
-        let readmes = names(folder).into_iter().map(|name| format!("{folder}/{name}/README.md"));
-        paths.extend(readmes.filter(|path| root().join(path).exists()));
-    }
-    let (mut faults, mut anchors) = (Vec::<String>::new(), BTreeMap::new());
-    let mut links = 0;
-    for page in paths.iter().map(|path| Page::read(path)) {
-        for (line, target) in page.links() {
-            links += 1;
-            let fault = fault_of_link(&page.path, target, &mut anchors);
-            faults.extend(fault.map(|message| page.fault(line, &message)));
+fn links_lead_to_files_and_headings_and_tables_are_complete() {
+    let mut folders = ["", "contributing", "data", "docs", "python"].map(str::to_owned).to_vec();
+    folders.extend([paths("crates"), paths("examples")].concat());
+    let (mut faults, mut links) = (Vec::new(), 0);
+    for page in folders.iter().filter(|path| root().join(path).is_dir()).flat_map(|folder| pages(folder)) {
+        links += page.links.len();
+        for (line, target) in &page.links {
+            let fault = fault_of_link(&page.path, target);
+            faults.extend(fault.map(|message| page.fault(*line, &message)));
         }
-        for (line, name) in page.undefined_references() {
-            faults.push(page.fault(line, &format!("the page does not define the link [{name}]")));
-        }
+        faults.extend(page.faults);
     }
     assert_none(&faults);
     assert!(links > 100, "{links} links");
@@ -378,8 +291,8 @@ fn links_lead_to_files_and_headings() {
 fn every_program_of_the_book_is_a_doctest() {
     let book = read("src/book.rs");
     let mut faults = Vec::new();
-    for page in chapters().iter().map(|path| Page::read(path)) {
-        let program = page.blocks.iter().find(|(_, language)| language.split(',').next() == Some("rust"));
+    for page in pages("docs") {
+        let program = page.languages.iter().find(|(_, language)| language.split(',').next() == Some("rust"));
         let included = format!("include_str!(\"../{}\")", page.path);
         if let Some((line, _)) = program.filter(|_| !book.contains(&included)) {
             faults.push(page.fault(*line, "src/book.rs does not include this page"));
@@ -390,137 +303,103 @@ fn every_program_of_the_book_is_a_doctest() {
 
 #[test]
 fn one_sentence_says_what_highwater_is() {
-    let readme = read("README.md");
-    let paragraph =
-        readme.lines().skip(1).skip_while(|line| line.is_empty()).take_while(|line| !line.is_empty());
-    let expected = sentence(&paragraph.collect::<Vec<_>>());
+    let (readme, library, manifest) = (Page::read("README.md"), read("src/lib.rs"), read("Cargo.toml"));
+    let expected = readme.first_sentence();
     assert!(!expected.is_empty(), "README.md: no paragraph after the title");
-
-    let library = read("src/lib.rs");
-    let lines =
-        library.lines().map_while(|line| line.strip_prefix("//!")).take_while(|line| !line.is_empty());
-    assert_eq!(sentence(&lines.map(str::trim).collect::<Vec<_>>()), expected, "src/lib.rs:1 and README.md:3");
-
-    let manifest = read("Cargo.toml");
-    let (before, package) = manifest.split_once("\n[package]\n").unwrap();
-    let (at, description) = package
-        .lines()
-        .enumerate()
-        .find_map(|(at, line)| Some((at, line.strip_prefix("description = ")?)))
-        .unwrap();
-    let line = before.matches('\n').count() + at + 3;
-    assert_eq!(sentence(&[description.trim_matches('"')]), expected, "Cargo.toml:{line} and README.md:3");
+    let line = readme.paragraphs[0].0;
+    let docs: Vec<&str> = library.lines().map_while(|line| line.strip_prefix("//!")).collect();
+    let library = Page::new("src/lib.rs", &docs.join("\n"));
+    assert_eq!(library.first_sentence(), expected, "src/lib.rs:1 and README.md:{line}");
+    let at = manifest.lines().position(|line| line.starts_with("description = ")).unwrap() + 1;
+    assert_eq!(env!("CARGO_PKG_DESCRIPTION"), expected, "Cargo.toml:{at} and README.md:{line}");
 }
 
 #[test]
 fn figures_of_readme_stand_in_the_benchmarks() {
     let (readme, benchmarks) = (Page::read("README.md"), Page::read(BENCHMARKS));
-    let start = readme.lines.iter().position(|line| line == "## Speed").expect("README.md: no section Speed");
-    let rest = &readme.lines[start + 1..];
-    let end = start + 1 + rest.iter().position(|line| line.starts_with("## ")).unwrap_or(rest.len());
-    let mut faults = Vec::new();
+    let mut headings = readme.headings.iter().filter(|(_, level, _)| *level == HeadingLevel::H2);
+    let speed = headings.find(|(_, _, text)| text == "Speed").expect("README.md: no section Speed");
+    let section = speed.0..headings.next().map_or(usize::MAX, |(line, _, _)| *line);
+    let (mut faults, mut compared) = (Vec::new(), 0);
 
-    let known: BTreeSet<&str> = benchmarks.lines.iter().flat_map(|line| numbers(line)).collect();
-    for (at, line) in readme.prose[..end].iter().enumerate().skip(start + 1) {
-        for number in numbers(line).filter(|number| !known.contains(number)) {
-            faults.push(readme.fault(at + 1, &format!("{number} does not stand in {BENCHMARKS}")));
+    let known: BTreeSet<&str> = benchmarks.prose.iter().flat_map(|(_, text)| numbers(text)).collect();
+    for (line, text) in readme.prose.iter().filter(|(line, _)| section.contains(line)) {
+        for number in numbers(text).filter(|number| !known.contains(number)) {
+            faults.push(readme.fault(*line, &format!("{number} does not stand in {BENCHMARKS}")));
         }
     }
-
-    let measured = benchmarks.tables();
-    let mut compared = 0;
-    for table in readme.tables() {
-        for (line, cells) in table.rows.iter().filter(|(line, _)| (start + 1..=end).contains(line)) {
+    for table in readme.tables.iter().filter(|table| section.contains(&table[0].0)) {
+        for (line, cells) in &table[1..] {
             compared += 1;
-            if let Some(message) = fault_of_figures(&table, cells, &measured) {
-                faults.push(readme.fault(*line, &message));
-            }
+            let message = fault_of_figures(&table[0].1, cells, &benchmarks.tables);
+            faults.extend(message.map(|message| readme.fault(*line, &message)));
         }
     }
     assert_none(&faults);
-    assert!(compared > 0, "README.md:{}: no table", start + 1);
-}
-
-/// Says why no measured table has the row with the same label and the same figures.
-fn fault_of_figures(table: &Table, cells: &[String], measured: &[Table]) -> Option<String> {
-    let label = cells.first()?;
-    let columns = &table.columns[1..];
-    let mut message = format!("{BENCHMARKS} has no row `{label}` with the columns {}", columns.join(", "));
-    for other in measured {
-        for (line, row) in other.rows.iter().filter(|(_, row)| row.first() == Some(label)) {
-            let figures = columns
-                .iter()
-                .map(|column| Some((column, table.cell(cells, column)?, other.cell(row, column)?)));
-            let Some(figures) = figures.collect::<Option<Vec<_>>>() else { continue };
-            let Some((column, shown, figure)) =
-                figures.into_iter().find(|(_, shown, figure)| shown != figure)
-            else {
-                return None;
-            };
-            message = format!("{label}, {column}: {shown} here, {figure} in {BENCHMARKS}:{line}");
-        }
-    }
-    Some(message)
+    assert!(compared > 0, "README.md:{}: no table", section.start);
 }
 
 /// `HIGHWATER_UPDATE_GOLDEN=1` writes the list.
 #[test]
 fn the_list_of_files_with_unsafe_code_is_complete() {
-    let path = "contributing/unsafe.md";
-    let mut list = String::from(UNSAFE_HEAD);
-    for name in names("crates") {
-        let folder = root().join("crates").join(&name).join("src");
-        let files =
-            sources(&folder).into_iter().filter(|file| has_unsafe_code(&fs::read_to_string(file).unwrap()));
-        let files: Vec<String> = files
-            .map(|file| format!("- `{}`\n", file.strip_prefix(&folder).unwrap().display()).replace('\\', "/"))
-            .collect();
-        if !files.is_empty() {
-            list += &format!("\n## crates/{name}/src\n\n{}", files.concat());
+    let committed = read(UNSAFE);
+    let mut list = committed.split("\n## ").next().unwrap().to_owned();
+    for folder in paths("crates").iter().map(|name| format!("{name}/src")) {
+        let mut head = format!("\n## {folder}\n\n");
+        for file in sources(&root().join(&folder)) {
+            let shown =
+                file.strip_prefix(root().join(&folder)).unwrap().display().to_string().replace('\\', "/");
+            let program = fs::read_to_string(&file).unwrap().parse();
+            if has_unsafe_code(program.unwrap_or_else(|error| panic!("{folder}/{shown}: {error}"))) {
+                list += &format!("{}- `{shown}`\n", take(&mut head));
+            }
         }
     }
     if std::env::var_os("HIGHWATER_UPDATE_GOLDEN").is_some() {
-        fs::write(root().join(path), &list).unwrap();
+        return fs::write(root().join(UNSAFE), &list).unwrap();
     }
-    let committed = read(path);
-    let differences = list.lines().filter(|line| !committed.lines().any(|other| other == *line));
-    let differences = differences.map(|line| format!("{path}:1: lacks {line}")).collect::<Vec<_>>();
-    assert_none(&differences);
-    assert!(committed == list, "{path}:1: has more than the sources; HIGHWATER_UPDATE_GOLDEN=1 writes it");
+    let line = 1 + list.lines().zip(committed.lines()).take_while(|(listed, other)| listed == other).count();
+    let expected = list.lines().nth(line - 1).unwrap_or("the end");
+    assert!(
+        committed == list,
+        "{UNSAFE}:{line}: expected `{expected}`; HIGHWATER_UPDATE_GOLDEN=1 writes the list"
+    );
 }
 
 #[test]
-fn links_in_code_are_none() {
+fn links_and_tables_in_code_are_none() {
     let text = "\
 # A `b_c`: [d](d.md)
-`[x](y)` [z](w.md#a-b) and ``a ` [x](y)``, ![i](p.png \"title\")
+`[x](y)` and ``a ` [x](y)``, ![i](p.png \"title\")
 ```text
 [x](y)
+|---|
 ```
 [n]: m.md
-[t][n] [t][o]
+[t][n] [t][o] [u]
 
 ## A `b_c`: d
 | a | b |
 |---|---|
 | 1 | `[x](y)` \\| 2.5, f32 |
+
+- | a | b |
+  |:-:|
 ";
     let page = Page::new("docs/page.md", text);
-    assert_eq!(page.links(), [(1, "d.md"), (2, "w.md#a-b"), (2, "p.png"), (6, "m.md")]);
-    assert_eq!(page.undefined_references(), [(7, "o")]);
-    assert_eq!(page.blocks, [(3, "text".to_owned())]);
+    assert_eq!(page.links, [(1, "d.md"), (2, "p.png"), (7, "m.md")].map(|(line, to)| (line, to.to_owned())));
+    assert_eq!(page.faults.len(), 2, "{:?}", page.faults);
+    assert_eq!(page.faults[0], "docs/page.md:8: the page does not define the link [o]");
+    assert!(page.faults[1].starts_with("docs/page.md:16: no table"), "{:?}", page.faults);
     assert_eq!(page.anchors().into_iter().collect::<Vec<_>>(), ["a-b_c-d", "a-b_c-d-1"]);
-    let tables = page.tables();
-    assert_eq!((tables.len(), tables[0].rows[0].0), (1, 12));
-    assert_eq!(tables[0].cell(&tables[0].rows[0].1, "b"), Some("`[x](y)` \\| 2.5, f32"));
+    assert_eq!(page.tables[0][1], (13, vec!["1".to_owned(), "[x](y) | 2.5, f32".to_owned()]));
     assert_eq!(numbers("1,204 of 2.5, f32 in 32×32.").collect::<Vec<_>>(), ["1,204", "2.5", "32", "32"]);
-    assert_eq!(resolved("docs", "../a/b.md").as_deref(), Some("a/b.md"));
-    assert_eq!(resolved("", "../a"), None);
 }
 
 #[test]
 fn unsafe_in_comments_texts_and_tests_is_no_unsafe_code() {
     let safe = "// unsafe\n#![forbid(unsafe_code)]\nconst A: &str = r#\"\"unsafe\"#;\n#[cfg(test)]\nmod tests { unsafe fn f() {} }\n";
-    assert!(!has_unsafe_code(safe));
-    assert!(has_unsafe_code(&format!("{safe}unsafe impl Send for A {{}}\n")));
+    assert!(!has_unsafe_code(safe.parse().unwrap()));
+    assert!(has_unsafe_code(format!("{safe}unsafe impl Send for A {{}}\n").parse().unwrap()));
+    assert!(has_unsafe_code("fn f() { g(unsafe { h() }) }".parse().unwrap()));
 }
