@@ -178,10 +178,6 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         &["bfc-core", "bfc-cuda", "highwater-tracking", "highwater-tensor", "highwater-nn"],
     ),
     (
-        "crates/models",
-        &["bfc-core", "highwater-files", "highwater-tracking", "highwater-tensor", "highwater-nn"],
-    ),
-    (
         "crates/train",
         &["bfc-core", "highwater-tracking", "highwater-tensor", "highwater-nn", "highwater-distributed"],
     ),

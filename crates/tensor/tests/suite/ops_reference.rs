@@ -164,7 +164,7 @@ fn run(name: &str, x: &[Tensor]) -> Result<Vec<Tensor>> {
             x[0].attention(&x[1], &x[2], x.get(3), options)
         }
         ["einsum", equation] => Tensor::einsum(equation, &x.iter().collect::<Vec<_>>()),
-        _ => panic!("nobody knows what {name} is"),
+        _ => panic!("unknown op: {name}"),
     })
 }
 
