@@ -114,7 +114,7 @@ fn main() -> anyhow::Result<()> {
         };
         // With enough memory for a peak, so that the parameters and buckets are known.
         let two = Training { device: DEVICE.parse()?, ..training.clone() }.peaks(2, Shard::None)?;
-        println!("GPT {}: {} parameters, {}", size.name, two.parameters, bytes(two.bytes() as u64));
+        println!("GPT {}: {} parameter tensors, {}", size.name, two.parameters, bytes(two.bytes() as u64));
         peaks(&training, &args.sizes, &shards, &mut memory)?;
         scaling(&training, &two, &args, &mut table, &mut times)?;
     }
