@@ -1,7 +1,7 @@
 """Opens pages in a headless browser: see scripts/check-pages and scripts/page-pictures.
 
     check_pages.py check FILE.html...
-    check_pages.py picture FILE.html OUT.png WIDTH HEIGHT light|dark|peak [full]
+    check_pages.py picture FILE.html OUT.png WIDTH HEIGHT light|dark [full]
 
 `check` opens each page at two widths, and changes between light and dark. It clicks every button and heading, hovers,
 zooms and drags over the charts, chooses moments and segments, and fails on:
@@ -217,13 +217,9 @@ def check(started, path):
     return found
 
 
-def picture(started, path, out, width, height, mode, full=""):
-    """Draws a page. The mode `peak` is dark, after a click on "Peak"."""
-    scheme = "light" if mode == "light" else "dark"
+def picture(started, path, out, width, height, scheme, full=""):
+    """Draws a page, `light` or `dark`."""
     with opened(started, path, int(width), int(height), scheme) as (page, problems):
-        if mode == "peak":
-            page.click("button[data-do=peak]")
-            page.evaluate("settle()")
         page.screenshot(path=out, full_page=full == "full")
         return problems + page.evaluate("faults()")
 
