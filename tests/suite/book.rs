@@ -171,7 +171,7 @@ fn slug(heading: &str) -> String {
     kept.map(|c| if c.is_whitespace() { '-' } else { c }).collect()
 }
 
-/// The numbers in a text, as they are written. Names such as `f32` are none.
+/// Returns the numbers of a text, with their separators. Names such as `f32` are none.
 fn numbers(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !c.is_alphanumeric() && c != '.' && c != ',');
     let words = words.map(|word| word.trim_matches(['.', ',']));
